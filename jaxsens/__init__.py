@@ -1,0 +1,55 @@
+"""jaxsens: how much can one symbol of the input move a transformer's output, and how does that scale with n?
+
+Public names load on first use, so that `import jaxsens` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxsens.errors import EngineRefusal as EngineRefusal
+    from jaxsens.errors import InputError as InputError
+    from jaxsens.models.config import TransformerConfig as TransformerConfig
+    from jaxsens.models.transformer import Transformer as Transformer
+    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
+    from jaxsens.sensitivity.flips import sample as sample
+    from jaxsens.sensitivity.result import FlipSensitivity as FlipSensitivity
+    from jaxsens.sensitivity.result import load_result as load_result
+
+_HOME = {
+    "EngineRefusal": "jaxsens.errors",
+    "FlipSensitivity": "jaxsens.sensitivity.result",
+    "InputError": "jaxsens.errors",
+    "Transformer": "jaxsens.models.transformer",
+    "TransformerConfig": "jaxsens.models.config",
+    "flip_sensitivity": "jaxsens.sensitivity.flip_sensitivity",
+    "load_result": "jaxsens.sensitivity.result",
+    "sample": "jaxsens.sensitivity.flips",
+}
+
+__all__ = [
+    "EngineRefusal",
+    "FlipSensitivity",
+    "InputError",
+    "Transformer",
+    "TransformerConfig",
+    "flip_sensitivity",
+    "load_result",
+    "sample",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from jaxsens.versions import package_version
+
+        return package_version()
+    if name not in _HOME:
+        raise AttributeError(f"module 'jaxsens' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,1 @@
+"""Transformers and baselines: configs, parameters, pure layer functions and Flax NNX modules."""

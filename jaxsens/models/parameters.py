@@ -1,0 +1,138 @@
+"""The parameters of a transformer as plain pytrees, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsens.models import initialisation
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.positions import Component, Learned
+from jaxsens.precision import numerics
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NormParameters:
+    """Scale and bias of one layer normalisation."""
+
+    scale: Float[Array, " width"]
+    bias: Float[Array, " width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerParameters:
+    """Parameters of one layer. Parts the config does not have are None."""
+
+    query: Float[Array, "heads width head_width"]
+    key: Float[Array, "heads width head_width"]
+    value: Float[Array, "heads width head_width"]
+    output: Float[Array, "heads head_width width"]
+    additive: Float[Array, "heads head_width"] | None
+    w1: Float[Array, "width feed_forward"] | None
+    b1: Float[Array, " feed_forward"] | None
+    w2: Float[Array, "feed_forward width"] | None
+    b2: Float[Array, " width"] | None
+    attention_norm: NormParameters | None
+    feed_forward_norm: NormParameters | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TransformerParameters:
+    """All parameters. `components` has a row for each component term of the position embedding, in order."""
+
+    embedding: Float[Array, "vocabulary width"]
+    components: Float[Array, "components width"] | None
+    learned: Float[Array, "max_length width"] | None
+    layers: tuple[LayerParameters, ...]
+    head: Float[Array, "width logits"] | None
+    head_bias: Float[Array, " logits"] | None
+
+
+def needed(parameter: Array | None, name: str) -> Array:
+    """A parameter that the config says is there; TypeError if parameters and config do not belong together."""
+    if parameter is None:
+        raise TypeError(f"the config needs the parameter {name!r}, which these parameters lack")
+    return parameter
+
+
+Maker = Callable[[str, tuple[int, ...], float], Array]
+"""Makes the parameter of a name, shape and variance."""
+
+
+def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
+    """The parameter tree of `config`, each random parameter made by `normal(name, shape, variance)`.
+
+    Biases and normalisation are the fixed 0 and 1 in any case.
+    """
+    d = config.width
+    components = [term for term in config.position_terms if isinstance(term, Component)]
+    learned = [term for term in config.position_terms if isinstance(term, Learned)]
+    rows = [normal(f"component:{term.name}", (d,), 1.0) for term in components]
+    return TransformerParameters(
+        embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
+        components=jnp.stack(rows) if rows else None,
+        learned=normal("learned", (learned[0].max_length, d), 1.0) if learned else None,
+        layers=tuple(_layer(config, k, normal) for k in range(config.layers)),
+        head=None if config.logits is None else normal("head", (d, config.logits), 1 / d),
+        head_bias=None if config.logits is None else jnp.zeros(config.logits, config.dtype),
+    )
+
+
+def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
+    layer, d, dtype = config.layer(k), config.width, config.dtype
+    heads, dk, hidden = layer.heads, layer.head_width, layer.feed_forward
+
+    def norm(present: bool) -> NormParameters | None:
+        return NormParameters(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if present else None
+
+    return LayerParameters(
+        query=normal(f"layer{k}.query", (heads, d, dk), 1 / d),
+        key=normal(f"layer{k}.key", (heads, d, dk), 1 / d),
+        value=normal(f"layer{k}.value", (heads, d, dk), 1 / d),
+        output=normal(f"layer{k}.output", (heads, dk, d), 1 / (heads * dk)),
+        additive=normal(f"layer{k}.additive", (heads, dk), 1.0) if layer.scores == "additive" else None,
+        w1=normal(f"layer{k}.w1", (d, hidden), 2 / d) if hidden else None,
+        b1=jnp.zeros(hidden, dtype) if hidden else None,
+        w2=normal(f"layer{k}.w2", (hidden, d), 1 / hidden) if hidden else None,
+        b2=jnp.zeros(d, dtype) if hidden else None,
+        attention_norm=norm(layer.layer_norm != "none"),
+        feed_forward_norm=norm(layer.layer_norm != "none" and hidden > 0),
+    )
+
+
+def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
+    """Random parameters of `config`, in its dtype.
+
+    Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) before the activation, W1); symbol
+    embeddings, learned position embeddings, component vectors and the additive score's vector have N(0, 1)
+    entries; biases are 0, normalisation scales 1. See `initialisation` for what models of one seed share.
+    """
+
+    def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
+        return jnp.asarray(initialisation.normal(seed, name, shape, variance, config.dtype))
+
+    with numerics(config.dtype):
+        return build(config, normal)
+
+
+def shapes(config: TransformerConfig) -> TransformerParameters:
+    """The parameter tree with `jax.ShapeDtypeStruct` leaves: what `initialise` would return, without the work."""
+
+    def make() -> TransformerParameters:
+        return build(config, lambda name, shape, variance: jnp.zeros(shape, config.dtype))
+
+    with numerics(config.dtype):
+        return jax.eval_shape(make)
+
+
+def count(parameters: TransformerParameters) -> int:
+    """How many numbers the parameters are."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(parameters))

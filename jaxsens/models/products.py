@@ -1,0 +1,38 @@
+"""Matrix products, in two forms: the fast one, and one that gives equal rows bitwise equal results.
+
+A library's matrix product may add up the same numbers in another order at the edge of a tile: in float64 on CPU
+two equal keys can get scores an ulp apart. Soft weightings do not care. A hard one breaks a tie by it, so models
+with a hard layer use the elementwise form, whose every output is the same reduction.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def rows_times(
+    x: Float[Array, "*rows width"], matrix: Float[Array, "width out"], exact_rows: bool
+) -> Float[Array, "*rows out"]:
+    """x @ matrix: one matrix applied to every row. O(rows width out)."""
+    if not exact_rows:
+        return x @ matrix
+    return jnp.sum(x[..., :, None] * matrix, axis=-2)
+
+
+def inner_products(
+    a: Float[Array, "*batch m width"], b: Float[Array, "*batch k width"], exact_rows: bool
+) -> Float[Array, "*batch m k"]:
+    """a_i . b_j for all pairs of rows. O(m k width)."""
+    if not exact_rows:
+        return jnp.einsum("...id,...jd->...ij", a, b)
+    return jnp.sum(a[..., :, None, :] * b[..., None, :, :], axis=-1)
+
+
+def weighted_sums(
+    weights: Float[Array, "*batch m k"], values: Float[Array, "*batch k width"], exact_rows: bool
+) -> Float[Array, "*batch m width"]:
+    """sum_j w_ij v_j for every row of weights. O(m k width)."""
+    if not exact_rows:
+        return jnp.einsum("...ij,...jd->...id", weights, values)
+    return jnp.sum(weights[..., :, :, None] * values[..., None, :, :], axis=-2)

@@ -1,0 +1,50 @@
+"""Inverse temperatures 1/tau(n) as named functions of the input length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The inverse temperature 1/tau(n) = coefficient * n^power * (log n)^log_power.
+
+    Scores are multiplied by it before the softmax. Natural logarithm; at n = 1 a positive `log_power` gives 0,
+    the uniform distribution over the one key there is.
+    """
+
+    coefficient: float = 1.0
+    power: float = 0.0
+    log_power: float = 0.0
+
+    def __call__(self, n: np.ndarray | int) -> np.ndarray:
+        """1/tau at the length(s) n >= 1, float64, shape of n."""
+        length = np.asarray(n, dtype=np.float64)
+        return self.coefficient * length**self.power * np.log(length) ** self.log_power
+
+    @property
+    def bounded(self) -> bool:
+        """Whether 1/tau(n) stays bounded as n grows, as Hahn's Lemma 5 needs."""
+        return self.power < 0 or (self.power == 0 and self.log_power <= 0)
+
+    def __str__(self) -> str:
+        factors = [] if self.coefficient == 1 else [f"{self.coefficient:g}"]
+        if self.power:
+            factors.append("n" if self.power == 1 else f"n^{self.power:g}")
+        if self.log_power:
+            factors.append("log n" if self.log_power == 1 else f"(log n)^{self.log_power:g}")
+        return " ".join(factors) or "1"
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": Schedule(),
+    "log": Schedule(log_power=1.0),
+    "sqrt": Schedule(power=0.5),
+    "linear": Schedule(power=1.0),
+    "linearithmic": Schedule(power=1.0, log_power=1.0),
+    "quadratic": Schedule(power=2.0),
+    "cubic": Schedule(power=3.0),
+}
+"""The schedules that have a name: 1/tau(n) = 1, log n, sqrt n, n, n log n, n^2, n^3."""

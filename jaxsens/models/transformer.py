@@ -1,0 +1,122 @@
+"""The transformer as a Flax NNX module: it owns parameters, and the mathematics is in `layers`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import Faults
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.parameters import TransformerParameters, initialise, shapes
+from jaxsens.models.positions import Learned
+from jaxsens.precision import numerics
+
+
+class Transformer(nnx.Module):
+    """A transformer of the family `TransformerConfig` describes.
+
+    `model(tokens)` is the readout y_r^(L) (or a linear head's logits), `model.activations(tokens)` is y^(L) at
+    every position. Tokens are integers below `config.vocabulary_size`; a batch axis may stand in front.
+
+    Args:
+        config: the model's shape and choices.
+        seed: of the random parameters, see `jaxsens.models.parameters.initialise`.
+        parameters: use these instead; their shapes must be those of the config.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, seed: int = 0, parameters: TransformerParameters | None = None
+    ) -> None:
+        self.config = config
+        given = initialise(config, seed) if parameters is None else _checked(config, parameters)
+        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
+
+    @property
+    def parameters(self) -> TransformerParameters:
+        """The parameters as a pytree of plain arrays."""
+        return jax.tree.map(
+            lambda variable: variable[...],
+            self.variables,
+            is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+        )
+
+    def __call__(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch outputs"]:
+        """The output on each input: shape (width,), or (logits,) with a linear head. Compiled once a shape."""
+        return self._run(_apply, tokens)
+
+    def activations(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch n width"]:
+        """y^(L) at every position of each input. Compiled once a shape."""
+        return self._run(_activations, tokens)
+
+    def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
+        check_tokens(self.config, tokens)
+        with numerics(self.config.dtype):
+            return function(self.config, self.parameters, jnp.asarray(tokens))
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
+    return jnp.vectorize(partial(layers.apply, config, parameters), signature="(n)->(d)")(tokens)
+
+
+@partial(jax.jit, static_argnums=0)
+def _activations(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
+    return jnp.vectorize(partial(layers.activations, config, parameters), signature="(n)->(n,d)")(tokens)
+
+
+def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
+    """Notes why inputs of length n cannot be read, if they cannot."""
+    if n < 1:
+        faults.add("tokens", f"length {n}", "give at least one symbol")
+    for term in config.position_terms:
+        if isinstance(term, Learned) and n > term.max_length:
+            faults.add(
+                "tokens", f"length {n}", f"at most the learned embedding's max_length = {term.max_length}"
+            )
+    if isinstance(config.readout, int) and config.readout >= n:
+        faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
+
+
+def check_tokens(config: TransformerConfig, tokens: Array) -> None:
+    """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
+
+    Raises:
+        InputError: listing every fault.
+    """
+    faults = Faults("tokens")
+    shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
+    if not shape:
+        faults.add("tokens", tokens, "an array of shape (n,) or (batch, n)")
+    else:
+        check_length(config, shape[-1], faults)
+    faults.raise_if_any()
+    if not isinstance(tokens, Tracer):
+        largest, least = int(jnp.max(jnp.asarray(tokens))), int(jnp.min(jnp.asarray(tokens)))
+        if least < 0 or largest >= config.vocabulary_size:
+            value = least if least < 0 else largest
+            faults.add("tokens", value, f"symbols from 0 to {config.vocabulary_size - 1}")
+    faults.raise_if_any()
+
+
+def _checked(config: TransformerConfig, parameters: TransformerParameters) -> TransformerParameters:
+    expected = shapes(config)
+    faults = Faults("parameters")
+    want, have = jax.tree.structure(expected), jax.tree.structure(parameters)
+    if want != have:
+        faults.add("parameters", have, f"the structure of this config, {want}")
+        faults.raise_if_any()
+    wanted = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, shape), leaf in zip(wanted, jax.tree.leaves(parameters), strict=True):
+        if jnp.shape(leaf) != shape.shape:
+            faults.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
+    faults.raise_if_any()
+    with numerics(config.dtype):
+        return layers.parameters_from_numpy(parameters, config.dtype)

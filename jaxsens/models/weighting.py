@@ -1,0 +1,117 @@
+"""Weighting functions: how a row of scores becomes a row of attention weights.
+
+Definitions 2 and 3 of Yang et al. (2024): softmax at temperature tau, leftmost, rightmost and average hardmax;
+and sparsemax (Martins and Astudillo, 2016). The hard ones are exactly hard: weights are 0, 1 or 1/|ties|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsens.models.schedules import SCHEDULES, Schedule
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau).
+
+    `inverse_temperature` is 1/tau as a function of the length; `by` says which length: "length" takes n, the
+    input's, "query" takes the (1-based) position of the query, as a decoder that does not know n must.
+    """
+
+    inverse_temperature: Schedule = Schedule()
+    by: Literal["length", "query"] = "length"
+
+
+@dataclass(frozen=True)
+class LeftmostHard:
+    """All weight on the first key with the largest score (Yang et al., lhardmax; Hahn's hard attention)."""
+
+
+@dataclass(frozen=True)
+class RightmostHard:
+    """All weight on the last key with the largest score (Yang et al., rhardmax)."""
+
+
+@dataclass(frozen=True)
+class AverageHard:
+    """Equal weight on every key with the largest score (Yang et al., ahardmax)."""
+
+
+@dataclass(frozen=True)
+class Sparsemax:
+    """The point of the probability simplex nearest to the scores (Martins and Astudillo, 2016, eq. 2)."""
+
+
+Weighting = Softmax | LeftmostHard | RightmostHard | AverageHard | Sparsemax
+
+WEIGHTINGS: dict[str, Weighting] = {
+    "softmax": Softmax(),
+    **{f"temperature-{name}": Softmax(schedule) for name, schedule in SCHEDULES.items()},
+    "leftmost-hard": LeftmostHard(),
+    "rightmost-hard": RightmostHard(),
+    "average-hard": AverageHard(),
+    "sparsemax": Sparsemax(),
+}
+"""The weighting functions that have a name."""
+
+
+def is_hard(weighting: Weighting) -> bool:
+    """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
+    return isinstance(weighting, LeftmostHard | RightmostHard | AverageHard)
+
+
+def weights(
+    weighting: Weighting,
+    scores: Float[Array, "*rows keys"],
+    visible: Bool[Array, "*rows keys"],
+) -> Float[Array, "*rows keys"]:
+    """The attention weights of each row of scores over its visible keys, which are 0 on every key not visible.
+
+    A softmax's scores come divided by the temperature already (`scores.tempered`). A row without visible keys
+    gets weight 0 everywhere. Every branch is a sum of non-negative terms: nothing cancels.
+    """
+    masked = jnp.where(visible, scores, -jnp.inf)
+    if isinstance(weighting, Softmax):
+        return _softmax(masked, visible)
+    if isinstance(weighting, Sparsemax):
+        return _sparsemax(masked, visible)
+    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+    ties = (masked == best) & visible
+    if isinstance(weighting, AverageHard):
+        count = jnp.sum(ties, axis=-1, keepdims=True)
+        return ties.astype(scores.dtype) / jnp.maximum(count, 1).astype(scores.dtype)
+    keys = scores.shape[-1]
+    if isinstance(weighting, LeftmostHard):
+        chosen = jnp.argmax(ties, axis=-1)
+    else:
+        chosen = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
+    return ((jnp.arange(keys) == chosen[..., None]) & ties).astype(scores.dtype)
+
+
+def _softmax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:
+    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+    finite = jnp.where(jnp.isfinite(best), best, 0)
+    unnormalised = jnp.where(visible, jnp.exp(masked - finite), 0)
+    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+    return unnormalised / jnp.where(total > 0, total, 1)
+
+
+def _sparsemax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:
+    # Scores are shifted so that the best is 0; the support is the longest prefix of the sorted scores with
+    # 1 + k s_(k) > sum_{m <= k} s_(m), and the threshold follows from it.
+    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+    shifted = jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf)
+    # A key at least 1 below the best has weight 0, so -2 stands for any of those and keeps the sums finite.
+    ordered = jnp.sort(jnp.maximum(shifted, -2), axis=-1)[..., ::-1]
+    rank = jnp.arange(1, masked.shape[-1] + 1, dtype=masked.dtype)
+    partial = jnp.cumsum(ordered, axis=-1)
+    inside = 1 + rank * ordered > partial
+    size = jnp.sum(inside, axis=-1, keepdims=True)
+    taken = jnp.sum(jnp.where(inside, ordered, 0), axis=-1, keepdims=True)
+    threshold = (taken - 1) / jnp.maximum(size, 1)
+    return jnp.where(visible, jnp.maximum(shifted - threshold, 0), 0)

@@ -1,0 +1,45 @@
+"""The numbers computed with, set on purpose, and every tolerance with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+DTYPES = ("float32", "float64")
+
+MATMUL_PRECISION = "highest"
+"""Precision of every matrix product jaxsens makes.
+
+JAX's default rounds the operands of float32 products to TF32 on recent GPUs and to bfloat16 on TPUs: three or
+two significant digits. A flip changes the output by O(1/n), which such rounding drowns."""
+
+
+@contextmanager
+def numerics(dtype: str) -> Iterator[None]:
+    """The setting all of jaxsens computes in: matmul precision `highest`, and 64-bit types for "float64".
+
+    Both settings are thread-local and restored on leaving; compiled functions are cached apart for each.
+    """
+    import jax
+
+    with ExitStack() as stack:
+        stack.enter_context(jax.default_matmul_precision(MATMUL_PRECISION))
+        if dtype == "float64":
+            stack.enter_context(jax.enable_x64(True))
+        yield
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two ways to the same number may be apart: |a - b| <= absolute + relative |b|."""
+
+    relative: float
+    absolute: float
+    reason: str
+
+
+REFERENCE = Tolerance(
+    1e-10, 1e-12, "same formulas in another order of summation, float64, n up to some dozens"
+)
+FORWARD = Tolerance(1e-12, 1e-12, "one forward pass in float64 beside plain loops")
