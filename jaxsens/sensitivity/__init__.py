@@ -1,0 +1,1 @@
+"""Flip sensitivity: flips, engines, placement and the public call."""

@@ -1,0 +1,200 @@
+"""Whatever a user calls a model, as one thing: a pure function of (parameters, tokens) and its parameters.
+
+The function is hashable and compares by value, so that it can be a static argument of `jax.jit`: a second call
+with the same architecture does not compile again, and weights are arguments, not constants of the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsens.errors import InputError
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+
+RANDOM_OUTPUT = (
+    "model: two calls on the same input differ; switch off what is random (model.eval(), deterministic=True, "
+    "eqx.nn.inference_mode(model))"
+)
+
+
+@dataclass(frozen=True)
+class Measurable:
+    """A model ready to be measured.
+
+    Attributes:
+        apply: pure, hashable: (parameters, tokens (n,)) -> output.
+        parameters: a pytree of arrays.
+        call: the model as its owner would call it, state and randomness included: tokens -> output.
+        config: the config of a jaxsens transformer, which engines with closed forms need; else None.
+        alphabet_size: how many symbols may be put in, where the model says.
+        vocabulary_size: symbols it can read, where the model says.
+        readout: "last", a position or "mean", where the model says; a callable is taken to read the last.
+    """
+
+    apply: Callable[[Any, Any], Any]
+    parameters: Any
+    call: Callable[[Any], Any]
+    config: TransformerConfig | None = None
+    alphabet_size: int | None = None
+    vocabulary_size: int | None = None
+    readout: int | str = "last"
+
+    @property
+    def dtype(self) -> str:
+        """ "float64" if any parameter is, else "float32": which setting the arithmetic needs."""
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
+        return "float64" if "float64" in kinds else "float32"
+
+
+@dataclass(frozen=True)
+class TransformerApply:
+    """`layers.apply` of one config."""
+
+    config: TransformerConfig
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The transformer's output on one input."""
+        return layers.apply(self.config, parameters, tokens)
+
+
+@dataclass(frozen=True)
+class NnxApply:
+    """A Flax NNX module, taken apart into its graph and its state."""
+
+    graph: Any
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """Puts the module together and calls it."""
+        from flax import nnx
+
+        return nnx.merge(self.graph, parameters, copy=True)(tokens)
+
+
+@dataclass(frozen=True)
+class LinenApply:
+    """A Flax Linen module; the parameters are its variables."""
+
+    module: Any
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """Applies the module."""
+        return self.module.apply(parameters, tokens)
+
+
+@dataclass(frozen=True)
+class PytreeApply:
+    """A callable pytree (an Equinox module, a `jax.tree_util.Partial`) or any other callable (a single leaf).
+
+    Array leaves are parameters; every other leaf is part of the function.
+    """
+
+    structure: Hashable
+    fixed: tuple[Any, ...]
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """Puts the pytree together and calls it."""
+        given = iter(parameters)
+        leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self.fixed]
+        return jax.tree.unflatten(self.structure, leaves)(tokens)  # pyright: ignore[reportArgumentType]
+
+
+class _ArrayPlace:
+    """Stands in `PytreeApply.fixed` where an array leaf goes."""
+
+
+_ARRAY = _ArrayPlace()
+
+
+def measurable(model: Any) -> Measurable:
+    """The adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a pair
+    (module, variables)), an Equinox module, or a callable tokens -> array.
+
+    Raises:
+        InputError: if it is none of these.
+    """
+    if isinstance(model, Measurable):
+        return model
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        return _from_nnx(nnx, model)
+    linen = sys.modules.get("flax.linen")
+    if linen is not None and isinstance(model, linen.Module):
+        if model.scope is None:
+            raise InputError(
+                f"model = {type(model).__name__} without variables: pass (module, variables) or module.bind(variables)"
+            )
+        module, variables = model.unbind()
+        return _from_linen(module, variables)
+    if (
+        linen is not None
+        and isinstance(model, tuple)
+        and len(model) == 2
+        and isinstance(model[0], linen.Module)
+    ):
+        return _from_linen(*model)
+    if not callable(model):
+        raise InputError(
+            f"model = {type(model).__name__}: pass a jaxsens model, an NNX module, (Linen module, variables), "
+            "an Equinox module, or a callable tokens -> array"
+        )
+    return _from_callable(model)
+
+
+def _from_nnx(nnx: Any, model: Any) -> Measurable:
+    config = getattr(model, "config", None)
+    if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
+        return Measurable(
+            TransformerApply(config),
+            model.parameters,
+            call=model,
+            config=config,
+            alphabet_size=config.alphabet_size,
+            vocabulary_size=config.vocabulary_size,
+            readout=config.readout,
+        )
+    graph, state = nnx.split(model)
+    # Called on a copy, so that counters of random streams move there and not in the user's model.
+    copy = nnx.clone(model)
+
+    def drawn() -> list[int]:
+        return [int(count) for count in jax.tree.leaves(nnx.state(copy, nnx.RngCount))]
+
+    def call(tokens: Any) -> Any:
+        before = drawn()
+        output = copy(tokens)
+        if drawn() != before:
+            raise InputError(RANDOM_OUTPUT)
+        return output
+
+    return Measurable(
+        NnxApply(graph),
+        state,
+        call=call,
+        alphabet_size=getattr(config, "alphabet_size", None),
+        vocabulary_size=getattr(config, "vocabulary_size", None),
+    )
+
+
+def _from_linen(module: Any, variables: Any) -> Measurable:
+    return Measurable(LinenApply(module), variables, call=lambda tokens: module.apply(variables, tokens))
+
+
+def _from_callable(model: Any) -> Measurable:
+    leaves, structure = jax.tree.flatten(model)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
+    fixed = tuple(_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    apply = PytreeApply(structure, fixed)
+    try:
+        hash(apply)
+    except TypeError:
+        raise InputError(
+            f"model = {type(model).__name__}: it cannot be hashed, which compiling needs; wrap it: lambda t: model(t)"
+        ) from None
+    return Measurable(apply, arrays, call=model)

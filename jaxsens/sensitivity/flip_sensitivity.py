@@ -1,0 +1,261 @@
+"""`jaxsens.flip_sensitivity`: from a model and an input to the sensitivity of every single-symbol flip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.errors import Faults, InputError
+from jaxsens.models.transformer import check_length
+from jaxsens.precision import numerics
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable, measurable
+from jaxsens.sensitivity.choice import ENGINES, choose
+from jaxsens.sensitivity.flips import Sample, enumerate_flips
+from jaxsens.sensitivity.norms import NORMS, Norm
+from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.versions import versions
+
+
+def flip_sensitivity(
+    model: Any,
+    tokens: Any,
+    alphabet_size: int | None = None,
+    *,
+    symbols: Sequence[int] | None = None,
+    positions: Sequence[int] | Sample | None = None,
+    norm: Norm = "l2",
+    outputs: Sequence[int] | None = None,
+    engine: Literal["auto", "vmap"] = "auto",
+    batch_size: int | None = None,
+    memory_budget: int | None = None,
+    progress: placement.Progress | None = None,
+) -> FlipSensitivity:
+    """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
+
+    Arithmetic is in the model's dtype (float64 parameters are computed with in float64 whatever JAX's global
+    setting), with matrix products at `highest` precision: JAX's default on GPUs (TF32) and TPUs (bfloat16) keeps
+    two to three digits, which is more than a flip's O(1/n) effect is worth. Programs are compiled once a shape; a
+    second input of the same length runs at once. Memory stays within the budget at any n.
+
+    Args:
+        model: a jaxsens model, a Flax NNX module, a Linen module with variables (bound, or `(module, variables)`),
+            an Equinox module, or any callable from tokens (n,) to an output vector (or number). A function made
+            anew for each call compiles anew for each call: make it once.
+        tokens: integers (n,), or (batch, n) for several inputs.
+        alphabet_size: symbols 0 .. alphabet_size - 1 are put in; known for jaxsens models. Larger tokens (the
+            end-of-sequence symbol, id alphabet_size) are never put in, and positions that hold one not flipped.
+        symbols: put in these instead.
+        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)` for a random sample of the flips.
+            By default all but the readout position (the last one, where the model does not say otherwise): it
+            reaches the output through the skip connection and changes it by O(1) in every model.
+        norm: "l2", "l1" or "linf".
+        outputs: which coordinates of the output enter the norm; all by default.
+        engine: "auto", or "vmap", the specification: one forward pass a flip.
+        batch_size: flips at a time; by default what is fast and fits the budget.
+        memory_budget: bytes of temporary memory; by default 2 GiB on CPU, 8 GiB on an accelerator.
+        progress: called with (flips done, flips in all) about once a second.
+
+    Returns:
+        A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
+
+    Raises:
+        InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
+            finite, differs between two identical calls, is not a vector, or has a size that depends on n.
+    """
+    subject = measurable(model)
+    words, alphabet = _checked(
+        subject, tokens, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget
+    )
+    places, drawn = _positions(subject, words.shape[1], positions)
+    with numerics(subject.dtype):
+        dtype = _checked_output(subject, words, outputs)
+        chosen = None if outputs is None else tuple(int(k) for k in outputs)
+        runner, choice = choose(subject, engine, norm, chosen)
+        special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
+        explicit = positions is not None and not isinstance(positions, Sample)
+        flips = enumerate_flips(words, alphabet, places, special | explicit, drawn)
+        if not len(flips):
+            raise InputError(
+                f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
+                "give a longer input or positions=..."
+            )
+        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+        norms = placement.measure(
+            runner,
+            parameters,
+            words,
+            flips.inputs,
+            flips.positions,
+            flips.symbols,
+            batch_size,
+            memory_budget,
+            progress,
+        )
+    _check_finite(norms, flips.positions)
+    return FlipSensitivity(
+        norms=norms,
+        inputs=flips.inputs,
+        positions=flips.positions,
+        symbols=flips.symbols,
+        tokens=words,
+        alphabet=tuple(int(s) for s in alphabet),
+        population=flips.population,
+        norm=norm,
+        outputs=chosen,
+        engine=choice,
+        dtype=dtype,
+        versions=versions(),
+    )
+
+
+def _checked(
+    subject: Measurable,
+    tokens: Any,
+    alphabet_size: int | None,
+    symbols: Sequence[int] | None,
+    norm: str,
+    outputs: Sequence[int] | None,
+    engine: str,
+    batch_size: int | None,
+    memory_budget: int | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
+    faults = Faults("flip_sensitivity")
+    words = np.asarray(tokens)
+    if not np.issubdtype(words.dtype, np.integer):
+        faults.add("tokens", str(words.dtype), "an array of whole numbers, the symbols' ids")
+    elif words.ndim not in (1, 2) or words.size == 0:
+        faults.add("tokens", f"shape {words.shape}", "shape (n,) or (batch, n), neither of them 0")
+    else:
+        words = words.reshape(-1, words.shape[-1])
+        if words.min() < 0:
+            faults.add("tokens", int(words.min()), "ids of at least 0")
+        if subject.vocabulary_size is not None and words.max() >= subject.vocabulary_size:
+            faults.add("tokens", int(words.max()), f"the model reads ids 0 to {subject.vocabulary_size - 1}")
+        if subject.config is not None:
+            check_length(subject.config, words.shape[1], faults)
+    alphabet = _alphabet(subject, alphabet_size, symbols, faults)
+    if norm not in NORMS:
+        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
+    if engine not in ("auto", *ENGINES):
+        faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
+    for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
+        ):
+            faults.add(name, value, "a whole number of at least 1, or None for the default")
+    if outputs is not None and (len(outputs) == 0 or any(not _is_int(k) or k < 0 for k in outputs)):
+        faults.add("outputs", outputs, "a sequence of 0-based output coordinates, or None for all")
+    faults.raise_if_any()
+    return words, alphabet
+
+
+def _alphabet(
+    subject: Measurable, alphabet_size: int | None, symbols: Sequence[int] | None, faults: Faults
+) -> np.ndarray:
+    size = alphabet_size if alphabet_size is not None else subject.alphabet_size
+    limit = subject.vocabulary_size
+    if alphabet_size is not None and symbols is not None:
+        faults.add("symbols", symbols, "give alphabet_size or symbols, not both")
+    if symbols is not None:
+        chosen = np.unique(np.asarray(symbols))
+        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen[0] < 0:
+            faults.add("symbols", symbols, "at least one symbol id, each at least 0")
+        elif limit is not None and chosen[-1] >= limit:
+            faults.add("symbols", int(chosen[-1]), f"the model reads ids 0 to {limit - 1}")
+        return chosen
+    if size is None:
+        faults.add(
+            "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
+        )
+        return np.zeros(0, int)
+    if not _is_int(size) or size < 2:
+        faults.add("alphabet_size", size, "a whole number of at least 2")
+        return np.zeros(0, int)
+    if subject.alphabet_size is not None and size > subject.alphabet_size:
+        faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
+    return np.arange(size)
+
+
+def _positions(
+    subject: Measurable, n: int, positions: Sequence[int] | Sample | None
+) -> tuple[np.ndarray, Sample | None]:
+    drawn = positions if isinstance(positions, Sample) else None
+    given = drawn.positions if drawn is not None else positions
+    if given is None:
+        readout = n - 1 if subject.readout == "last" else subject.readout
+        return np.array([p for p in range(n) if p != readout], int), drawn
+    chosen = np.asarray(given)
+    faults = Faults("flip_sensitivity")
+    if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer):
+        faults.add("positions", given, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+    elif chosen.min() < 0 or chosen.max() >= n:
+        wrong = int(chosen.min() if chosen.min() < 0 else chosen.max())
+        faults.add("positions", wrong, f"positions from 0 to {n - 1}")
+    faults.raise_if_any()
+    return np.unique(chosen), drawn
+
+
+def _checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[int] | None) -> str:
+    """Calls the model twice on the first input, as its owner would, and once abstractly; returns the output dtype."""
+    tokens = jnp.asarray(words[0])
+    first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
+    if first.ndim > 1:
+        raise InputError(
+            f"model: its output has shape {first.shape}; a vector or a number is needed. Read out one position, "
+            "e.g. lambda tokens: model(tokens)[-1], or with a batch axis lambda tokens: model(tokens[None])[0, -1]"
+        )
+    if not np.all(np.isfinite(first)):
+        raise InputError(
+            "model: its output on the first input is not finite; check the weights and the input"
+        )
+    if not np.array_equal(first, second):
+        raise InputError(RANDOM_OUTPUT)
+    if outputs is not None and max(outputs) >= max(first.size, 1):
+        raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {first.size - 1}")
+    shape, dtype = _abstract_output(subject, words.shape[1])
+    if shape != first.shape:
+        raise InputError(
+            f"model: called it returns shape {first.shape}, compiled {shape}; make it a pure function"
+        )
+    if words.shape[1] > 2 and len(shape) == 1 and shape[0] == words.shape[1]:
+        try:
+            shorter = _abstract_output(subject, words.shape[1] - 1)[0]
+        except (TypeError, ValueError):
+            return dtype  # A model for inputs of one length only has an output of one size only.
+        if shorter != shape:
+            raise InputError(
+                f"model: its output has one entry a position (shape {shape} at n = {words.shape[1]}); read out one, "
+                "e.g. lambda tokens: model(tokens)[-1]"
+            )
+    return dtype
+
+
+def _abstract_output(subject: Measurable, n: int) -> tuple[tuple[int, ...], str]:
+    tokens = jax.ShapeDtypeStruct((n,), jnp.asarray(0).dtype)
+    try:
+        result = jax.eval_shape(subject.apply, subject.parameters, tokens)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise InputError(
+            "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls or Python branches on "
+            f"the values of tokens ({type(error).__name__})"
+        ) from error
+    return result.shape, str(jnp.promote_types(result.dtype, jnp.float32))
+
+
+def _check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
+    bad = ~np.isfinite(norms)
+    if bad.any():
+        raise InputError(
+            f"model: the output is not finite under {int(bad.sum())} of {len(norms)} flips, first at position "
+            f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights"
+        )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

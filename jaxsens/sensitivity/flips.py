@@ -1,0 +1,94 @@
+"""Single-symbol flips: which there are, all of them or a random sample.
+
+A flip (b, i, s) puts the symbol s in place of the i-th symbol of input b. Hahn (2020, Lemma 5) exchanges x_i with
+i < n, where x_n is the end-of-sequence symbol and y_n is read out: the readout position reaches the output through
+the skip connection, changes it by O(1) in every model, and would hide the scaling of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.errors import Faults
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A uniform random sample of the flips, without replacement. Made by `sample`."""
+
+    count: int
+    seed: int = 0
+    positions: tuple[int, ...] | None = None
+
+
+def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) -> Sample:
+    """Asks `flip_sensitivity` for `count` flips drawn uniformly without replacement instead of all.
+
+    Args:
+        count: how many flips, over all inputs together; all of them if there are fewer.
+        seed: of the draw.
+        positions: draw only among flips of these positions; by default among all that would be measured.
+    """
+    faults = Faults("sample")
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        faults.add("count", count, "a whole number of at least 1")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        faults.add("seed", seed, "a whole number of at least 0")
+    faults.raise_if_any()
+    return Sample(int(count), int(seed), None if positions is None else tuple(int(p) for p in positions))
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Flat arrays, one entry a flip, sorted by input, position, symbol."""
+
+    inputs: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    population: int
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether these are all the flips there are, not a sample."""
+        return len(self) == self.population
+
+
+def enumerate_flips(
+    tokens: Int[np.ndarray, "batch n"],
+    symbols: Int[np.ndarray, " alphabet"],
+    positions: Int[np.ndarray, " p"],
+    keep: Int[np.ndarray, "batch n"],
+    drawn: Sample | None,
+) -> Flips:
+    """The flips of `positions` by every symbol of `symbols` that is not there already.
+
+    Args:
+        keep: boolean; positions of single inputs where it is False are left as they are (an end-of-sequence).
+        drawn: draw this sample instead of listing all. Cost and memory are then those of the sample.
+    """
+    n = tokens.shape[1]
+    flipped = np.zeros(n, bool)
+    flipped[positions] = True
+    own = np.isin(tokens, symbols)
+    each = np.where(flipped & keep, len(symbols) - own, 0).ravel()
+    ends = np.cumsum(each)
+    total = int(ends[-1])
+    if drawn is None or drawn.count >= total:
+        index = np.arange(total)
+    else:
+        index = np.sort(np.random.default_rng(drawn.seed).choice(total, size=drawn.count, replace=False))
+    place = np.searchsorted(ends, index, side="right")
+    rank = index - (ends[place] - each[place])
+    ordered = np.sort(symbols)
+    # The rank counts symbols other than the one in place: step over that one.
+    here = tokens.ravel()[place]
+    skipped = np.searchsorted(ordered, here)
+    rank = rank + (own.ravel()[place] & (rank >= skipped))
+    return Flips(place // n, place % n, ordered[rank], total)

@@ -1,0 +1,26 @@
+"""The norm of an output's change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Norm = Literal["l2", "l1", "linf"]
+NORMS: tuple[str, ...] = ("l2", "l1", "linf")
+
+
+def norm_of(change: Float[Array, "*batch outputs"], norm: str) -> Float[Array, "*batch"]:
+    """The l2, l1 or l-infinity norm over the last axis.
+
+    The l2 norm scales by the largest entry first: squares of changes below 1e-19 would underflow in float32.
+    """
+    size = jnp.abs(change)
+    if norm == "l1":
+        return jnp.sum(size, axis=-1)
+    largest = jnp.max(size, axis=-1, initial=0)
+    if norm == "linf":
+        return largest
+    scale = jnp.where(largest > 0, largest, 1)
+    return largest * jnp.sqrt(jnp.sum((size / scale[..., None]) ** 2, axis=-1))

@@ -1,0 +1,265 @@
+"""The result of a measurement: one norm a flip, what was done, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.errors import InputError
+from jaxsens.sensitivity.engine import EngineChoice
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Flip(NamedTuple):
+    """One flip and its sensitivity."""
+
+    input: int
+    position: int
+    symbol: int
+    norm: float
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FlipSensitivity:
+    """||y_r(x) - y_r(x')|| for flips x' of the inputs x. Flat arrays, one entry a flip, sorted by input, position,
+    symbol.
+
+    Attributes:
+        norms: the sensitivities, in the units of the model's output.
+        inputs: which row of `tokens` each flip belongs to.
+        positions: the 0-based position flipped.
+        symbols: the symbol put in.
+        tokens: the inputs, (batch, n).
+        alphabet: the symbols that were put in, sorted.
+        population: how many flips there are; more than `len(result)` for a random sample.
+        norm: "l2", "l1" or "linf".
+        outputs: the output coordinates that entered the norm; None for all.
+        engine: which engine ran, and why.
+        dtype: of the arithmetic.
+        versions: of jaxsens, jax, numpy and the device.
+    """
+
+    norms: Float[np.ndarray, " flips"]
+    inputs: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    tokens: Int[np.ndarray, "batch n"]
+    alphabet: tuple[int, ...]
+    population: int
+    norm: str
+    outputs: tuple[int, ...] | None
+    engine: EngineChoice
+    dtype: str
+    versions: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    @property
+    def n(self) -> int:
+        """The length of the inputs."""
+        return self.tokens.shape[1]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether all flips were measured, not a sample."""
+        return len(self) == self.population
+
+    @cached_property
+    def max(self) -> float:
+        """The largest sensitivity. Of a sample: a lower bound on the largest of all flips."""
+        return float(np.max(self.norms))
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean sensitivity over flips and inputs (summed in float64)."""
+        return float(np.mean(self.norms, dtype=np.float64))
+
+    def quantile(self, q: float) -> float:
+        """The q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated."""
+        _check_unit("q", q)
+        return float(np.quantile(self.norms.astype(np.float64), q))
+
+    @cached_property
+    def argmax(self) -> Flip:
+        """The first flip with the largest sensitivity."""
+        k = int(np.argmax(self.norms))
+        return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
+
+    def mean_interval(self, confidence: float = 0.95) -> Interval:
+        """A confidence interval for the mean over all flips; of zero width if all were measured.
+
+        Student's t on the sample, with the finite-population correction sqrt(1 - sampled/population).
+        """
+        from scipy import stats
+
+        _check_unit("confidence", confidence)
+        if self.exhaustive:
+            return Interval(self.mean, self.mean)
+        m = len(self)
+        if m < 2:
+            return Interval(float("-inf"), float("inf"))
+        spread = float(np.std(self.norms, ddof=1, dtype=np.float64)) * np.sqrt((1 - m / self.population) / m)
+        half = float(stats.t.ppf(0.5 + confidence / 2, m - 1)) * spread
+        return Interval(self.mean - float(half), self.mean + float(half))
+
+    def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
+        """A distribution-free confidence interval for the q-quantile over all flips.
+
+        Between two order statistics of the sample, whose ranks are binomial quantiles; infinite at an end where
+        the sample is too small to bound the quantile.
+        """
+        from scipy import stats
+
+        _check_unit("q", q)
+        _check_unit("confidence", confidence)
+        if self.exhaustive:
+            return Interval(self.quantile(q), self.quantile(q))
+        m, ordered = len(self), np.sort(self.norms.astype(np.float64))
+        tail = (1 - confidence) / 2
+        low = int(stats.binom.ppf(tail, m, q)) - 1
+        high = int(stats.binom.ppf(1 - tail, m, q))
+        return Interval(
+            float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < m else float("inf")
+        )
+
+    def profile(self) -> Float[np.ndarray, "*batch n alphabet"]:
+        """The sensitivities laid out by position and symbol (columns follow `alphabet`), NaN where nothing was
+        flipped. Shape (n, alphabet) for one input, (batch, n, alphabet) for several."""
+        batch, n = self.tokens.shape
+        table = np.full((batch, n, len(self.alphabet)), np.nan, self.norms.dtype)
+        table[self.inputs, self.positions, np.searchsorted(self.alphabet, self.symbols)] = self.norms
+        return table[0] if batch == 1 else table
+
+    def of_input(self, k: int) -> FlipSensitivity:
+        """The part of the result that belongs to input k, as a result of its own (of a sample: the part drawn)."""
+        if not 0 <= k < len(self.tokens):
+            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
+        mine = self.inputs == k
+        part = {name: getattr(self, name)[mine] for name in ("norms", "positions", "symbols")}
+        population = len(part["norms"]) if self.exhaustive else self.population // len(self.tokens)
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        changed = {
+            "inputs": np.zeros(int(mine.sum()), int),
+            "tokens": self.tokens[k : k + 1],
+            "population": population,
+        }
+        return FlipSensitivity(**{**fields, **part, **changed})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A table with the columns input, position, symbol, norm."""
+        import pandas as pd
+
+        columns = {
+            "input": self.inputs,
+            "position": self.positions,
+            "symbol": self.symbols,
+            "norm": self.norms,
+        }
+        return pd.DataFrame(columns)
+
+    def description(self) -> dict[str, Any]:
+        """Everything but the flips, as JSON."""
+        return {
+            "tokens": self.tokens.tolist(),
+            "alphabet": list(self.alphabet),
+            "population": self.population,
+            "norm": self.norm,
+            "outputs": None if self.outputs is None else list(self.outputs),
+            "engine": {"name": self.engine.name, "reason": self.engine.reason},
+            "dtype": self.dtype,
+            "versions": self.versions,
+        }
+
+    def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
+        """Writes one Parquet file, atomically: a row a flip, and `description()` in the file's metadata.
+
+        Pages carry checksums, which `load_result` verifies. Further keyword arguments (JSON values) are kept in
+        the metadata beside the description.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from jaxsens.files import atomic_path
+
+        names = {"input": self.inputs, "position": self.positions, "symbol": self.symbols, "norm": self.norms}
+        described = json.dumps({"result": self.description(), **metadata}, sort_keys=True)
+        table = pa.table({name: pa.array(values) for name, values in names.items()})
+        table = table.replace_schema_metadata({_METADATA_KEY: described.encode()})
+        with atomic_path(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+    def __repr__(self) -> str:
+        what = f"{len(self)} flips" if self.exhaustive else f"{len(self)} of {self.population} flips, sampled"
+        return (
+            f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {self.norm}: mean={self.mean:.4g}, "
+            f"max={self.max:.4g} at position {self.argmax.position}, engine={self.engine.name})"
+        )
+
+
+_METADATA_KEY = b"jaxsens"
+
+
+def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
+    """Reads what `FlipSensitivity.save` wrote, verifying checksums.
+
+    Raises:
+        InputError: if the file is missing, damaged, or not a result.
+    """
+    return load_with_metadata(path)[0]
+
+
+def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
+    """A saved result and the further metadata it was saved with. Raises as `load_result` does."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path, page_checksum_verification=True).read()
+    except FileNotFoundError:
+        raise InputError(f"path = {str(path)!r}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"path = {str(path)!r}: damaged, or not a Parquet file ({error}); measure it again"
+        ) from error
+    described = (table.schema.metadata or {}).get(_METADATA_KEY)
+    if described is None:
+        raise InputError(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+    metadata = json.loads(described)
+    fields = metadata.pop("result")
+    columns = {name: table.column(name).to_numpy() for name in ("input", "position", "symbol", "norm")}
+    result = FlipSensitivity(
+        norms=columns["norm"],
+        inputs=columns["input"],
+        positions=columns["position"],
+        symbols=columns["symbol"],
+        tokens=np.asarray(fields["tokens"]),
+        alphabet=tuple(fields["alphabet"]),
+        population=fields["population"],
+        norm=fields["norm"],
+        outputs=None if fields["outputs"] is None else tuple(fields["outputs"]),
+        engine=EngineChoice(**fields["engine"]),
+        dtype=fields["dtype"],
+        versions=fields["versions"],
+    )
+    return result, metadata
+
+
+def _check_unit(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} = {value!r}: a number from 0 to 1")

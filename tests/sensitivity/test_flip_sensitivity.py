@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+
+CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return jaxsens.Transformer(CONFIG, seed=0)
+
+
+def word(n, seed=0):
+    return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
+
+
+def loop(model, tokens, flips):
+    """The user's own loop: one call a flip."""
+    base = np.asarray(model(tokens))
+    changed = [np.where(np.arange(len(tokens)) == i, s, tokens) for i, s in flips]
+    return np.array([np.linalg.norm(np.asarray(model(x)) - base) for x in changed])
+
+
+def test_the_result_matches_a_users_own_loop(model):
+    tokens = word(9)
+    result = jaxsens.flip_sensitivity(model, tokens)
+    assert len(result) == 8 * 2
+    expected = loop(model, tokens, zip(result.positions, result.symbols, strict=True))
+    np.testing.assert_allclose(result.norms, expected, rtol=2e-5)
+    assert result.max == result.norms.max()
+    assert result.argmax.norm == result.max
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16, 1000])
+def test_the_result_does_not_depend_on_the_batch_size(model, batch_size):
+    tokens = word(9)
+    result = jaxsens.flip_sensitivity(model, tokens, batch_size=batch_size)
+    np.testing.assert_allclose(result.norms, jaxsens.flip_sensitivity(model, tokens).norms, rtol=2e-5)
+
+
+def test_several_inputs_give_what_each_gives_alone(model):
+    tokens = np.stack([word(7, seed) for seed in range(3)])
+    together = jaxsens.flip_sensitivity(model, tokens)
+    for k in range(3):
+        alone = jaxsens.flip_sensitivity(model, tokens[k])
+        part = together.of_input(k)
+        np.testing.assert_array_equal(part.norms, alone.norms)
+        np.testing.assert_array_equal(part.symbols, alone.symbols)
+    assert together.profile().shape == (3, 7, 3)
+
+
+def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model):
+    tokens = np.array([0, 3, 1, 2, 3])
+    default = jaxsens.flip_sensitivity(model, tokens)
+    assert set(default.positions) == {0, 2, 3}
+    assert 3 not in default.symbols
+    asked = jaxsens.flip_sensitivity(model, tokens, positions=[1, 4])
+    assert len(asked) == 2 * 3
+    assert np.isnan(default.profile()[4]).all()
+    assert np.isfinite(default.profile()[0]).sum() == 2
+
+
+def test_symbols_can_be_chosen(model):
+    result = jaxsens.flip_sensitivity(model, word(6), symbols=[2])
+    assert set(result.symbols) == {2}
+    assert result.alphabet == (2,)
+
+
+def test_norms_and_outputs_are_those_asked_for():
+    def model(tokens):
+        return jnp.array([3.0, -4.0, 0.5]) * tokens[0]
+
+    def measure(**options):
+        return jaxsens.flip_sensitivity(model, [0, 1], 2, **options).norms.tolist()
+
+    assert measure(norm="l1") == [7.5]
+    assert measure(norm="linf") == [4.0]
+    assert measure(outputs=[0, 1]) == [5.0]
+    assert measure(outputs=[2]) == [0.5]
+
+
+def test_the_l2_norm_does_not_underflow_in_float32():
+    result = jaxsens.flip_sensitivity(lambda t: jnp.array([3e-30, 4e-30]) * t[0], [0, 1], 2)
+    np.testing.assert_allclose(result.norms, [5e-30], rtol=1e-6)
+
+
+def test_the_readout_position_of_the_config_is_the_one_left_out():
+    config = CONFIG.replace(readout=1)
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config), word(5))
+    assert set(result.positions) == {0, 2, 3}
+    mean = jaxsens.flip_sensitivity(jaxsens.Transformer(CONFIG.replace(readout="mean")), [0, 1, 2])
+    assert set(mean.positions) == {0, 1, 2}
+
+
+def test_float64_models_are_measured_in_float64_whatever_the_global_setting():
+    model = jaxsens.Transformer(CONFIG.replace(dtype="float64"))
+    result = jaxsens.flip_sensitivity(model, word(6))
+    assert result.norms.dtype == np.float64
+    assert result.dtype == "float64"
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_a_second_input_of_the_same_length_does_not_compile_again(model):
+    jaxsens.flip_sensitivity(model, word(11, seed=1))
+    other = jaxsens.Transformer(CONFIG, seed=5)
+    with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+        compiled = []
+        patch.setattr(
+            jax.stages.Lowered, "compile", lambda *a, **k: compiled.append(a) or pytest.fail("compiled again")
+        )
+        jaxsens.flip_sensitivity(model, word(11, seed=2))
+        jaxsens.flip_sensitivity(other, word(11, seed=3))
+    assert not compiled
+
+
+def test_a_smaller_memory_budget_changes_nothing_but_the_batch(model):
+    tokens = word(40)
+    free = jaxsens.flip_sensitivity(model, tokens)
+    tight = jaxsens.flip_sensitivity(model, tokens, memory_budget=100_000)
+    np.testing.assert_allclose(tight.norms, free.norms, rtol=2e-4, atol=1e-6)
+    with pytest.raises(jaxsens.InputError, match="memory_budget = 10 bytes"):
+        jaxsens.flip_sensitivity(model, tokens, memory_budget=10)
+
+
+def test_progress_counts_up_to_all_flips(model):
+    seen = []
+    jaxsens.flip_sensitivity(
+        model, np.stack([word(9), word(9, 1)]), batch_size=2, progress=lambda d, t: seen.append((d, t))
+    )
+    assert seen[-1] == (32, 32)
+    assert seen == sorted(seen)
+
+
+def refused(*arguments, **options):
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.flip_sensitivity(*arguments, **options)
+    return str(caught.value)
+
+
+def test_all_faults_of_the_arguments_are_named_at_once(model):
+    message = refused(model, [[0.5, 1.0]], norm="l3", batch_size=0, outputs=[], engine="fast")
+    for name in ("tokens", "norm", "batch_size", "outputs", "engine"):
+        assert f"{name} = " in message
+
+
+def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
+    assert "tokens = 7: the model reads ids 0 to 3" in refused(model, [0, 7])
+    assert "tokens = -1" in refused(model, [0, -1])
+    assert "shape (1, 1, 2)" in refused(model, [[[0, 1]]])
+    assert "shape (0,)" in refused(model, np.zeros(0, int))
+    assert "positions = 5: positions from 0 to 2" in refused(model, [0, 1, 2], positions=[5])
+    assert "outputs = [8]: the model has the outputs 0 to 7" in refused(model, [0, 1], outputs=[8])
+    assert "alphabet_size = 9: the model's alphabet has 3 symbols" in refused(model, [0, 1], alphabet_size=9)
+    assert "not both" in refused(model, [0, 1], alphabet_size=2, symbols=[0])
+    assert "alphabet_size = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
+    assert "nothing to flip" in refused(model, [3])
+    assert "callable" in refused("model", [0, 1])
+
+
+def test_models_that_cannot_be_measured_are_refused_with_the_remedy():
+    assert "shape (3, 2)" in refused(lambda t: jnp.ones((3, 2)) * t[0], [0, 1, 1], 2)
+    assert "not finite" in refused(lambda t: jnp.log(t[0] * 0.0), [0, 1], 2)
+    assert "not finite under 1 of 1 flips" in refused(lambda t: 1 / (1.0 - t[0]), [0, 1], 2)
+    assert "one entry a position" in refused(lambda t: t * 1.0, [0, 1, 1], 2)
+    assert "cannot be traced" in refused(lambda t: jnp.asarray(np.sin(np.asarray(t)).sum()), [0, 1], 2)
+    counter = iter(range(100))
+    assert "two calls on the same input differ" in refused(lambda t: t.sum() * 1.0 + next(counter), [0, 1], 2)
+
+
+def test_a_model_for_one_length_only_may_have_as_many_outputs():
+    weights = jnp.arange(9.0).reshape(3, 3)
+    assert len(jaxsens.flip_sensitivity(lambda t: weights @ t, [0, 1, 1], 2)) == 2

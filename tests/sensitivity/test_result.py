@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.sensitivity.result import load_with_metadata
+
+
+def weights(n):
+    return jnp.asarray(np.random.default_rng(0).exponential(size=n), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def result():
+    w = weights(40)
+    return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
+
+
+def test_a_saved_result_comes_back_whole(result, tmp_path):
+    result.save(tmp_path / "r.parquet", note={"seed": 3})
+    loaded, metadata = load_with_metadata(tmp_path / "r.parquet")
+    assert metadata == {"note": {"seed": 3}}
+    assert loaded.description() == result.description()
+    for name in ("norms", "inputs", "positions", "symbols", "tokens"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(result, name))
+        assert getattr(loaded, name).dtype == getattr(result, name).dtype
+
+
+def test_a_flipped_bit_in_a_saved_result_is_noticed(result, tmp_path):
+    path = tmp_path / "r.parquet"
+    result.save(path)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(jaxsens.InputError, match="damaged"):
+        jaxsens.load_result(path)
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    with pytest.raises(jaxsens.InputError, match="no such file"):
+        jaxsens.load_result(tmp_path / "none.parquet")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(jaxsens.InputError, match="damaged, or not a Parquet file"):
+        jaxsens.load_result(tmp_path / "text")
+
+
+def test_the_table_has_a_row_a_flip(result):
+    frame = result.to_pandas()
+    assert list(frame.columns) == ["input", "position", "symbol", "norm"]
+    assert len(frame) == len(result) == 2 * 39
+
+
+def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
+    w = weights(400)
+
+    def model(tokens):
+        return w @ tokens
+
+    truth = jaxsens.flip_sensitivity(model, np.zeros(400, int), 2)
+    mean_hits = quantile_hits = 0
+    for seed in range(100):
+        drawn = jaxsens.flip_sensitivity(
+            model, np.zeros(400, int), 2, positions=jaxsens.sample(60, seed=seed)
+        )
+        low, high = drawn.mean_interval(0.9)
+        mean_hits += low <= truth.mean <= high
+        low, high = drawn.quantile_interval(0.5, 0.9)
+        quantile_hits += low <= truth.quantile(0.5) <= high
+    assert 82 <= mean_hits <= 97
+    assert quantile_hits >= 85
+
+
+def test_an_exhaustive_result_has_no_uncertainty(result):
+    assert result.exhaustive
+    assert result.mean_interval() == (result.mean, result.mean)
+    assert result.quantile_interval(0.9) == (result.quantile(0.9),) * 2
+
+
+def test_quantiles_outside_the_unit_interval_are_refused(result):
+    with pytest.raises(jaxsens.InputError, match="q = 90"):
+        result.quantile(90)
