@@ -1,0 +1,1 @@
+"""Fits, tables, figures and the report made from the points of a sweep."""

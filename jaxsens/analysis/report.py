@@ -1,0 +1,195 @@
+"""One self-contained report.html a sweep, with its figures as files and the exponents as summary.csv."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from jaxsens.analysis.figures import ReportFigure, local_slope_figure, sensitivity_figure
+from jaxsens.analysis.findings import sentence, summary_sentence
+from jaxsens.analysis.fits import ExponentFit, fit_exponents
+from jaxsens.analysis.heat_maps import profile_figure
+from jaxsens.analysis.load import load_sweep
+from jaxsens.analysis.local_slopes import local_slopes
+from jaxsens.analysis.points_table import statistic_columns
+from jaxsens.analysis.report_tables import (
+    ReportTable,
+    exponent_table,
+    missing_text,
+    points_table,
+    run_table,
+    variant_table,
+)
+from jaxsens.analysis.style import png_bytes, svg_bytes, variant_styles
+from jaxsens.analysis.sweep_data import SweepData
+from jaxsens.analysis.tables import write_summary
+from jaxsens.files import write_bytes, write_text
+
+DEFAULT_TITLE = "Flip sensitivity against input length"
+
+WHAT_IS_MEASURED = (
+    "Exchange one symbol of an input of n symbols: by how much does the output of a transformer change? That distance, "
+    "‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read out, is measured here for {flips} (a flip), on networks "
+    "that share their weights and inputs and differ in one choice only."
+)
+
+WHAT_IS_KNOWN = (
+    "With softmax attention and position embeddings that stay bounded as n grows, it is at most of order 1/n: "
+    "in long inputs a single symbol all but ceases to matter (Hahn 2020, Lemma 5). Attention scores multiplied "
+    "by a factor that grows with n, or position embeddings that grow with n, lift that limit (Yang et al. 2024), "
+    "and it was never one for hard attention. That a variant may escape the limit does not mean that its weights "
+    "make use of it."
+)
+
+ABOUT_SAMPLES = (
+    "Points with many flips measured a random sample of them. Means and quantiles are estimates then, and the largest "
+    "change is that of the sample: the largest over all flips may be larger."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report under one heading; what is empty is left out."""
+
+    heading: str
+    paragraphs: tuple[str, ...] = ()
+    bullets: tuple[str, ...] = ()
+    figures: tuple[ReportFigure, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report before it is a page. claim: what the sweep is to show; may be empty.
+
+    warning: what is not complete; empty if nothing is missing.
+    """
+
+    title: str
+    claim: str
+    introduction: tuple[str, ...]
+    warning: str
+    sections: tuple[Section, ...]
+
+    @property
+    def figures(self) -> tuple[ReportFigure, ...]:
+        """All figures, in order."""
+        return tuple(figure for section in self.sections for figure in section.figures)
+
+
+def write_report(
+    directory: str | os.PathLike[str], *, minimum_length: int = 1, confidence: float = 0.95
+) -> Path:
+    """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a sweep directory; returns the last.
+
+    A sweep that is not finished gives a report that says what is missing. Each file is written atomically.
+
+    minimum_length: only lengths from this one on enter a fit. confidence: of the intervals.
+
+    Raises InputError if the directory holds no point, or for a `confidence` outside (0, 1).
+    Takes some seconds, most of them to draw; reads one point's flips at a time.
+    """
+    folder = Path(directory)
+    data = load_sweep(folder)
+    fits = fit_exponents(
+        data.points, variants=data.variants, minimum_length=minimum_length, confidence=confidence
+    )
+    report = build_report(data, fits)
+    write_summary(folder / "summary.csv", fits)
+    drawings = {figure.name: svg_bytes(figure.figure) for figure in report.figures}
+    for figure in report.figures:
+        write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
+        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
+    page = folder / "report.html"
+    write_text(page, render(report, drawings))
+    return page
+
+
+def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
+    """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
+    statistics = statistic_columns(data.points)
+    styles = variant_styles(data.variants)
+    main = tuple(name for name in ("mean", "max") if name in statistics) or statistics[:1]
+    others = tuple(name for name in statistics if name not in main)
+
+    flips = "a random sample of such exchanges" if data.sampled else "every such exchange"
+
+    scaling = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=data.norm)]
+    if others:
+        more = sensitivity_figure(
+            data.points,
+            fits,
+            styles,
+            statistics=others,
+            name="sensitivity-others",
+            heading="The same for the other statistics",
+            norm=data.norm,
+        )
+        scaling.append(more)
+    sections = [
+        Section(
+            "What was found",
+            paragraphs=(ABOUT_SAMPLES,) if data.sampled else (),
+            bullets=(
+                *(summary_sentence(fits, statistic) for statistic in main),
+                *(sentence(fit) for fit in fits if fit.variant == data.variants[0] and fit.statistic in main),
+            ),
+        ),
+        Section("The variants", tables=(variant_table(data),)),
+        Section("Sensitivity against input length", figures=tuple(scaling)),
+        Section("Fitted exponents", tables=(exponent_table(fits, data.bounded),)),
+    ]
+    slopes = local_slopes(data.points, statistics=main, variants=data.variants)
+    if any(slope.slopes for slope in slopes):
+        figure = local_slope_figure(slopes, styles, statistics=main)
+        sections.append(Section("Is one exponent enough?", figures=(figure,)))
+    if data.profiles:
+        figure = profile_figure(data.profiles, data.variants, norm=data.norm)
+        sections.append(Section("Which positions matter", figures=(figure,)))
+    sections.append(Section("The points", tables=(points_table(data),)))
+    if data.config_text:
+        sections.append(Section("The config", ("As it was given:",), code=data.config_text))
+    sections.append(Section("What was run", tables=(run_table(data),)))
+    return Report(
+        title=data.title or DEFAULT_TITLE,
+        claim=data.claim,
+        introduction=(WHAT_IS_MEASURED.format(flips=flips), WHAT_IS_KNOWN),
+        warning=_warning(data),
+        sections=tuple(sections),
+    )
+
+
+def render(report: Report, drawings: Mapping[str, bytes]) -> str:
+    """The report as one HTML page that needs no other file, no network and no script.
+
+    drawings: the SVG of each of the report's figures, by its name.
+    """
+    # An image of its own for each figure, rather than SVG in the page: the ids inside them cannot clash.
+    sources = {
+        name: "data:image/svg+xml;base64," + base64.b64encode(drawing).decode("ascii")
+        for name, drawing in drawings.items()
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxsens.analysis"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(report=report, sources=sources)
+
+
+def _warning(data: SweepData) -> str:
+    missing = data.missing
+    if not missing:
+        return ""
+    return (
+        f"{len(missing)} of {len(data.planned)} planned points are missing: {missing_text(missing)}. "
+        "Run the same sweep again to measure them; what is here is made from the points there are."
+    )

@@ -1,0 +1,79 @@
+"""What a report is made from: the points of a sweep, how each was measured, and what had been planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxsens.analysis.profiles import Profile
+
+if TYPE_CHECKING:
+    import pandas
+
+PointKey = tuple[str, int, int]
+"""Variant, input length and seed: which point of a sweep."""
+
+
+@dataclass(frozen=True)
+class PointRun:
+    """How one point was measured.
+
+    flips, population: how many flips were measured, of how many there are; fewer for a random sample.
+    seconds: wall time. versions: of Python and the packages that matter, by name.
+    """
+
+    key: PointKey
+    flips: int
+    population: int
+    engine: str
+    engine_reason: str
+    device: str
+    dtype: str
+    precision: str
+    seconds: float
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """Everything a report shows of one sweep.
+
+    title, claim: of the sweep, as its config gives them; may be empty.
+    points: the columns of points.csv. runs: one a point. profiles: sensitivity by position.
+    planned: every point the config asks for; those without a row in `points` are missing.
+    descriptions: by variant, one line that says what it is; absent if not known.
+    bounded: by variant, whether its position embeddings stay bounded as n grows; absent if not known.
+    norm: of the change of the output, "l1", "l2" or "linf".
+    config_text: the config file as it was given; empty if there is none.
+    """
+
+    title: str
+    claim: str
+    points: pandas.DataFrame
+    runs: tuple[PointRun, ...]
+    profiles: tuple[Profile, ...]
+    planned: tuple[PointKey, ...]
+    descriptions: Mapping[str, str]
+    bounded: Mapping[str, bool]
+    norm: str
+    config_text: str
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The measured variants in the order of the config, with those it does not name at the end."""
+        present = set(self.points["variant"])
+        named = [variant for variant, _, _ in self.planned if variant in present]
+        return tuple(dict.fromkeys([*named, *self.points["variant"]]))
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some point measured a random sample of its flips only."""
+        return any(run.flips < run.population for run in self.runs)
+
+    @property
+    def missing(self) -> tuple[PointKey, ...]:
+        """The planned points that have not been measured."""
+        columns = self.points[["variant", "n", "seed"]].itertuples(index=False)
+        present = {(str(variant), int(n), int(seed)) for variant, n, seed in columns}
+        return tuple(key for key in self.planned if key not in present)

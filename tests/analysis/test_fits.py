@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from jaxsens.analysis.fits import fit_exponent, fit_exponents
+from jaxsens.errors import InputError
+from tests.analysis.synthetic import LENGTHS, points, power
+
+N = np.array([16, 32, 64, 128, 256, 512], dtype=float)
+
+
+@given(
+    exponent=st.floats(-3, 2),
+    log_constants=st.lists(st.floats(-20, 5), min_size=2, max_size=5),
+    lengths=st.lists(st.integers(2, 10**6), min_size=3, max_size=9, unique=True),
+)
+def test_an_exact_power_law_is_recovered_whatever_its_constants_and_lengths(exponent, log_constants, lengths):
+    n = np.array(sorted(lengths), dtype=float)
+    values = np.concatenate([np.exp(constant) * n**exponent for constant in log_constants])
+    seeds = np.repeat(np.arange(len(log_constants)), n.size)
+    fit = fit_exponent(np.tile(n, len(log_constants)), values, seeds)
+    # Lengths close together leave few digits of a slope.
+    tolerance = 1e-9 + 1e-12 / np.var(np.log(n)) ** 0.5
+    assert abs(fit.exponent - exponent) < tolerance
+    assert abs(fit.ci_low - exponent) < 20 * tolerance
+    assert abs(fit.ci_high - exponent) < 20 * tolerance
+    assert math.isclose(fit.intercept, np.mean(log_constants), abs_tol=20 * tolerance)
+    assert (fit.points, fit.seeds) == (values.size, len(log_constants))
+    assert fit.note == ""
+
+
+def test_slopes_and_interval_agree_with_scipys_regression_and_t_distribution():
+    rng = np.random.default_rng(0)
+    values = N**-0.7 * np.exp(rng.normal(0, 0.3, (4, N.size)))
+    fit = fit_exponent(
+        np.tile(N, 4),
+        values.ravel(),
+        np.repeat([7, 3, 5, 1], N.size),
+        variant="v",
+        statistic="mean",
+        confidence=0.9,
+    )
+    lines: dict[int, Any] = {
+        seed: stats.linregress(np.log(N), np.log(row)) for seed, row in zip((7, 3, 5, 1), values, strict=True)
+    }
+    slopes = [line.slope for line in lines.values()]
+    low, high = stats.t.interval(0.9, df=3, loc=np.mean(slopes), scale=stats.sem(slopes))
+    np.testing.assert_allclose(
+        [fit.exponent, fit.ci_low, fit.ci_high], [np.mean(slopes), low, high], rtol=1e-10
+    )
+    assert (fit.variant, fit.statistic, fit.confidence) == ("v", "mean", 0.9)
+    for line in fit.slopes:
+        assert line.slope == pytest.approx(lines[line.seed].slope)
+        assert line.intercept == pytest.approx(lines[line.seed].intercept)
+        assert line.points == N.size
+
+
+def test_the_interval_over_five_seeds_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    trials, covered = 2000, 0
+    seeds = np.repeat(np.arange(5), N.size)
+    for _ in range(trials):
+        slopes = rng.normal(
+            -1, 0.05, (5, 1)
+        )  # each seed's model has a slope of its own, and noise at every length
+        logs = slopes * np.log(N) + rng.normal(0, 0.5, (5, 1)) + rng.normal(0, 0.1, (5, N.size))
+        fit = fit_exponent(np.tile(N, 5), np.exp(logs).ravel(), seeds)
+        covered += fit.ci_low <= -1 <= fit.ci_high
+    assert 0.935 < covered / trials < 0.965  # three standard errors around 0.95
+
+
+def test_a_logarithm_passes_for_a_power_in_the_exponent():
+    n = np.array([128, 256, 512, 1024, 2048, 4096])
+    fit = fit_exponent(n, np.log(n) / n, np.zeros(6))
+    assert fit.exponent == pytest.approx(-0.85, abs=0.01)
+
+
+def test_zeros_are_left_out_counted_and_told():
+    values = 1 / N
+    values[[1, 3]] = 0
+    fit = fit_exponent(np.tile(N, 2), np.tile(values, 2), np.repeat([0, 1], N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert (fit.points, fit.seeds, fit.values, fit.zeros) == (8, 2, 12, 4)
+    assert "4 of 12 values exactly 0" in fit.note
+    assert not fit.always_zero
+
+
+def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():
+    fit = fit_exponent(N, np.zeros(N.size), np.zeros(N.size))
+    assert math.isnan(fit.exponent)
+    assert math.isnan(fit.ci_low)
+    assert (fit.points, fit.seeds) == (0, 0)
+    assert fit.always_zero
+    assert "exactly 0 at every length" in fit.note
+
+
+def test_two_lengths_are_no_fit_however_many_values_there_are():
+    fit = fit_exponent([16, 16, 32, 32], [1, 1.1, 0.5, 0.6], [0, 0, 0, 0])
+    assert math.isnan(fit.exponent)
+    assert not fit.always_zero
+    assert "3 or more lengths" in fit.note
+
+
+def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():
+    values = np.stack([1 / N, 1 / N, np.where(N > 32, 0, 1 / N)])
+    fit = fit_exponent(np.tile(N, 3), values.ravel(), np.repeat([0, 1, 2], N.size))
+    assert (fit.seeds, fit.points) == (2, 2 * N.size)
+    assert {line.seed for line in fit.slopes} == {0, 1}
+    assert "1 of 3 seeds" in fit.note
+
+
+def test_one_seed_has_an_exponent_but_no_interval():
+    fit = fit_exponent(N, 1 / N, np.zeros(N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert math.isnan(fit.ci_low)
+    assert math.isnan(fit.ci_high)
+    assert "one seed only" in fit.note
+
+
+def test_missing_values_are_left_out_and_told():
+    values = 1 / N
+    values[0] = math.nan
+    fit = fit_exponent(N, values, np.zeros(N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert "1 of 6 values missing" in fit.note
+
+
+def test_lengths_below_the_minimum_do_not_enter():
+    values = np.where(N < 64, 0, 1 / N)
+    fit = fit_exponent(N, values, np.zeros(N.size), minimum_length=64)
+    assert (fit.points, fit.zeros) == (4, 0)
+    assert fit.exponent == pytest.approx(-1)
+
+
+def test_every_statistic_of_every_variant_is_fitted_in_the_order_asked_for():
+    table = points(
+        {
+            "a": {"mean": power(-1), "max": power(0)},
+            "b": {"mean": power(-0.5), "max": power(-2)},
+        }
+    )
+    fits = fit_exponents(table, variants=["b", "a"], statistics=["max", "mean"])
+    found = {(fit.variant, fit.statistic): round(fit.exponent, 9) + 0.0 for fit in fits}
+    assert found == {("b", "max"): -2, ("b", "mean"): -0.5, ("a", "max"): 0, ("a", "mean"): -1}
+    assert list(found) == [("b", "max"), ("b", "mean"), ("a", "max"), ("a", "mean")]
+    assert [fit.points for fit in fits] == [3 * len(LENGTHS)] * 4
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 95])
+def test_a_confidence_outside_0_to_1_is_refused(confidence):
+    with pytest.raises(InputError, match="confidence"):
+        fit_exponent(N, 1 / N, np.zeros(N.size), confidence=confidence)
+
+
+def test_arrays_of_different_lengths_are_refused():
+    with pytest.raises(InputError, match="one entry a point"):
+        fit_exponent(N, 1 / N[1:], np.zeros(N.size))
+
+
+def test_a_variant_that_is_not_there_is_refused_by_name():
+    with pytest.raises(InputError, match="'c'"):
+        fit_exponents(points({"a": {"mean": power(-1)}}), variants=["a", "c"])

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.report import build_report, render
+from jaxsens.analysis.report_tables import duration, exponent_table, missing_text, points_table, run_table
+from jaxsens.analysis.style import svg_bytes
+from tests.analysis.synthetic import points, power, six_variants, sweep_data
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """A page's text and attributes; raises where a tag is closed that was not open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.alternatives: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.alternatives += [value or "" for name, value in attrs if name == "alt"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words += data
+
+
+def page_of(data) -> tuple[str, Page]:
+    report = build_report(data, fit_exponents(data.points, variants=data.variants))
+    text = render(report, {figure.name: svg_bytes(figure.figure) for figure in report.figures})
+    return text, Page(text)
+
+
+@pytest.fixture(scope="module")
+def six():
+    return page_of(sweep_data(six_variants()))
+
+
+def test_the_page_is_well_formed_and_needs_nothing_but_itself(six):
+    text, page = six
+    assert page.open == []
+    assert page.references
+    assert all(reference.startswith("data:image/svg+xml;base64,") for reference in page.references)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_every_figure_is_in_the_page_with_words_for_who_cannot_see_it(six):
+    _, page = six
+    assert len(page.references) == 3
+    for reference, words in zip(page.references, page.alternatives, strict=True):
+        assert base64.b64decode(reference.partition(",")[2]).startswith(b"<?xml")
+        assert "softmax" in words
+
+
+def test_the_page_says_what_was_found_with_exponent_and_interval(six):
+    _, page = six
+    fit = fit_exponents(six_variants())[0]
+    number = r"−(\d\.\d\d)"
+    found = re.search(
+        rf"softmax: mean falls about as 1/n \(exponent {number} \[{number}, {number}\]\)", page.words
+    )
+    assert found
+    said = [-float(part) for part in found.groups()]
+    np.testing.assert_allclose(said, [fit.exponent, fit.ci_low, fit.ci_high], atol=6e-3)
+    assert "is exactly 0 for average-hard" in page.words
+
+
+def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
+    table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0)}})
+    complete = sweep_data(table)
+    assert "Not complete" not in page_of(complete)[1].words
+    rest = table.loc[(table["variant"] == "a") & ((table["n"] != 64) | (table["seed"] == 1)), :]
+    partial = sweep_data(rest, planned=complete.planned)
+    words = page_of(partial)[1].words
+    assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
+
+
+def test_a_single_finished_point_makes_a_report():
+    table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
+    _, page = page_of(sweep_data(table))
+    assert len(page.references) == 2  # no local slopes
+    assert "too few positive values" in " ".join(page.alternatives) or "has no exponent" in page.words
+
+
+def test_what_a_config_says_is_shown_and_never_taken_for_html():
+    text, page = page_of(
+        sweep_data(
+            points({"a": {"mean": power(-1)}}),
+            title="<b>1 & 2</b>",
+            claim="a < b",
+            config_text="# <script>alert(1)</script>\n",
+        )
+    )
+    assert "script" not in page.tags
+    assert "# <script>alert(1)</script>" in page.words
+    assert "<b>1 & 2</b>" in page.words
+    assert "<title>&lt;b&gt;1 &amp; 2&lt;/b&gt;</title>" in text
+    assert "a < b" in page.words
+
+
+def test_statistics_beside_mean_and_max_have_a_figure_of_their_own():
+    table = points({"a": {"max": power(0), "q90": power(-1), "mean": power(-1)}})
+    report = build_report(sweep_data(table), fit_exponents(table))
+    assert [figure.name for figure in report.figures] == [
+        "sensitivity",
+        "sensitivity-others",
+        "local-slopes",
+        "profiles",
+    ]
+
+
+def test_a_random_sample_of_flips_is_never_passed_off_as_all_of_them():
+    data = sweep_data(points({"a": {"mean": power(-1)}}))
+    assert "every such exchange" in page_of(data)[1].words
+    sampled = dataclasses.replace(
+        data, runs=tuple(dataclasses.replace(run, population=10 * run.population) for run in data.runs)
+    )
+    words = page_of(sampled)[1].words
+    assert "every such exchange" not in words
+    assert "the largest over all flips may be larger" in words
+    assert "random samples: 1,473 of 14,730" in words
+
+
+def test_the_exponents_stand_beside_the_boundedness_of_the_embeddings():
+    table = six_variants()
+    rows = exponent_table(fit_exponents(table), {"softmax": True, "unbounded": False}).rows
+    cells = {(row[0], row[2]): row for row in rows}
+    assert cells["softmax", "mean"][1] == "bounded"
+    assert cells["unbounded", "mean"][1] == "unbounded"
+    assert cells["temperature-log", "mean"][1] == "\N{EM DASH}"
+    assert cells["average-hard", "max"][5:] == ("\N{EM DASH}", "\N{EM DASH}", "0", "0")
+
+
+def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
+    table = points({"b": {"mean": power(-1)}, "a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2)
+    rows = points_table(sweep_data(table.iloc[::-1], planned=(("b", 8, 0), ("a", 8, 0)))).rows
+    assert [row[:3] for row in rows] == [
+        (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
+    ]
+    assert rows[0] == ("b", "8", "0", "1", "7", "0.125")
+
+
+def test_what_was_run_names_every_engine_and_version_with_how_often():
+    data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 16), seeds=2))
+    first, *others = data.runs
+    mixed = dataclasses.replace(
+        data, runs=(dataclasses.replace(first, engine="difference", versions={"jax": "0.12"}), *others)
+    )
+    cells = {row[0]: row[1] for row in run_table(mixed).rows}
+    assert cells["engine"] == "vmap (serves every model) (×3); difference (serves every model) (×1)"
+    assert cells["jax"] == "0.10.2 (×3); 0.12 (×1)"
+    assert cells["device"] == "cpu"
+    assert cells["points"] == "4 of 4 planned"
+    assert cells["computing time"] == "6.0 s, summed over points"
+
+
+def test_a_long_list_of_missing_points_is_cut_short():
+    text = missing_text([("a", n, 0) for n in range(10, 40)])
+    assert text.startswith("a n = 10 (seed 0); ")
+    assert text.endswith("; and 21 more lengths of variants")
+    assert text.count(";") == 9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3.21, "3.2 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_times_are_written_for_a_reader(seconds, text):
+    assert duration(seconds) == text

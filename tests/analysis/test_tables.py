@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.tables import summary_table, write_summary
+from tests.analysis.synthetic import points, power, six_variants
+
+
+def printed(fits) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(summary_table(fits))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
+    fits = fit_exponents(six_variants())
+    write_summary(tmp_path / "summary.csv", fits)
+    lines = (tmp_path / "summary.csv").read_text().splitlines()
+    assert lines[0] == "variant,statistic,exponent,ci_low,ci_high,points,seeds"
+    for row, fit in zip(csv.DictReader(lines), fits, strict=True):
+        assert (row["variant"], row["statistic"]) == (fit.variant, fit.statistic)
+        assert (int(row["points"]), int(row["seeds"])) == (fit.points, fit.seeds)
+        for column in ("exponent", "ci_low", "ci_high"):
+            expected = getattr(fit, column)
+            assert float(row[column]) == expected or (math.isnan(expected) and row[column] == "nan")
+    assert np.sum(np.isnan(pd.read_csv(tmp_path / "summary.csv")["exponent"].to_numpy())) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["summary.csv"]
+
+
+def test_the_terminal_table_shows_exponent_interval_and_meaning():
+    text = printed(fit_exponents(points({"softmax": {"mean": power(-1)}})))
+    assert "softmax" in text
+    assert "[-1.00, -1.00]" in text
+    assert "falls about as 1/n" in text
+
+
+def test_the_terminal_table_takes_a_variants_name_literally():
+    assert "[bold]odd" in printed(fit_exponents(points({"[bold]odd": {"mean": power(-1)}})))
+
+
+def test_the_terminal_table_says_why_there_is_no_exponent():
+    text = " ".join(printed(fit_exponents(points({"hard": {"max": power(0, 0.0)}}))).split())
+    assert "exactly 0" in text
+    assert "nan" not in text

@@ -1,0 +1,129 @@
+"""The report of a sweep that was really run."""
+
+from __future__ import annotations
+
+import io
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.load import load_sweep
+from jaxsens.analysis.report import write_report
+from jaxsens.errors import InputError
+from jaxsens.experiments.results import read_flips, read_points
+from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.sweep_config import parse_sweep_config
+
+CONFIG = """# a comment
+title = "A small sweep"
+claim = "It is small."
+lengths = [4, 6, 9]
+seeds = 2
+variants = ["softmax", "unbounded"]
+statistics = ["mean", "max"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 4
+"""
+FIGURES = [
+    f"{name}.{ending}" for name in ("local-slopes", "profiles", "sensitivity") for ending in ("png", "svg")
+]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A finished sweep directory; tests must not change it."""
+    directory = tmp_path_factory.mktemp("swept")
+    sweep = parse_sweep_config(CONFIG)
+    assert not run_sweep(sweep, directory, sweep.points, Console(file=io.StringIO())).failures
+    return directory
+
+
+@pytest.fixture(scope="module")
+def reported(swept, tmp_path_factory):
+    """A copy of it with its report; tests must not change it."""
+    directory = shutil.copytree(swept, tmp_path_factory.mktemp("reported") / "sweep")
+    assert write_report(directory) == directory / "report.html"
+    return directory
+
+
+@pytest.fixture
+def sweep_copy(swept, tmp_path):
+    return shutil.copytree(swept, tmp_path / "copy")
+
+
+def files_below(directory):
+    return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+
+
+def test_the_report_adds_its_files_and_nothing_else(swept, reported):
+    added = files_below(reported) - files_below(swept)
+    assert added == {*(f"figures/{name}" for name in FIGURES), "report.html", "summary.csv"}
+    assert (reported / "figures" / "profiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_shows_title_claim_config_and_what_was_run(reported):
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    for expected in ("A small sweep", "It is small.", "# a comment", "12 of 12 planned", "unbounded"):
+        assert expected in text
+
+
+def test_the_summary_holds_the_fits_of_the_points(reported):
+    summary = pd.read_csv(reported / "summary.csv")
+    fits = fit_exponents(read_points(reported))
+    assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
+    np.testing.assert_array_equal(summary["exponent"], [fit.exponent for fit in fits])
+
+
+def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
+    again = shutil.copytree(reported, tmp_path / "again")
+    (again / "report.html").write_text("old")
+    write_report(again)
+    assert files_below(again) == files_below(reported)
+    assert [
+        name for name in files_below(again) if (again / name).read_bytes() != (reported / name).read_bytes()
+    ] == []
+
+
+def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
+    data = load_sweep(swept)
+    pd.testing.assert_frame_equal(data.points, read_points(swept))
+    assert (data.title, data.claim, data.norm) == ("A small sweep", "It is small.", "l2")
+    assert data.bounded == {"softmax": True, "unbounded": False}
+    assert data.missing == ()
+    assert len(data.planned) == len(data.runs) == 12
+    flips = pd.concat(
+        flips for metadata, flips in read_flips(swept) if (metadata.variant, metadata.n) == ("unbounded", 6)
+    )
+    (profile,) = (profile for profile in data.profiles if (profile.variant, profile.n) == ("unbounded", 6))
+    expected = [flips["norm"][flips["position"] == i].mean() for i in range(5)]
+    np.testing.assert_allclose(profile.means[:5], expected)
+    assert np.isnan(profile.means[5])  # the position that is read out
+
+
+def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy):
+    shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
+    text = write_report(sweep_copy).read_text(encoding="utf-8")
+    assert "2 of 12 planned points are missing: unbounded n = 9 (seeds 0, 1)" in text
+
+
+def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
+    shutil.rmtree(sweep_copy / "points")
+    before = files_below(sweep_copy)
+    with pytest.raises(InputError, match="none of its 12 points is finished"):
+        write_report(sweep_copy)
+    assert files_below(sweep_copy) == before
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="directory"):
+        write_report(tmp_path)
+    assert files_below(tmp_path) == set()
