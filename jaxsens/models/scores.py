@@ -54,12 +54,15 @@ def raw_scores(
 
 
 def penalty(
-    layer: LayerConfig, query_positions: Int[Array, " m"], key_positions: Int[Array, " k"], dtype: jnp.dtype
+    layer: LayerConfig, query_positions: Int[Array, " m"], key_positions: Int[Array, "*k"], dtype: jnp.dtype
 ) -> Float[Array, "heads m k"] | None:
-    """What position embeddings add to the scores (ALiBi's -slope |i - j|), or None."""
+    """What position embeddings add to the scores (ALiBi's -slope |i - j|), or None.
+
+    `key_positions` is (k,), or (heads, m, k) where every row looks at keys of its own.
+    """
     for term in layer.position_scores:
         if isinstance(term, Alibi):
-            distance = jnp.abs(query_positions[:, None] - key_positions[None, :]).astype(dtype)
+            distance = jnp.abs(query_positions[:, None] - key_positions).astype(dtype)
             slopes = jnp.asarray(term.slopes(layer.heads), dtype)
             return -slopes[:, None, None] * distance
     return None
@@ -82,7 +85,7 @@ def scores(
     queries: Float[Array, "heads m head_width"],
     keys: Float[Array, "heads k head_width"],
     query_positions: Int[Array, " m"],
-    key_positions: Int[Array, " k"],
+    key_positions: Int[Array, "*k"],
     n: int,
 ) -> Float[Array, "heads m k"]:
     """What the weighting function is applied to: scores with position penalties, divided by the temperature."""

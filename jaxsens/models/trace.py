@@ -1,0 +1,125 @@
+"""One transformer layer, as a pure function that returns its intermediate values with its output.
+
+There is one implementation of a layer: the modules and the vmap engine drop the intermediate values (the compiler
+then never computes what only they need), the difference engine keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.config import LayerConfig
+from jaxsens.models.maps import activation, layer_norm
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import LayerParameters, needed
+from jaxsens.models.products import rows_times, weighted_sums
+from jaxsens.models.scores import projected, scores, turned
+from jaxsens.models.weighting import Softmax, weights
+
+SCORES_IN_MEMORY = 2**24
+"""Attention rows are computed in blocks so that no more than this many scores are held at once."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerTrace:
+    """The values a layer goes through on one input. Nothing here is n x n.
+
+    Attributes:
+        x: the layer's input.
+        z: what queries, keys and values are projected from: x, or LN(x) with pre-normalisation.
+        queries, keys, values: of every head, with rotary embedding.
+        normaliser: the log of each row's sum of exponentiated scores; 0 for a row that sees no key, and for weighting
+            functions other than softmax.
+        b: the heads' outputs.
+        attended: x + sum_h b^h W_O^h.
+        c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.
+        h: the per-position map's pre-activation; None without one.
+        mapped: c plus the per-position map; None without one.
+    """
+
+    x: Float[Array, "n width"]
+    z: Float[Array, "n width"]
+    queries: Float[Array, "heads n head_width"]
+    keys: Float[Array, "heads n head_width"]
+    values: Float[Array, "heads n head_width"]
+    normaliser: Float[Array, "heads n"]
+    b: Float[Array, "heads n head_width"]
+    attended: Float[Array, "n width"]
+    c: Float[Array, "n width"]
+    h: Float[Array, "n hidden"] | None
+    mapped: Float[Array, "n width"] | None
+
+
+def over_row_blocks(rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int) -> Any:
+    """`rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`.
+
+    Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
+    """
+    size = max(1, SCORES_IN_MEMORY // (heads * n))
+    if size >= n:
+        return rows(jnp.arange(n))
+    blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
+
+    def joined(parts: Array) -> Array:
+        return jnp.moveaxis(parts, 0, 1).reshape(heads, -1, *parts.shape[3:])[:, :n]
+
+    return jax.tree.map(joined, jax.lax.map(rows, blocks))
+
+
+def transformer_layer(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"]
+) -> tuple[LayerTrace, Float[Array, "n width"]]:
+    """One layer: attention and per-position map, each with its skip connection (Yang et al. 2024, section 2).
+
+    O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks, `over_row_blocks`.
+    """
+    n = x.shape[0]
+    everywhere = jnp.arange(n)
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.layer_norm == "pre" else x
+    queries = turned(layer, projected(layer, z, parameters.query), everywhere, n)
+    keys = turned(layer, projected(layer, z, parameters.key), everywhere, n)
+    values = projected(layer, z, parameters.value)
+
+    def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
+        s = scores(layer, parameters, queries[:, block], keys, block, everywhere, n)
+        seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), s.shape)
+        b = weighted_sums(weights(layer.weighting, s, seen), values, layer.exact_rows)
+        if not isinstance(layer.weighting, Softmax):
+            return b, jnp.zeros(b.shape[:-1], x.dtype)
+        normaliser = jax.nn.logsumexp(jnp.where(seen, s, -jnp.inf), axis=-1)
+        return b, jnp.where(jnp.any(seen, axis=-1), normaliser, 0)
+
+    b, normaliser = over_row_blocks(rows, layer.heads, n)
+    return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
+
+
+def after_attention(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    x: Float[Array, "m width"],
+    z: Float[Array, "m width"],
+    queries: Array,
+    keys: Array,
+    values: Array,
+    normaliser: Array,
+    b: Float[Array, "heads m head_width"],
+) -> tuple[LayerTrace, Float[Array, "m width"]]:
+    """The rest of a layer, from the heads' outputs b of any rows: output projection, skips, per-position map."""
+    exact, post = layer.exact_rows, layer.layer_norm == "post"
+    attended = x + jnp.sum(jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(b, parameters.output), axis=0)
+    c = layer_norm(layer, parameters.attention_norm, attended) if post else attended
+    if not layer.feed_forward:
+        return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, None, None), c
+    inner = layer_norm(layer, parameters.feed_forward_norm, c) if layer.layer_norm == "pre" else c
+    h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
+    out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
+    mapped = c + out
+    y = layer_norm(layer, parameters.feed_forward_norm, mapped) if post else mapped
+    return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, h, mapped), y
