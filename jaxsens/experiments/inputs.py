@@ -1,0 +1,171 @@
+"""The words that a point measures. They depend on the seed and the length, never on the variant."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter
+
+from jaxsens.errors import Faults
+from jaxsens.experiments.strict import STRICT
+from jaxsens.models.initialisation import generator
+
+_SHOWN = 20  # faults of a file of words that are listed
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What the words are made of: symbols 0 .. alphabet_size - 1, and the last symbol of every input if any."""
+
+    alphabet_size: int
+    end_of_sequence: int | None
+
+    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+        """The words, each with the end-of-sequence symbol behind it where there is one."""
+        if self.end_of_sequence is None:
+            return words
+        return np.pad(words, ((0, 0), (0, 1)), constant_values=self.end_of_sequence)
+
+    def word_length(self, n: int) -> int:
+        """How many symbols the word of an input of length n has: the end-of-sequence symbol counts in n."""
+        return n if self.end_of_sequence is None else n - 1
+
+
+@dataclass(frozen=True)
+class UniformWords:
+    """`count` words a point, every symbol drawn uniformly and independently from the alphabet."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    count: Count = 1
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64."""
+        draw = generator(seed, f"inputs.n={n}")
+        shape = (self.count, symbols.word_length(n))
+        return symbols.with_end(draw.integers(0, symbols.alphabet_size, size=shape))
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, beside length and seed."""
+        return {
+            "kind": "uniform",
+            "count": self.count,
+            "alphabet_size": symbols.alphabet_size,
+            "end_of_sequence": symbols.end_of_sequence,
+        }
+
+
+@dataclass(frozen=True)
+class WordFile:
+    """A file of words: one a line, symbols as whole numbers between blanks, without the end-of-sequence symbol.
+
+    A point takes the words that have its length, all of them or `count` drawn by its seed.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    file: str
+    count: Count | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GivenWords:
+    """Words from a file, by length (without the end-of-sequence symbol); `count` of each, or all.
+
+    Compared and hashed by identity, for it holds arrays.
+    """
+
+    words: Mapping[int, Int[np.ndarray, "words m"]]
+    count: int | None
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64; in the file's order where all are taken."""
+        words = self.words[symbols.word_length(n)]
+        if self.count is not None:
+            words = words[generator(seed, f"words.n={n}").permutation(len(words))[: self.count]]
+        return symbols.with_end(words)
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, beside length and seed: the words of this length, not where they lie."""
+        words = np.ascontiguousarray(self.words[symbols.word_length(n)], dtype="<i4")
+        return {
+            "kind": "words",
+            "count": self.count,
+            "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
+            "words": len(words),
+            "end_of_sequence": symbols.end_of_sequence,
+        }
+
+
+Inputs = UniformWords | GivenWords
+"""Where a point's inputs come from, ready to use."""
+
+
+def _kind(table: Any) -> str:
+    return "words-table" if isinstance(table, dict) and "file" in table else "uniform-table"
+
+
+InputsTable = Annotated[
+    Annotated[UniformWords, Tag("uniform-table")] | Annotated[WordFile, Tag("words-table")],
+    Discriminator(_kind),
+]
+"""The `[inputs]` table: with `file` a file of words, else uniform random words."""
+
+INPUTS_ADAPTER: TypeAdapter[UniformWords | WordFile] = TypeAdapter(InputsTable)
+
+
+def read_words(
+    table: WordFile, folder: Path, symbols: Symbols, lengths: tuple[int, ...], faults: Faults
+) -> GivenWords | None:
+    """The words of a file, or None after noting all that is wrong with it.
+
+    `folder` is where the config lies, from which `file` is found. Every length must have words (`count` of them
+    where that is given), and every symbol must be of the alphabet.
+    """
+    path = folder / table.file
+    wrong = Faults("words")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        faults.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
+        return None
+    found: dict[int, list[list[int]]] = {}
+    for number, line in enumerate(lines, start=1):
+        word = _word(line, f"inputs.file line {number}", symbols, wrong)
+        if word:
+            found.setdefault(len(word), []).append(word)
+    for n in lengths:
+        have = len(found.get(symbols.word_length(n), ()))
+        if have < (table.count or 1):
+            size = symbols.word_length(n)
+            end = "" if size == n else " and the end-of-sequence symbol"
+            wrong.add(
+                "inputs.file",
+                table.file,
+                f"{table.count or 1} word(s) of {size} symbols are needed for n = {n} ({size} symbols{end}), "
+                f"the file has {have}",
+            )
+    if wrong:
+        hidden = len(wrong.messages) - _SHOWN
+        faults.messages += wrong.messages[:_SHOWN]
+        faults.messages += [f"inputs.file: {hidden} more faults"] if hidden > 0 else []
+        return None
+    return GivenWords({size: np.array(words, dtype=np.int64) for size, words in found.items()}, table.count)
+
+
+def _word(line: str, where: str, symbols: Symbols, faults: Faults) -> list[int]:
+    if not all(re.fullmatch("[0-9]+", symbol) for symbol in line.split()):
+        faults.add(where, line, "whole numbers between blanks")
+        return []
+    word = [int(symbol) for symbol in line.split()]
+    outside = sorted({symbol for symbol in word if symbol >= symbols.alphabet_size})
+    if outside:
+        faults.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
+    return [] if outside else word

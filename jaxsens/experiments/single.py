@@ -1,0 +1,148 @@
+"""One measurement from the command line: a model table, an input, and what is said of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import TypeAdapter
+
+from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.inputs import Symbols, UniformWords
+from jaxsens.experiments.model_source import ModelSource, read_source
+from jaxsens.experiments.strict import did_you_mean, field_names, read_table
+from jaxsens.experiments.sweep_config import TABLES
+from jaxsens.experiments.variants import BUILT_IN, Variant
+from jaxsens.sensitivity.result import FlipSensitivity
+
+_QUANTILES = (0.1, 0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is printed of a result. Fields are JSON values; `top` lists the largest flips, the largest first."""
+
+    n: int
+    inputs: int
+    flips: int
+    population: int
+    norm: str
+    engine: dict[str, str]
+    dtype: str
+    mean: float
+    max: float
+    quantiles: dict[str, float]
+    top: list[dict[str, int | float]]
+    model: dict[str, Any]
+    tokens: list[list[int]]
+    versions: dict[str, str]
+
+
+def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
+    """The model that `jaxsens measure` is asked for.
+
+    Args:
+        config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
+        variant: a built-in variant or one of the file's; changes `[model]` first.
+        options: keys of a `[model]` table that come last and win.
+
+    Raises:
+        InputError: listing every fault.
+    """
+    raw = {} if config is None else _read(config)
+    faults = Faults("measure" if config is None else str(config))
+    for key in raw:
+        if key not in TABLES:
+            faults.messages.append(f"{key}: unknown key{did_you_mean(key, TABLES)}")
+    table = raw.get("model", {})
+    if variant is not None:
+        known = dict(BUILT_IN)
+        for k, own in enumerate(raw.get("variant", [])):
+            keys = {"": field_names(Variant)}
+            read = read_table(TypeAdapter(Variant), own, f"variant[{k}]", faults, keys)
+            known |= {} if read is None else {read.name: read}
+        if variant in known:
+            table = known[variant].table(table)
+        else:
+            faults.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
+    source = read_source({**table, **options}, "model", faults)
+    faults.raise_if_any()
+    if source is None:
+        raise InputError("model: cannot be used")
+    return source
+
+
+def input_tokens(
+    symbols: Symbols, word: str | None, n: int | None, count: int, seed: int
+) -> Int[np.ndarray, "count n"]:
+    """The inputs: a word as text, or `count` random ones of length n, those of a sweep's point of this n and seed.
+
+    A word is digits, one a symbol ("0110"), or whole numbers between blanks or commas; the end-of-sequence symbol
+    is put behind it where the model has one.
+
+    Raises:
+        InputError: for both or neither, or a word that cannot be read.
+    """
+    faults = Faults("measure")
+    if (word is None) == (n is None):
+        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
+    if n is not None and n < 2:
+        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
+    if count < 1:
+        faults.add("--inputs", count, "at least 1")
+    if word is not None and count != 1:
+        faults.add("--inputs", count, "1 with --tokens, which is one input")
+    if word is None:
+        faults.raise_if_any()
+        return UniformWords(count).tokens(symbols, n or 0, seed)
+    separated = any(not character.isdigit() for character in word.strip())
+    parts = word.replace(",", " ").split() if separated else list(word.strip())
+    if not parts or not all(part.isdigit() for part in parts):
+        faults.add("--tokens", word, 'digits, one a symbol ("0110"), or numbers between blanks ("3 11 0")')
+    elif max(map(int, parts)) >= symbols.alphabet_size:
+        faults.add("--tokens", word, f"symbols from 0 to {symbols.alphabet_size - 1}")
+    faults.raise_if_any()
+    return symbols.with_end(np.array([[int(part) for part in parts]], dtype=np.int64))
+
+
+def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:
+    """What is said of a result, with its `top` largest flips (the first of equals first)."""
+    largest = np.argsort(-result.norms, kind="stable")[:top]
+    return Summary(
+        n=result.n,
+        inputs=len(result.tokens),
+        flips=len(result),
+        population=result.population,
+        norm=result.norm,
+        engine=dataclasses.asdict(result.engine),
+        dtype=result.dtype,
+        mean=result.mean,
+        max=result.max,
+        quantiles={f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
+        top=[
+            {
+                "input": int(result.inputs[k]),
+                "position": int(result.positions[k]),
+                "symbol": int(result.symbols[k]),
+                "replaces": int(result.tokens[result.inputs[k], result.positions[k]]),
+                "norm": float(result.norms[k]),
+            }
+            for k in largest
+        ],
+        model=source.expanded(),
+        tokens=result.tokens.tolist(),
+        versions=result.versions,
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"--config = {str(path)!r}: a readable TOML file is needed ({error})") from error

@@ -1,0 +1,265 @@
+"""The sweep's config: a TOML file, read strictly, every fault reported at once and nothing run.
+
+title = "..."                       for the report
+claim = "..."
+lengths = [16, 32, 64]              n, the end-of-sequence symbol included
+seeds = 5                           0..4, or a list
+variants = ["softmax", "leftmost-hard"]
+statistics = ["mean", "max"]
+
+[model]                             `kind` and its config's fields
+[inputs]                            `count` random words a point, or `file` of words
+[measure]                           engine, norm, sample, batch_size, memory_budget
+
+[[variant]]                         variants of one's own: name, model, add_positions, description
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+
+from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.inputs import (
+    INPUTS_ADAPTER,
+    Inputs,
+    InputsTable,
+    Symbols,
+    UniformWords,
+    WordFile,
+    read_words,
+)
+from jaxsens.experiments.model_source import read_source
+from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.statistics import KNOWN, is_statistic
+from jaxsens.experiments.strict import STRICT, did_you_mean, field_names, read_table
+from jaxsens.experiments.sweep import Sweep, SweepVariant
+from jaxsens.experiments.variants import BUILT_IN, Variant
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.choice import choose
+
+
+def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    faults = [f"{n} is too small, the least is 2" for n in lengths if n < 2]
+    faults += [f"{b} comes after {a}: list them by size" for a, b in itertools.pairwise(lengths) if b < a]
+    return _distinct(lengths, faults)
+
+
+def _seeds(value: object) -> object:
+    """A count as that many seeds from 0 on; a list as the tuple that a strict check wants."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("should be at least 1, or a list of seeds")
+        return tuple(range(value))
+    if not isinstance(value, list):
+        raise ValueError("should be a count of seeds or a list of them")
+    return tuple(value)
+
+
+def _distinct(values: tuple, faults: Sequence[str] = ()) -> tuple:
+    """The values; raises what is wrong with them, repetitions included."""
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    faults = [*faults, *(f"{value!r} comes more than once" for value in repeated)]
+    if not values:
+        faults.append("give at least one")
+    if faults:
+        raise ValueError("; ".join(faults))
+    return values
+
+
+def _built_in(names: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [
+        f'no variant is called "{name}"{did_you_mean(name, BUILT_IN)}'
+        for name in names
+        if name not in BUILT_IN
+    ]
+    return _distinct(names, unknown) if names else names
+
+
+def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [f'no statistic is called "{name}": give {KNOWN}' for name in names if not is_statistic(name)]
+    return _distinct(names, unknown)
+
+
+_Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
+_Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    AfterValidator(_distinct),
+    BeforeValidator(_seeds),
+]
+_Variants = Annotated[tuple[str, ...], AfterValidator(_built_in)]
+_Statistics = Annotated[tuple[str, ...], AfterValidator(_statistics)]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The config's tables as they are written."""
+
+    __pydantic_config__ = STRICT
+    lengths: _Lengths
+    seeds: _Seeds = (0,)
+    title: str = ""
+    claim: str = ""
+    variants: _Variants = ()
+    statistics: _Statistics = ("mean", "max")
+    model: dict[str, Any] = field(default_factory=dict)
+    inputs: InputsTable = field(default_factory=UniformWords)
+    measure: Measurement = field(default_factory=Measurement)
+    variant: tuple[Variant, ...] = ()
+
+
+_ADAPTER = TypeAdapter(_Tables)
+_VARIANT_ADAPTER = TypeAdapter(Variant)
+TABLES = field_names(_Tables)
+"""The keys of a config, outermost."""
+_KEYS = {
+    "": TABLES,
+    "inputs": (*field_names(UniformWords), *field_names(WordFile)),
+    "measure": field_names(Measurement),
+    "variant": field_names(Variant),
+}
+
+
+def load_sweep_config(path: str | os.PathLike[str]) -> Sweep:
+    """Reads and checks a sweep's config.
+
+    Raises:
+        InputError: if the file cannot be read, is no TOML, or has faults: all of them, with their paths.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"config = {str(path)!r}: a readable TOML file is needed ({error})") from error
+    return parse_sweep_config(text, str(path), Path(path).parent)
+
+
+def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()) -> Sweep:
+    """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{subject}: not TOML: {error}") from error
+    faults = Faults(subject)
+    tables = read_table(_ADAPTER, raw, "", faults, _KEYS)
+    variants = _variants(raw, faults)
+    symbols = _symbols(variants, faults)
+    lengths = _salvaged(TypeAdapter(_Lengths), raw.get("lengths"))
+    measure = _salvaged(TypeAdapter(Measurement), raw.get("measure", {}))
+    for variant in variants:
+        _check_lengths(variant, lengths, faults)
+        _check_engine(variant, measure, faults)
+    inputs = _inputs(raw, folder, symbols, lengths, faults)
+    faults.messages[:] = dict.fromkeys(faults.messages)
+    faults.raise_if_any()
+    if tables is None or inputs is None:
+        raise InputError(f"{subject}: cannot be used")
+    return Sweep(
+        title=tables.title,
+        claim=tables.claim,
+        lengths=tables.lengths,
+        seeds=tables.seeds,
+        variants=variants,
+        statistics=tables.statistics,
+        inputs=inputs,
+        measure=tables.measure,
+        text=text,
+    )
+
+
+def _salvaged(adapter: TypeAdapter[Any], value: object) -> Any:
+    """The checked value, or None where it has faults, which are reported elsewhere."""
+    return None if value is None else read_table(adapter, value, "", Faults(""), {})
+
+
+def _variants(raw: Mapping[str, Any], faults: Faults) -> tuple[SweepVariant, ...]:
+    """Every variant with its model. What is wrong with `[model]` is noted once, not once a variant."""
+    base = raw.get("model", {})
+    base = base if isinstance(base, dict) else {}
+    base_faults = Faults("model")
+    read_source(base, "model", base_faults)
+    found: dict[str, SweepVariant] = {}
+    chosen = _chosen(raw)
+    for variant in chosen:
+        own = Faults(variant.name)
+        source = read_source(variant.table(base), "model", own)
+        shared = [message for message in own.messages if message in base_faults.messages]
+        faults.messages += shared
+        faults.messages += [
+            f'variant "{variant.name}": {message}' for message in own.messages if message not in shared
+        ]
+        if variant.name in found:
+            faults.add("variant.name", variant.name, "this name is taken by another variant")
+        elif source is not None:
+            found[variant.name] = SweepVariant(variant.name, variant.line(), source)
+    if not raw.get("variants") and not raw.get("variant"):
+        faults.add(
+            "variants",
+            raw.get("variants"),
+            f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]",
+        )
+    return tuple(found.values())
+
+
+def _chosen(raw: Mapping[str, Any]) -> list[Variant]:
+    """The built-in variants that are named, then the config's own; without those that cannot be read."""
+    names, own = raw.get("variants", []), raw.get("variant", [])
+    built_in = (
+        dict.fromkeys(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+    )
+    read = [_salvaged(_VARIANT_ADAPTER, table) for table in own] if isinstance(own, list) else []
+    return [BUILT_IN[name] for name in built_in if name in BUILT_IN] + [
+        each for each in read if each is not None
+    ]
+
+
+def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> Symbols | None:
+    """The alphabet that all variants read, for they read the same inputs."""
+    alphabets = {variant.name: variant.source.symbols for variant in variants}
+    if len(set(alphabets.values())) > 1:
+        listed = ", ".join(
+            f"{name}: {symbols.alphabet_size} symbols"
+            f"{' and the end-of-sequence symbol' if symbols.end_of_sequence is not None else ''}"
+            for name, symbols in alphabets.items()
+        )
+        faults.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
+    return next(iter(alphabets.values()), None)
+
+
+def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...] | None, faults: Faults) -> None:
+    for n in lengths or ():
+        own = Faults(variant.name)
+        variant.source.check_length(n, own)
+        if own:
+            faults.messages += [f'lengths: variant "{variant.name}": {message}' for message in own.messages]
+            return
+
+
+def _check_engine(variant: SweepVariant, measure: Measurement | None, faults: Faults) -> None:
+    """Notes where the engine that is asked for by name refuses a variant."""
+    if measure is None or measure.engine == "auto":
+        return
+    try:
+        choose(measurable(variant.source.build(seed=0)), measure.engine, measure.norm, None)
+    except InputError as error:
+        faults.messages.append(f'measure.engine: variant "{variant.name}": {error}')
+
+
+def _inputs(
+    raw: Mapping[str, Any],
+    folder: Path,
+    symbols: Symbols | None,
+    lengths: tuple[int, ...] | None,
+    faults: Faults,
+) -> Inputs | None:
+    table = _salvaged(INPUTS_ADAPTER, raw.get("inputs", {}))
+    if isinstance(table, WordFile):
+        return None if symbols is None else read_words(table, folder, symbols, lengths or (), faults)
+    return table

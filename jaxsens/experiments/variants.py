@@ -1,0 +1,99 @@
+"""Variants: the named changes to a sweep's model that are measured side by side.
+
+All variants of a sweep share weights, seeds and inputs, so that each differs from the others in what its table
+here says and in nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, ConfigDict
+
+from jaxsens.experiments.model_source import keys_of
+from jaxsens.experiments.strict import STRICT
+from jaxsens.models.config import TransformerConfig
+
+
+def _usable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
+        raise ValueError("a name has up to 64 letters, digits and . _ + - and begins with a letter or digit")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_usable)]
+"""A variant's name is also a folder's, and a label in plots."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named change to the `[model]` table.
+
+    Attributes:
+        name: unique within a sweep.
+        model: keys that replace those of `[model]`. Another `kind` than that of `[model]` keeps only the keys
+            that its kind has too.
+        add_positions: position embeddings beside those of the model.
+        description: one line for plots, tables and reports; made from the change where empty.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    model: dict[str, Any] = field(default_factory=dict)
+    add_positions: tuple[str, ...] = ()
+    description: str = ""
+
+    def table(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """The variant's model table, from the sweep's."""
+        kept = dict(base)
+        if "kind" in self.model and self.model["kind"] != base.get("kind", "transformer"):
+            kept = {key: value for key, value in base.items() if key in keys_of(self.model["kind"])}
+        table = {**kept, **self.model}
+        if self.add_positions:
+            table["positions"] = [*_as_list(table.get("positions")), *self.add_positions]
+        return table
+
+    def line(self) -> str:
+        """The description, or the change itself in words."""
+        if self.description:
+            return self.description
+        changes = [f"{key} = {value}" for key, value in self.model.items()]
+        changes += [f"positions and {name}" for name in self.add_positions]
+        return ", ".join(changes) or "as in [model]"
+
+
+def _as_list(positions: Any) -> list[Any]:
+    if positions is None:
+        positions = TransformerConfig.__dataclass_fields__["positions"].default
+    if positions == "none":
+        return []
+    return list(positions) if isinstance(positions, list | tuple) else [positions]
+
+
+def _weighting(name: str, description: str) -> Variant:
+    return Variant(name, {"weighting": name}, description=description)
+
+
+BUILT_IN: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        _weighting("softmax", "softmax attention: the baseline"),
+        _weighting("temperature-log", "softmax of log(n) times the scores"),
+        _weighting("temperature-sqrt", "softmax of sqrt(n) times the scores"),
+        _weighting("temperature-linear", "softmax of n times the scores"),
+        Variant(
+            "unbounded",
+            {"weighting": "softmax"},
+            ("length",),
+            "softmax, with n itself among the position embeddings",
+        ),
+        _weighting("leftmost-hard", "all attention on the leftmost of the highest scores"),
+        _weighting("rightmost-hard", "all attention on the rightmost of the highest scores"),
+        _weighting("average-hard", "attention shared equally by the highest scores"),
+        _weighting("sparsemax", "sparsemax attention: the nearest point of the simplex"),
+    )
+}
+"""The variants that `variants = [...]` in a config names."""

@@ -1,0 +1,111 @@
+"""Inputs depend on seed and length alone, and a file of words is checked before anything runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.inputs import Symbols, UniformWords, WordFile, read_words
+from jaxsens.experiments.sweep_config import load_sweep_config
+from tests.experiments.tiny import TINY, tiny_sweep
+
+BITS = Symbols(2, 2)
+
+
+@given(
+    n=st.integers(2, 40),
+    seed=st.integers(0, 2**40),
+    count=st.integers(1, 4),
+    size=st.integers(2, 5),
+    end=st.booleans(),
+)
+def test_random_words_have_their_length_and_alphabet_and_end(n, seed, count, size, end):
+    symbols = Symbols(size, size if end else None)
+    tokens = UniformWords(count).tokens(symbols, n, seed)
+    assert tokens.shape == (count, n)
+    word = tokens[:, :-1] if end else tokens
+    assert ((word >= 0) & (word < size)).all()
+    assert not end or (tokens[:, -1] == size).all()
+    assert np.array_equal(tokens, UniformWords(count).tokens(symbols, n, seed))
+
+
+def test_random_words_differ_between_seeds_and_lengths_and_use_the_alphabet_evenly():
+    words = UniformWords(1)
+    a, b = words.tokens(BITS, 64, 0), words.tokens(BITS, 64, 1)
+    assert not np.array_equal(a, b)
+    assert not np.array_equal(a[:, :62], words.tokens(BITS, 63, 0)[:, :62])
+    many = UniformWords(1).tokens(Symbols(3, None), 30_000, 0)
+    assert np.bincount(many[0]) == pytest.approx([10_000] * 3, abs=400)
+
+
+def test_the_stream_of_random_words_is_pinned():
+    # A changed stream would silently give the points of a directory other inputs than their keys stand for.
+    assert UniformWords(2).tokens(BITS, 12, 3).tolist() == [
+        [0, 0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 2],
+        [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 2],
+    ]
+
+
+def test_all_variants_of_a_sweep_read_the_same_inputs():
+    sweep = tiny_sweep(after='[inputs]\ncount = 3\n[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
+    for n in sweep.lengths:
+        for seed in sweep.seeds:
+            tokens = [point.tokens() for point in sweep.points if (point.n, point.seed) == (n, seed)]
+            assert len(tokens) == 3
+            assert all(np.array_equal(tokens[0], other) for other in tokens)
+
+
+def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):
+    (tmp_path / "words.txt").write_text(text)
+    faults = Faults("words")
+    return read_words(WordFile("words.txt", count), tmp_path, symbols, lengths, faults), faults.messages
+
+
+def test_words_of_a_file_are_taken_by_their_length_with_the_end_symbol_behind(tmp_path):
+    words, faults = read(tmp_path, "0 1 0\n1 1\n\n1 0 0\n0\n", (4, 3))
+    assert words is not None, faults
+    assert words.tokens(BITS, 4, 0).tolist() == [[0, 1, 0, 2], [1, 0, 0, 2]]
+    assert words.tokens(BITS, 3, 9).tolist() == [[1, 1, 2]]
+
+
+def test_a_count_of_words_is_drawn_by_the_seed(tmp_path):
+    text = "\n".join(" ".join(format(k, "05b")) for k in range(32))
+    words, faults = read(tmp_path, text, (6,), count=4)
+    assert words is not None, faults
+    drawn = [words.tokens(BITS, 6, seed) for seed in range(4)]
+    assert all(len(np.unique(tokens, axis=0)) == 4 for tokens in drawn)
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[0], words.tokens(BITS, 6, 0))
+
+
+def test_every_fault_of_a_file_of_words_is_reported(tmp_path):
+    words, faults = read(tmp_path, "0 1 2\n0 x 1\n-1 0 0\n0 1 1\n", (4, 5), count=2)
+    assert words is None
+    assert [fault.split(":")[0] for fault in faults] == [
+        "inputs.file line 1 = [2]",
+        "inputs.file line 2 = '0 x 1'",
+        "inputs.file line 3 = '-1 0 0'",
+        "inputs.file = 'words.txt'",
+        "inputs.file = 'words.txt'",
+    ]
+    assert "n = 4" in faults[3]
+    assert "n = 5" in faults[4]
+
+
+def test_a_long_list_of_faults_is_cut(tmp_path):
+    words, faults = read(tmp_path, "7 7 7\n" * 50)
+    assert words is None
+    assert len(faults) == 21
+    assert faults[-1] == "inputs.file: 31 more faults"
+
+
+def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
+    config = tmp_path / "sweep.toml"
+    config.write_text(TINY + '[inputs]\nfile = "words.txt"\n')
+    with pytest.raises(InputError, match=r"inputs\.file = 'words\.txt': a readable text file is needed"):
+        load_sweep_config(config)
+    (tmp_path / "words.txt").write_text("0 1 0\n1 0 1 0 1\n")
+    assert load_sweep_config(config).points[0].tokens().tolist() == [[0, 1, 0, 2]]

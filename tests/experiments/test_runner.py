@@ -1,0 +1,245 @@
+"""A sweep does what is missing, survives what goes wrong, and ends with the same data every way."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from jaxsens.errors import InputError
+from jaxsens.experiments import claims, runner
+from jaxsens.experiments.results import read_config_text, read_flips, read_plan, read_points
+from jaxsens.experiments.runner import run_sweep, state_of, strangers
+from jaxsens.experiments.selection import select
+from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Replaces the measurement by the stand-in; the list fills with (n, tokens) of every call."""
+    made = []
+
+    def measured(model, tokens, **options):
+        made.append(tokens.shape[1])
+        options["progress"](1, 2)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", measured)
+    return made
+
+
+def run(sweep, folder, **selection):
+    console = quiet()
+    return run_sweep(sweep, folder, select(sweep.points, **selection), console), printed(console)
+
+
+def csv(folder):
+    return (folder / "points.csv").read_bytes()
+
+
+def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
+    sweep = tiny_sweep()
+    outcome, log = run(sweep, tmp_path)
+    assert (outcome.chosen, outcome.measured, outcome.finished, outcome.planned) == (8, 8, 8, 8)
+    assert outcome.exit_code == 0
+    assert calls == [4] * 4 + [6] * 4
+    assert read_plan(tmp_path) == sweep.plan
+    assert read_config_text(tmp_path) == TINY
+    lines = csv(tmp_path).decode().splitlines()
+    assert lines[0] == "variant,n,seed,inputs,flips,mean,max,q90"
+    assert [line.split(",")[:5] for line in lines[1:]] == [
+        [variant, n, seed, "1", str(int(n) - 1)]
+        for variant in ("softmax", "leftmost-hard")
+        for n in ("4", "6")
+        for seed in ("0", "1")
+    ]
+    assert not list(tmp_path.rglob(".*"))
+    assert "8/8" in log
+
+
+def test_the_tables_read_back_are_those_written(calls, tmp_path):
+    run(tiny_sweep(), tmp_path)
+    table = read_points(tmp_path)
+    assert table.to_csv(index=False).encode() == csv(tmp_path)
+    flips = {(point.variant, point.n, point.seed): frame for point, frame in read_flips(tmp_path)}
+    assert list(flips) == list(zip(table["variant"], table["n"], table["seed"], strict=True))
+    assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
+
+
+def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):
+    run(tiny_sweep(), tmp_path)
+    before = csv(tmp_path)
+    outcome, log = run(tiny_sweep(), tmp_path)
+    assert (outcome.measured, outcome.finished, len(calls)) == (0, 8, 8)
+    assert csv(tmp_path) == before
+    assert "8 of 8 points were done before" in log
+
+
+def test_a_longer_sweep_keeps_the_points_it_shares_and_a_changed_model_does_not(calls, tmp_path):
+    run(tiny_sweep(), tmp_path)
+    longer = tiny_sweep("lengths = [4, 6]", "lengths = [4, 6, 8]")
+    assert run(longer, tmp_path)[0].measured == 4
+    assert strangers(longer.plan, tmp_path) == 0
+    wider = tiny_sweep("width = 4", "width = 8")
+    assert strangers(wider.plan, tmp_path) == 12
+    assert run(wider, tmp_path)[0].measured == 8
+    assert len(read_points(tmp_path)) == 8
+
+
+def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
+    run(tiny_sweep(), tmp_path)
+    outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
+    assert outcome.measured == 0
+    assert csv(tmp_path).decode().startswith("variant,n,seed,inputs,flips,min,mean\nsoftmax,4,0,1,3,")
+
+
+def test_parts_of_a_sweep_add_up_to_the_whole(calls, tmp_path):
+    sweep = tiny_sweep()
+    run(sweep, tmp_path / "whole")
+    for shard in ("0/3", "1/3", "2/3"):
+        run(sweep, tmp_path / "shards", shard=shard)
+    for variant in ("leftmost-hard", "softmax"):
+        run(sweep, tmp_path / "variants", only=[f"variant={variant}"])
+    assert csv(tmp_path / "shards") == csv(tmp_path / "variants") == csv(tmp_path / "whole")
+
+
+def test_a_damaged_file_is_reported_and_measured_again(calls, tmp_path):
+    sweep = tiny_sweep()
+    run(sweep, tmp_path)
+    before = csv(tmp_path)
+    path = sweep.points[5].path(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 4
+    path.write_bytes(data)
+    assert state_of(sweep.points[5], tmp_path) == "damaged"
+    with pytest.raises(InputError, match="run the sweep again"):
+        read_points(tmp_path)
+    outcome, log = run(sweep, tmp_path)
+    assert outcome.measured == 1
+    assert "damaged, measured again: leftmost-hard n=4 seed=1" in log
+    assert csv(tmp_path) == before
+    assert state_of(sweep.points[5], tmp_path) == "done"
+
+
+def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
+    def failing(model, tokens, **options):
+        if tokens.shape[1] == 6 and "Leftmost" in str(model.config.weighting):
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 3 GiB")
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", failing)
+    sweep = tiny_sweep()
+    outcome, log = run(sweep, tmp_path)
+    assert outcome.exit_code == 1
+    assert [str(failure.point) for failure in outcome.failures] == [
+        "leftmost-hard n=6 seed=0",
+        "leftmost-hard n=6 seed=1",
+    ]
+    message = outcome.failures[0].message
+    assert "\n" not in message
+    assert "smaller memory_budget or batch_size" in message
+    assert "failed: leftmost-hard n=6 seed=0" in log
+    assert outcome.finished == len(read_points(tmp_path)) == 6
+    assert state_of(outcome.failures[0].point, tmp_path) == "missing"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
+    monkeypatch, tmp_path, number, code
+):
+    count = 0
+
+    def stopping(model, tokens, **options):
+        nonlocal count
+        count += 1
+        if count == 4:
+            os.kill(os.getpid(), number)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", stopping)
+    sweep = tiny_sweep()
+    handler = signal.getsignal(signal.SIGTERM)
+    outcome, _ = run(sweep, tmp_path / "stopped")
+    assert (outcome.stopped_by, outcome.exit_code) == (number, code)
+    assert outcome.finished == 3
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert csv(tmp_path / "stopped").count(b"\n") == 4
+    assert not list((tmp_path / "stopped").rglob(".*"))
+    outcome, _ = run(sweep, tmp_path / "stopped")
+    assert (outcome.measured, outcome.finished) == (5, 8)
+    run(sweep, tmp_path / "whole")
+    assert csv(tmp_path / "stopped") == csv(tmp_path / "whole")
+
+
+def test_points_that_another_process_has_begun_come_last(calls, tmp_path):
+    sweep = tiny_sweep()
+    first = select(sweep.points)[0]
+    with claims.claim(first.path(tmp_path)):
+        run(sweep, tmp_path)
+    assert calls == [4] * 3 + [6] * 4 + [4]
+
+
+def test_a_claim_that_is_very_old_counts_for_nothing(tmp_path):
+    path = tmp_path / "point.parquet"
+    with claims.claim(path):
+        assert claims.is_claimed(path)
+        (claimed,) = tmp_path.iterdir()
+        os.utime(claimed, (0, 0))
+        assert not claims.is_claimed(path)
+    assert not claims.is_claimed(path)
+
+
+def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
+    sweep = tiny_sweep()
+    original = runner.flip_sensitivity
+
+    def meanwhile(model, tokens, **options):
+        if len(calls) == 0:
+            monkeypatch.setattr(runner, "flip_sensitivity", original)
+            run(sweep, tmp_path, only=["n=6"])
+        return original(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    outcome, log = run(sweep, tmp_path)
+    assert (outcome.measured, outcome.finished) == (4, 8)
+    assert "leftmost-hard n=6 seed=1: measured by another process" in log
+
+
+def test_what_killed_processes_left_is_cleared_away_when_it_is_old(calls, tmp_path):
+    sweep = tiny_sweep()
+    path = sweep.points[0].path(tmp_path)
+    path.parent.mkdir(parents=True)
+    old, new = (path.with_name(f".{path.name}.{k}.tmp") for k in range(2))
+    old.write_text("half a file")
+    new.write_text("half a file")
+    os.utime(old, (0, 0))
+    run(sweep, tmp_path)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
+    with pytest.raises(InputError, match="no sweep was run here"):
+        read_points(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(InputError, match="not what a sweep writes"):
+        read_plan(tmp_path)
+
+
+def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
+    seen = []
+
+    def noting(model, tokens, **options):
+        seen.append((tokens.shape, {k: v for k, v in options.items() if k != "progress"}))
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", noting)
+    inputs = "[inputs]\ncount = 3\n"
+    measure = '[measure]\nnorm = "l1"\nsample = 5\nbatch_size = 2\nmemory_budget = 999\nengine = "vmap"\n'
+    run(tiny_sweep(after=inputs + measure), tmp_path, only=["n=6", "seed=1", "variant=softmax"])
+    ((shape, options),) = seen
+    assert shape == (3, 6)
+    positions = options.pop("positions")
+    assert (positions.count, positions.seed) == (5, 1)
+    assert options == {"norm": "l1", "batch_size": 2, "memory_budget": 999, "engine": "vmap"}

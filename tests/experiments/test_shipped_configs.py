@@ -1,0 +1,47 @@
+"""Every config in configs/ can be run as it is, and begins by saying what it is for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxsens.experiments.sweep_config import load_sweep_config
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
+SIX = ["softmax", "temperature-log", "temperature-linear", "unbounded", "leftmost-hard", "average-hard"]
+
+
+def header(path: Path) -> dict[str, str]:
+    """The comment a config begins with, by its headings."""
+    comment = re.match(r"(?:#.*\n)+", path.read_text("utf-8"))
+    assert comment, "a config begins with a comment"
+    text = re.sub(r"(?m)^# ?", "", comment[0])
+    parts = re.split(r"(?m)^(Claim|Command|Cost|Expect): *", text)
+    return {name: " ".join(body.split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def test_there_are_the_three_configs():
+    assert {path.stem for path in CONFIGS} >= {"quickstart", "gpu", "cluster"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_loads_and_has_what_a_fit_and_an_interval_need(path):
+    sweep = load_sweep_config(path)
+    assert len(sweep.lengths) >= 3
+    assert len(sweep.seeds) >= 3
+    assert {"mean", "max"} <= set(sweep.statistics)
+    assert [variant.name for variant in sweep.variants][:6] == SIX
+    assert sweep.title
+    assert sweep.claim
+    assert len({point.key for point in sweep.points}) == len(sweep.points)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_begins_with_claim_command_cost_and_what_to_expect(path):
+    parts = header(path)
+    assert list(parts) == ["Claim", "Command", "Cost", "Expect"]
+    assert all(parts.values())
+    program, command, config, *_ = parts["Command"].split()
+    assert (program, command, config) == ("jaxsens", "sweep", f"configs/{path.name}")

@@ -1,0 +1,220 @@
+"""A config is read strictly: what is wrong is found before anything runs, all of it at once, with its place."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jaxsens.errors import EngineRefusal, InputError
+from jaxsens.experiments import sweep_config
+from jaxsens.experiments.sweep import SweepVariant
+from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.positions import Learned
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.weighting import AverageHard, Softmax
+from tests.experiments.tiny import TINY, tiny_sweep
+
+
+def transformer(variant: SweepVariant) -> TransformerConfig:
+    """The config of a variant that is a transformer."""
+    config = variant.source.config
+    assert isinstance(config, TransformerConfig)
+    return config
+
+
+def faults_of(text: str) -> list[str]:
+    """The faults that the message lists, one each."""
+    with pytest.raises(InputError) as caught:
+        parse_sweep_config(text)
+    _, _, listed = str(caught.value).partition(": ")
+    first, *rest = listed.split("\n  - ")
+    return rest or [first]
+
+
+def test_a_config_becomes_a_sweep_with_the_defaults_written_out():
+    sweep = tiny_sweep()
+    assert sweep.lengths == (4, 6)
+    assert sweep.seeds == (0, 1)
+    assert [variant.name for variant in sweep.variants] == ["softmax", "leftmost-hard"]
+    config = sweep.variants[0].source.config
+    expected = TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0)
+    assert config == expected
+    assert sweep.measure.engine == "auto"
+    assert [(p.variant, p.n, p.seed) for p in sweep.points[:3]] == [
+        ("softmax", 4, 0),
+        ("softmax", 4, 1),
+        ("softmax", 6, 0),
+    ]
+
+
+def test_all_faults_are_reported_at_once_each_with_its_path():
+    text = """
+lenghts = [4]
+lengths = [64, 32, 32, 1]
+seeds = "3"
+variants = ["softmx", "softmax", "softmax"]
+statistics = ["mean", "q101"]
+[model]
+alphabet_size = 2.0
+widht = 3
+heads = 3
+layer_norm = "both"
+[inputs]
+cuont = 3
+[measure]
+engine = "vmp"
+batch_size = 0
+[[variant]]
+name = "a/b"
+[[variant]]
+name = "deep"
+model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
+"""
+    faults = faults_of(text)
+    expected = [
+        r"^lenghts: unknown key; did you mean \"lengths\"",
+        r"^lengths: 1 is too small.*32 comes after 64.*32 comes more than once",
+        r"^seeds: .*a count of seeds or a list",
+        r"^variants: no variant is called \"softmx\"; did you mean \"softmax\".*'softmax' comes more than once",
+        r"^statistics: .*q101",
+        r"^model\.alphabet_size: should be a valid integer, not 2\.0",
+        r"^model\.widht: unknown key; did you mean \"width\"",
+        r"^model\.heads = 3: a divisor of width",
+        r"^model\.layer_norm: should be 'none', 'pre' or 'post'",
+        r"^inputs\.cuont: unknown key; did you mean \"count\"",
+        r"^measure\.engine: should be one of auto",
+        r"^measure\.batch_size: should be greater",
+        r"^variant\[0\]\.name: ",
+        r'^variant "deep": model\.layers = -1',
+        r'^variant "deep": model\.weighting\.inverse_temperature: should be a table \{type = "Schedule"',
+    ]
+    for pattern in expected:
+        assert [fault for fault in faults if re.search(pattern, fault)], pattern
+    assert len(faults) == len(expected), faults
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seeds", "2.0"),
+        ("seeds", "true"),
+        ("seeds", "0"),
+        ("seeds", "[]"),
+        ("seeds", "[1, 1]"),
+        ("seeds", "[-1]"),
+        ("seeds", '["1"]'),
+        ("lengths", "[]"),
+        ("lengths", "[4.0]"),
+        ("lengths", "8"),
+        ("title", "3"),
+        ("title", "2026-01-01"),
+        ("statistics", "[]"),
+        ("statistics", '"mean"'),
+        ("variants", "[]"),
+        ("inputs", "{count = true}"),
+        ("inputs", "{count = 0}"),
+        ("measure", '{norm = "l3"}'),
+        ("measure", "{sample = 1.5}"),
+        ("model", "{alphabet_size = 1}"),
+        ("model", "{alphabet_size = true}"),
+        ("model", '{alphabet_size = 2, kind = "mamba"}'),
+        ("model", '{alphabet_size = 2, positions = ["sinusoidal", "sinusodial"]}'),
+        ("model", '{alphabet_size = 2, positions = {type = "Learnt"}}'),
+        ("model", '{alphabet_size = 2, positions = {type = "Learned", max_length = 8.0}}'),
+        ("model", '{alphabet_size = 2, mask = ["none"]}'),
+        ("model", '{alphabet_size = 2, logits = "2"}'),
+        ("model", '{alphabet_size = 2, end_symbol = "false"}'),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(key, value):
+    kept = dict.fromkeys(["lengths", "variants", "model"], "")
+    kept |= {"lengths": "[4, 6]", "variants": '["softmax"]', "model": "{alphabet_size = 2}"}
+    kept[key] = value
+    faults = faults_of("\n".join(f"{name} = {text}" for name, text in kept.items()))
+    assert len(faults) == 1
+    assert faults[0].startswith(key)
+
+
+def test_a_config_without_variants_or_lengths_says_so():
+    faults = faults_of("[model]\nalphabet_size = 2\n")
+    assert any(fault.startswith("lengths: required") for fault in faults)
+    assert any(fault.startswith("variants = None: name at least one") for fault in faults)
+
+
+def test_what_is_wrong_with_the_model_is_said_once_and_not_once_a_variant():
+    text = TINY.replace("heads = 1", "heads = 3")
+    assert faults_of(text) == ["model.heads = 3: a divisor of width = 4, or give head_width"]
+
+
+def test_a_fault_of_the_model_that_every_variant_mends_is_none():
+    text = TINY.replace('variants = ["softmax", "leftmost-hard"]', "").replace("heads = 1", "heads = 3")
+    sweep = parse_sweep_config(text + '[[variant]]\nname = "mended"\nmodel = {heads = 2}\n')
+    assert transformer(sweep.variants[0]).heads == 2
+
+
+def test_variants_of_ones_own_change_the_model_and_their_names_must_be_free():
+    own = """
+[[variant]]
+name = "mixed"
+add_positions = ["index"]
+description = "both at once"
+model = {layers = 2, weighting = [{type = "Softmax", inverse_temperature = "log"}, "average-hard"]}
+"""
+    variant = tiny_sweep(after=own).variants[-1]
+    assert (variant.name, variant.description, variant.source.bounded) == ("mixed", "both at once", False)
+    weighting = transformer(variant).weighting
+    assert weighting == (Softmax(Schedule(log_power=1.0)), AverageHard())
+    faults = faults_of(TINY + '[[variant]]\nname = "softmax"\nmodel = {width = 8}\n')
+    assert faults == ["variant.name = 'softmax': this name is taken by another variant"]
+
+
+def test_typed_values_are_tables_with_a_type():
+    sweep = tiny_sweep(
+        "feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Learned", max_length = 9}]'
+    )
+    assert transformer(sweep.variants[0]).position_terms == (Learned(9),)
+
+
+def test_a_length_that_a_variant_cannot_read_is_refused_before_anything_runs():
+    text = TINY.replace(
+        "feed_forward = 0", 'feed_forward = 0\npositions = {type = "Learned", max_length = 5}'
+    )
+    faults = faults_of(text)
+    assert len(faults) == 2
+    assert all("max_length = 5" in fault and fault.startswith("lengths: variant") for fault in faults)
+
+
+def test_variants_that_read_different_alphabets_are_refused():
+    (fault,) = faults_of(TINY + '[[variant]]\nname = "wide"\nmodel = {alphabet_size = 3}\n')
+    assert "one alphabet" in fault
+    assert "wide: 3 symbols" in fault
+
+
+def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
+    sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
+    config = sweep.variants[-1].source.config
+    assert (type(config).__name__, config.width, config.layers) == ("LSTMConfig", 4, 1)
+    (fault,) = faults_of(TINY + '[[variant]]\nname = "lstm"\nmodel = {kind = "lstm", heads = 2}\n')
+    assert fault.startswith('variant "lstm": model.heads: unknown key')
+
+
+def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path):
+    with pytest.raises(InputError, match="readable TOML file"):
+        load_sweep_config(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("lengths = [")
+    with pytest.raises(InputError, match=r"broken\.toml: not TOML"):
+        load_sweep_config(tmp_path / "broken.toml")
+
+
+def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs(monkeypatch):
+    def choosing(subject, name, norm, outputs):
+        if "Leftmost" in str(subject.config.weighting):
+            raise EngineRefusal(f"engine = {name!r}: no hard attention")
+
+    monkeypatch.setattr(sweep_config, "choose", choosing)
+    tiny_sweep()
+    assert faults_of(TINY + '[measure]\nengine = "vmap"\n') == [
+        "measure.engine: variant \"leftmost-hard\": engine = 'vmap': no hard attention"
+    ]

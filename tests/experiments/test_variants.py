@@ -1,0 +1,67 @@
+"""Variants differ in what their table says, and share every weight they have in common."""
+
+from __future__ import annotations
+
+import tomllib
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsens.experiments.variants import BUILT_IN
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.weighting import WEIGHTINGS
+from tests.experiments.tiny import tiny_sweep
+
+EVERY = "variants = [{}]".format(", ".join(f'"{name}"' for name in BUILT_IN))
+
+
+@pytest.fixture(scope="module")
+def sources():
+    sweep = tiny_sweep('variants = ["softmax", "leftmost-hard"]', EVERY)
+    return {variant.name: variant.source for variant in sweep.variants}
+
+
+def test_each_built_in_variant_changes_one_thing(sources):
+    baseline = sources["softmax"].config
+    for name, source in sources.items():
+        changed = [
+            field
+            for field in TransformerConfig.__dataclass_fields__
+            if getattr(source.config, field) != getattr(baseline, field)
+        ]
+        assert changed == {"softmax": [], "unbounded": ["positions"]}.get(name, ["weighting"]), name
+        if name != "unbounded":
+            assert source.config.weighting == WEIGHTINGS[name]
+
+
+def test_only_the_unbounded_variant_is_marked_unbounded(sources):
+    assert {name for name, source in sources.items() if not source.bounded} == {"unbounded"}
+
+
+def test_variants_of_one_seed_share_their_weights(sources):
+    baseline = sources["softmax"].build(3).parameters
+    for source in sources.values():
+        own = source.build(3).parameters
+        assert jax.tree.all(jax.tree.map(np.array_equal, own.layers, baseline.layers))
+        assert np.array_equal(own.embedding, baseline.embedding)
+    other = sources["softmax"].build(4).parameters
+    assert not np.array_equal(other.embedding, baseline.embedding)
+
+
+def test_every_built_in_variant_has_a_line_for_plots_and_reports():
+    assert all(0 < len(variant.line()) < 80 and "\n" not in variant.line() for variant in BUILT_IN.values())
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ("", ["Sinusoidal", "Component"]),
+        ('positions = "none"', ["Component"]),
+        ('positions = ["rotary", "alternating"]', ["Rotary", "Component", "Component"]),
+    ],
+)
+def test_the_unbounded_variant_adds_to_the_positions_that_are_there(positions, expected):
+    table = BUILT_IN["unbounded"].table({"alphabet_size": 2, **tomllib.loads(positions)})
+    terms = TransformerConfig(**table).position_terms
+    assert [type(term).__name__ for term in terms] == expected

@@ -1,0 +1,70 @@
+"""Tiny sweeps, and a stand-in for the measurement where only what surrounds it is tested."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from jaxsens.experiments.sweep import Sweep
+from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.result import FlipSensitivity
+
+TINY = """
+title = "tiny"
+lengths = [4, 6]
+seeds = 2
+variants = ["softmax", "leftmost-hard"]
+statistics = ["mean", "max", "q90"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 0
+"""
+
+
+def tiny_sweep(before: str = "", after: str = "") -> Sweep:
+    """The tiny sweep with a replaced part: `before` stands in TINY and becomes `after`."""
+    assert before in TINY
+    return parse_sweep_config(TINY.replace(before, after) if before else TINY + after)
+
+
+def quiet() -> Console:
+    """A console that keeps what is printed: `console.file.getvalue()`."""
+    return Console(file=io.StringIO(), width=200)
+
+
+def printed(console: Console) -> str:
+    """What was printed on a quiet console."""
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensitivity:
+    """One flip a position but the last, whose norm is made from the model's seedless width, n and the tokens."""
+    words = np.asarray(tokens)
+    batch, n = words.shape
+    inputs = np.repeat(np.arange(batch), n - 1)
+    positions = np.tile(np.arange(n - 1), batch)
+    symbols = 1 - words[:, :-1].ravel()
+    first = float(np.asarray(model.parameters.embedding)[0, 0])
+    return FlipSensitivity(
+        norms=np.abs(first + positions + symbols).astype(np.float32) / n,
+        inputs=inputs,
+        positions=positions,
+        symbols=symbols,
+        tokens=words,
+        alphabet=(0, 1),
+        population=len(inputs),
+        norm=options["norm"],
+        outputs=None,
+        engine=EngineChoice("fake", "for tests"),
+        dtype="float32",
+        versions={"device": "none", "jaxsens": "test"},
+    )

@@ -1,0 +1,225 @@
+"""The `jaxsens` command: what it prints, where it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsens import Transformer, TransformerConfig, flip_sensitivity, load_result
+from jaxsens.cli import ModelOptions, main
+from jaxsens.experiments import runner
+from jaxsens.experiments.inputs import Symbols, UniformWords
+from tests.experiments.tiny import TINY, fake_flip_sensitivity
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = ["--alphabet-size", "2", "--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.replace("lengths = [4, 6]", "lengths = [4, 6, 8]"))
+    return path
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    monkeypatch.setattr(runner, "flip_sensitivity", fake_flip_sensitivity)
+
+
+def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_importing_the_command_line_does_not_import_jax():
+    code = "import sys, jaxsens.cli; print([m for m in ('jax', 'flax', 'numpy', 'pydantic') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_sweep_ends_with_tables_plots_and_a_report(faked, config, tmp_path, capsys):
+    out = tmp_path / "out"
+    code, printed, log = run(capsys, "sweep", config, "--out", out)
+    assert code == 0
+    assert "12/12" in log
+    assert str(out / "report.html") in printed.replace("\n", "")
+    for name in ("points.csv", "summary.csv", "report.html", "sweep.toml", "sweep.json"):
+        assert (out / name).stat().st_size > 0
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".svg"}
+
+
+def test_a_report_is_made_again_from_the_points(faked, config, tmp_path, capsys):
+    out = tmp_path / "out"
+    run(capsys, "sweep", config, "--out", out)
+    kept = (out / "points.csv").read_bytes()
+    for name in ("points.csv", "summary.csv", "report.html"):
+        (out / name).unlink()
+    code, _, _ = run(capsys, "report", out)
+    assert code == 0
+    assert (out / "points.csv").read_bytes() == kept
+    assert (out / "report.html").stat().st_size > 0
+
+
+def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(faked, config, tmp_path, capsys):
+    out = tmp_path / "out"
+    code, _, log = run(capsys, "sweep", config, "--out", out, "--shard", "0/2")
+    assert code == 0
+    assert "6 of 12 points are done" in log
+    assert not (out / "report.html").exists()
+    run(capsys, "sweep", config, "--out", out, "--shard", "1/2")
+    assert (out / "report.html").exists()
+
+
+def test_listing_points_runs_nothing(config, tmp_path, capsys):
+    out = tmp_path / "out"
+    code, printed, _ = run(
+        capsys, "sweep", config, "--out", out, "--list", "--only", "n=4", "--only", "seed=1"
+    )
+    assert code == 0
+    lines = printed.splitlines()
+    assert [line.split("  ")[0].split() for line in lines[:2]] == [["missing"], ["missing"]]
+    assert lines[0].split()[1:4] == ["softmax", "n=4", "seed=1"]
+    assert lines[-1] == "0 of 2 points are done"
+    assert not out.exists()
+
+
+def test_a_sweep_whose_points_fail_exits_with_1_and_lists_them(monkeypatch, config, tmp_path, capsys):
+    def failing(model, tokens, **options):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(runner, "flip_sensitivity", failing)
+    code, _, log = run(capsys, "sweep", config, "--out", tmp_path / "out")
+    assert code == 1
+    assert "no point could be measured" in log
+    assert "Traceback" not in log
+    assert (
+        log.count("failed: softmax n=4 seed=0: ValueError: no such luck") == 2
+    )  # as it happens, and at the end
+
+
+def test_the_script_is_the_command(config, tmp_path):
+    command = [sys.executable, "scripts/sweep_n.py", str(config), "--out", str(tmp_path), "--list"]
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=found)
+    assert ran.stdout.endswith("0 of 12 points are done\n")
+    assert len((ROOT / "scripts" / "sweep_n.py").read_text().splitlines()) < 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "none.toml", "--out", "x"], "none.toml"),
+        (["report", "nowhere"], "no sweep was run here"),
+        (["measure", "--n", "8"], "model.alphabet_size: required"),
+        (["measure", "--alphabet-size", "2"], "give either --tokens"),
+        (["measure", "--alphabet-size", "2", "--n", "4", "--tokens", "01"], "give either --tokens"),
+        (["measure", "--alphabet-size", "2", "--tokens", "012"], "symbols from 0 to 1"),
+        (["measure", "--alphabet-size", "2", "--tokens", "0a1"], "digits, one a symbol"),
+        (["measure", "--alphabet-size", "2", "--n", "1"], "at least 2"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--weighting", "softmx"],
+            "model.weighting = 'softmx'",
+        ),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--variant", "hard"], "leftmost-hard"),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--engine", "psychic"], "engine = 'psychic'"),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"], "batch_size = 0"),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
+    ],
+)
+def test_bad_input_is_one_message_on_stderr_and_exit_code_2(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("jaxsens: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_config_with_faults_runs_nothing(tmp_path, capsys):
+    path = tmp_path / "bad.toml"
+    path.write_text(TINY.replace("width = 4", "width = 4.0").replace("seeds = 2", "seeds = 0"))
+    code, _, err = run(capsys, "sweep", path, "--out", tmp_path / "out")
+    assert code == 2
+    assert "2 faults" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsys):
+    saved = tmp_path / "result.parquet"
+    arguments = ["--n", "12", "--seed", "3", "--inputs", "2", "--norm", "l1", "--json", "--save", saved]
+    code, out, _ = run(capsys, "measure", *SMALL, "--variant", "unbounded", *arguments)
+    assert code == 0
+    summary = json.loads(out)
+    model = TransformerConfig(
+        alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0, positions=("sinusoidal", "length")
+    )
+    tokens = UniformWords(2).tokens(Symbols(2, 2), 12, 3)
+    expected = flip_sensitivity(Transformer(model, seed=3), tokens, norm="l1")
+    assert summary["mean"] == expected.mean
+    assert summary["max"] == expected.max
+    assert summary["quantiles"]["q90"] == expected.quantile(0.9)
+    assert summary["tokens"] == tokens.tolist()
+    assert (summary["n"], summary["inputs"], summary["flips"], summary["population"]) == (12, 2, 22, 22)
+    top = summary["top"]
+    assert len(top) == 5
+    assert [flip["norm"] for flip in top] == sorted(map(float, expected.norms), reverse=True)[:5]
+    assert (top[0]["position"], top[0]["symbol"]) == expected.argmax[1:3]
+    assert top[0]["replaces"] == tokens[top[0]["input"], top[0]["position"]]
+    assert summary["engine"] == {"name": expected.engine.name, "reason": expected.engine.reason}
+    assert np.array_equal(load_result(saved).norms, expected.norms)
+
+
+def test_measure_prints_a_table(capsys):
+    code, out, _ = run(capsys, "measure", *SMALL, "--tokens", "0110", "--top", "2")
+    assert code == 0
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines() if line[:1].isalpha())
+    assert facts["n"].split() == ["5"]
+    assert facts["flips"].split() == ["4"]
+    assert {"engine", "mean", "q50", "max"} <= set(facts)
+    assert sum(line.startswith("│") for line in out.splitlines()) == 2
+
+
+def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, capsys):
+    code, out, _ = run(capsys, "measure", "--config", config, "--n", "6", "--json", "--sample", "3")
+    summary = json.loads(out)
+    assert (code, summary["model"]["width"], summary["flips"], summary["population"]) == (0, 4, 3, 5)
+    own = '[[variant]]\nname = "own"\nmodel = {heads = 2}\n'
+    config.write_text(config.read_text() + own)
+    options = ["--variant", "own", "--width", "6", "--positions", "none", "--dtype", "float64"]
+    _, out, _ = run(capsys, "measure", "--config", config, "--n", "6", "--json", *options)
+    model = json.loads(out)["model"]
+    assert (model["heads"], model["width"], model["positions"], model["dtype"]) == (2, 6, [], "float64")
+
+
+def test_a_word_may_be_numbers_and_gets_the_end_symbol(capsys):
+    _, out, _ = run(capsys, "measure", *SMALL[2:], "--alphabet-size", "12", "--tokens", "11, 0 3", "--json")
+    assert json.loads(out)["tokens"] == [[11, 0, 3, 12]]
+
+
+def test_the_model_options_are_fields_of_the_config():
+    assert set(ModelOptions.__dataclass_fields__) <= set(TransformerConfig.__dataclass_fields__)
+
+
+def test_the_version_is_printed(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("jaxsens ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["swep"], ["sweep"], ["measure", "--n", "many"]])
+def test_a_command_line_that_cannot_be_parsed_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
