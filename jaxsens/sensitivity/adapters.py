@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxsens.errors import InputError
 from jaxsens.models import layers
+from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
 
 RANDOM_OUTPUT = (
@@ -149,6 +150,8 @@ def measurable(model: Any) -> Measurable:
 
 def _from_nnx(nnx: Any, model: Any) -> Measurable:
     config = getattr(model, "config", None)
+    if not isinstance(config, TransformerConfig | BaselineConfig):
+        config = None
     if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
         return Measurable(
             TransformerApply(config),
@@ -179,6 +182,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
         call=call,
         alphabet_size=getattr(config, "alphabet_size", None),
         vocabulary_size=getattr(config, "vocabulary_size", None),
+        readout=getattr(config, "readout", "last"),
     )
 
 

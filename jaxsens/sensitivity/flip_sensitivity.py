@@ -139,6 +139,7 @@ def _checked(
             faults.add("tokens", int(words.max()), f"the model reads ids 0 to {subject.vocabulary_size - 1}")
         if subject.config is not None:
             check_length(subject.config, words.shape[1], faults)
+        words = words.astype(np.int32)
     alphabet = _alphabet(subject, alphabet_size, symbols, faults)
     if norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")

@@ -1,0 +1,271 @@
+"""Models to hold transformers against: LSTM, simple RNN, and convolution with average pooling, as Flax NNX modules.
+
+A recurrent model can carry one symbol's change over any length, so its flip sensitivity need not fall with n; the
+convolution's falls as 1/n by the average. The mathematics is in pure functions of (config, parameters, tokens).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import Faults
+from jaxsens.models import initialisation
+from jaxsens.models.baselines_config import (
+    BaselineConfig,
+    ConvolutionConfig,
+    LSTMConfig,
+    RecurrentConfig,
+    RNNConfig,
+)
+from jaxsens.precision import numerics
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RecurrentLayer:
+    """One layer of an LSTM (gates in the order input, forget, update, output) or of a simple RNN (one gate)."""
+
+    input: Float[Array, "gates width width"]
+    recurrent: Float[Array, "gates width width"]
+    bias: Float[Array, "gates width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ConvolutionLayer:
+    """One convolution: a matrix for each place of the window, from left to right, and a bias."""
+
+    kernel: Float[Array, "kernel_width width width"]
+    bias: Float[Array, " width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class BaselineParameters:
+    """All parameters. `output` and its bias are the linear map after the average pooling; None without one."""
+
+    embedding: Float[Array, "vocabulary width"]
+    layers: tuple[RecurrentLayer, ...] | tuple[ConvolutionLayer, ...]
+    output: Float[Array, "width width"] | None
+    output_bias: Float[Array, " width"] | None
+    head: Float[Array, "width logits"] | None
+    head_bias: Float[Array, " logits"] | None
+
+
+def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
+    """Random parameters of `config`, in its dtype, drawn as a transformer's are (`jaxsens.models.initialisation`).
+
+    A matrix has independent N(0, 1/m) entries, m being all the numbers that enter one output: 2d for the input and
+    recurrent matrices of a recurrent layer, whose products are added, d for the linear maps; the convolution's
+    kernels, which stand before a ReLU, have N(0, 2/m) with m = kernel_width d. Embeddings have N(0, 1). Biases are
+    0, those of an LSTM's forget gates 1, so that it remembers from the start (Jozefowicz et al., 2015).
+    """
+
+    def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
+        return jnp.asarray(initialisation.normal(seed, name, shape, variance, config.dtype))
+
+    d, pooled = config.width, isinstance(config, ConvolutionConfig)
+
+    def recurrent(k: int, gates: int) -> RecurrentLayer:
+        bias = np.zeros((gates, d), config.dtype)
+        if isinstance(config, LSTMConfig):
+            bias[1] = 1
+        return RecurrentLayer(
+            input=normal(f"layer{k}.input", (gates, d, d), 1 / (2 * d)),
+            recurrent=normal(f"layer{k}.recurrent", (gates, d, d), 1 / (2 * d)),
+            bias=jnp.asarray(bias),
+        )
+
+    def convolution(k: int, window: int) -> ConvolutionLayer:
+        kernel = normal(f"layer{k}.kernel", (window, d, d), 2 / (window * d))
+        return ConvolutionLayer(kernel, jnp.zeros(d, config.dtype))
+
+    with numerics(config.dtype):
+        if isinstance(config, ConvolutionConfig):
+            layers: Any = tuple(convolution(k, config.kernel_width) for k in range(config.layers))
+        elif isinstance(config, RecurrentConfig):
+            layers = tuple(recurrent(k, config.gates) for k in range(config.layers))
+        else:
+            raise TypeError(f"no baseline has the config {type(config).__name__}")
+        return BaselineParameters(
+            embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
+            layers=layers,
+            output=normal("output", (d, d), 1 / d) if pooled else None,
+            output_bias=jnp.zeros(d, config.dtype) if pooled else None,
+            head=None if config.logits is None else normal("head", (d, config.logits), 1 / d),
+            head_bias=None if config.logits is None else jnp.zeros(config.logits, config.dtype),
+        )
+
+
+def lstm_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """The hidden states h_1 .. h_n of one LSTM layer. n sequential steps of O(width^2)."""
+    driven = jnp.einsum("nd,gde->nge", x, parameters.input) + parameters.bias
+
+    def step(state: tuple[Array, Array], drive: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, cell = state
+        gates = drive + jnp.einsum("d,gde->ge", hidden, parameters.recurrent)
+        admitted, kept, shown = (jax.nn.sigmoid(gates[gate]) for gate in (0, 1, 3))
+        cell = kept * cell + admitted * jnp.tanh(gates[2])
+        hidden = shown * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    zero = jnp.zeros(x.shape[1], x.dtype)
+    return jax.lax.scan(step, (zero, zero), driven)[1]
+
+
+def rnn_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """The hidden states h_1 .. h_n of one simple recurrent layer. n sequential steps of O(width^2)."""
+    driven = x @ parameters.input[0] + parameters.bias[0]
+
+    def step(hidden: Array, drive: Array) -> tuple[Array, Array]:
+        hidden = jnp.tanh(drive + hidden @ parameters.recurrent[0])
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(x.shape[1], x.dtype), driven)[1]
+
+
+def convolution_layer(parameters: ConvolutionLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """relu(sum_w x_(i + w - left) K_w + b) at every position i, x being 0 beyond its ends. O(n width^2) a place."""
+    window, n = parameters.kernel.shape[0], x.shape[0]
+    left = (window - 1) // 2
+    padded = jnp.pad(x, ((left, window - 1 - left), (0, 0)))
+    total = sum(padded[w : w + n] @ parameters.kernel[w] for w in range(window))
+    return jax.nn.relu(total + parameters.bias)
+
+
+def activations(
+    config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
+) -> Float[Array, "n width"]:
+    """The last layer at every position, before any pooling."""
+    x = parameters.embedding[tokens]
+    for layer in parameters.layers:
+        if isinstance(layer, ConvolutionLayer):
+            x = convolution_layer(layer, x)
+        else:
+            x = (lstm_layer if isinstance(config, LSTMConfig) else rnn_layer)(layer, x)
+    return x
+
+
+def apply(
+    config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
+) -> Float[Array, " outputs"]:
+    """The model's output on one input: the readout of `activations`, through the linear maps there are."""
+    y = activations(config, parameters, tokens)
+    readout = _readout(config)
+    row = jnp.mean(y, axis=0) if readout == "mean" else y[-1 if readout == "last" else int(readout)]
+    if parameters.output is not None and parameters.output_bias is not None:
+        row = row @ parameters.output + parameters.output_bias
+    if parameters.head is not None and parameters.head_bias is not None:
+        row = row @ parameters.head + parameters.head_bias
+    return row
+
+
+class Baseline(nnx.Module):
+    """What the baselines have in common; build one of its subclasses.
+
+    `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
+    the last layer at every position. Tokens are integers below `config.vocabulary_size`; a batch axis may stand in
+    front.
+    """
+
+    def __init__(self, config: BaselineConfig, seed: int = 0) -> None:
+        self.config = config
+        self.variables = nnx.data(jax.tree.map(nnx.Param, initialise(config, seed)))
+
+    @property
+    def parameters(self) -> BaselineParameters:
+        """The parameters as a pytree of plain arrays."""
+        return jax.tree.map(
+            lambda variable: variable[...],
+            self.variables,
+            is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+        )
+
+    def __call__(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch outputs"]:
+        """The output on each input. Compiled once a shape."""
+        return self._run(_apply, tokens)
+
+    def activations(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch n width"]:
+        """The last layer at every position of each input, before any pooling. Compiled once a shape."""
+        return self._run(_activations, tokens)
+
+    def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
+        check_tokens(self.config, tokens)
+        with numerics(self.config.dtype):
+            return function(self.config, self.parameters, jnp.asarray(tokens))
+
+
+class LSTM(Baseline):
+    """The LSTM that an `LSTMConfig` describes, with random parameters of `seed` (see `initialise`)."""
+
+    def __init__(self, config: LSTMConfig, seed: int = 0) -> None:
+        super().__init__(_expected(config, LSTMConfig), seed)
+
+
+class RNN(Baseline):
+    """The simple RNN that an `RNNConfig` describes, with random parameters of `seed` (see `initialise`)."""
+
+    def __init__(self, config: RNNConfig, seed: int = 0) -> None:
+        super().__init__(_expected(config, RNNConfig), seed)
+
+
+class Convolution(Baseline):
+    """The convolution that a `ConvolutionConfig` describes, with random parameters of `seed` (see `initialise`)."""
+
+    def __init__(self, config: ConvolutionConfig, seed: int = 0) -> None:
+        super().__init__(_expected(config, ConvolutionConfig), seed)
+
+
+def _expected(config: BaselineConfig, kind: type[BaselineConfig]) -> BaselineConfig:
+    if not isinstance(config, kind):
+        raise TypeError(f"config = {config!r}: give a {kind.__name__}")
+    return config
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
+    return jnp.vectorize(partial(apply, config, parameters), signature="(n)->(d)")(tokens)
+
+
+@partial(jax.jit, static_argnums=0)
+def _activations(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
+    return jnp.vectorize(partial(activations, config, parameters), signature="(n)->(n,d)")(tokens)
+
+
+def _readout(config: BaselineConfig) -> int | str:
+    if isinstance(config, RecurrentConfig | ConvolutionConfig):
+        return config.readout
+    raise TypeError(f"no baseline has the config {type(config).__name__}")
+
+
+def check_tokens(config: BaselineConfig, tokens: Array) -> None:
+    """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
+
+    Raises:
+        InputError: listing every fault.
+    """
+    faults = Faults("tokens")
+    shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
+    readout = _readout(config)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
+    if not shape or 0 in shape:
+        faults.add("tokens", f"shape {shape}", "an array of shape (n,) or (batch, n), neither of them 0")
+    elif isinstance(readout, int) and readout >= shape[-1]:
+        faults.add("tokens", f"length {shape[-1]}", f"longer than the readout position {readout}")
+    faults.raise_if_any()
+    if not isinstance(tokens, Tracer):
+        values = np.asarray(tokens)
+        value = values.min() if values.min() < 0 else values.max()
+        if not 0 <= value < config.vocabulary_size:
+            faults.add("tokens", int(value), f"symbols from 0 to {config.vocabulary_size - 1}")
+    faults.raise_if_any()

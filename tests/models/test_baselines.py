@@ -1,0 +1,235 @@
+"""LSTM, simple RNN and convolution beside plain NumPy loops, and what each does with a single exchanged symbol."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxsens import InputError, Transformer, TransformerConfig, flip_sensitivity
+from jaxsens.models import baselines
+from jaxsens.models.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
+from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.precision import FORWARD, REFERENCE
+
+MODELS: dict[type[BaselineConfig], Any] = {LSTMConfig: LSTM, RNNConfig: RNN, ConvolutionConfig: Convolution}
+CONFIGS: list[Any] = [
+    LSTMConfig(3, width=5, layers=2, dtype="float64"),
+    LSTMConfig(2, width=4, layers=1, logits=3, readout=1, end_symbol=False, dtype="float64"),
+    RNNConfig(3, width=5, layers=2, readout="mean", dtype="float64"),
+    RNNConfig(2, width=4, layers=1, logits=3, dtype="float64"),
+    ConvolutionConfig(3, width=5, layers=2, kernel_width=3, dtype="float64"),
+    ConvolutionConfig(3, width=5, layers=1, kernel_width=4, logits=2, dtype="float64"),
+    ConvolutionConfig(2, width=4, layers=3, kernel_width=1, end_symbol=False, dtype="float64"),
+]
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def loop_layer(config: Any, layer: Any, x: list[np.ndarray]) -> list[np.ndarray]:
+    """One layer, position by position."""
+    n, d, rows = len(x), config.width, []
+    if isinstance(config, ConvolutionConfig):
+        left = (config.kernel_width - 1) // 2
+        for i in range(n):
+            total = np.array(layer.bias)
+            for w in range(config.kernel_width):
+                if 0 <= i + w - left < n:
+                    total = total + x[i + w - left] @ layer.kernel[w]
+            rows.append(np.maximum(total, 0))
+        return rows
+    h, c = np.zeros(d), np.zeros(d)
+    for i in range(n):
+        z = [x[i] @ layer.input[g] + h @ layer.recurrent[g] + layer.bias[g] for g in range(len(layer.bias))]
+        if isinstance(config, LSTMConfig):
+            c = logistic(z[1]) * c + logistic(z[0]) * np.tanh(z[2])
+            h = logistic(z[3]) * np.tanh(c)
+        else:
+            h = np.tanh(z[0])
+        rows.append(h)
+    return rows
+
+
+def loop_output(config: Any, parameters: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(output, activations) on one input."""
+    x = [parameters.embedding[token] for token in tokens]
+    for layer in parameters.layers:
+        x = loop_layer(config, layer, x)
+    if isinstance(config, ConvolutionConfig):
+        row = np.mean(x, axis=0) @ parameters.output + parameters.output_bias
+    elif config.readout == "mean":
+        row = np.mean(x, axis=0)
+    else:
+        row = x[len(x) - 1 if config.readout == "last" else config.readout]
+    if config.logits is not None:
+        row = row @ parameters.head + parameters.head_bias
+    return row, np.array(x)
+
+
+def built(config: BaselineConfig, seed: int = 0) -> tuple[Baseline, BaselineParameters]:
+    """A model whose biases are random too, and its parameters as NumPy arrays."""
+    model, rng = MODELS[type(config)](config, seed), np.random.default_rng(seed)
+    with jax.enable_x64(True):
+        state = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape), state))
+    return model, jax.tree.map(np.asarray, model.parameters)
+
+
+def words(config: BaselineConfig, n: int, count: int = 3) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(n).integers(0, config.vocabulary_size, size=(count, n)))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_outputs_and_activations_are_those_of_the_loop(config):
+    model, parameters = built(config)
+    for n in (2, 7):
+        batch = words(config, n)
+        for word, output, activations in zip(batch, model(batch), model.activations(batch), strict=True):
+            expected = loop_output(config, parameters, np.asarray(word))
+            np.testing.assert_allclose(output, expected[0], rtol=FORWARD.relative, atol=FORWARD.absolute)
+            np.testing.assert_allclose(activations, expected[1], rtol=FORWARD.relative, atol=FORWARD.absolute)
+        assert model(batch).shape == (3, config.logits or config.width)
+        np.testing.assert_allclose(model(batch[0]), model(batch)[0], rtol=FORWARD.relative)
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[3]], ids=str)
+def test_flips_of_recurrent_models_are_those_of_the_loop(config):
+    model, parameters = built(config)
+    word = np.array([1, 0, 1, 1, 0])
+    result = flip_sensitivity(model, word)
+    before = loop_output(config, parameters, word)[0]
+    expected = {}
+    for position in range(4):
+        for symbol in range(config.alphabet_size):
+            if symbol != word[position]:
+                flipped = word.copy()
+                flipped[position] = symbol
+                change = loop_output(config, parameters, flipped)[0] - before
+                expected[position, symbol] = np.linalg.norm(change)
+    assert list(zip(result.positions, result.symbols, strict=True)) == list(expected)
+    np.testing.assert_allclose(result.norms, list(expected.values()), rtol=REFERENCE.relative)
+
+
+def test_a_flip_moves_a_convolution_by_no_more_than_its_share_of_the_average():
+    config = ConvolutionConfig(2, width=6, layers=2, kernel_width=3, dtype="float64")
+    model = Convolution(config, seed=2)
+    reach = 2 * (3 - 1) + 1
+    for n in (16, 64):
+        word = words(config.replace(end_symbol=False), n, 1)[0]
+        result = flip_sensitivity(model, np.array(word, np.int64), positions=range(n))
+        flipped = word.at[n // 2].set(1 - word[n // 2])
+        before, after = (np.asarray(model.activations(tokens)) for tokens in (word, flipped))
+        moved = (before != after).any(axis=1)
+        assert moved.sum() <= reach
+        largest = np.linalg.norm(np.asarray(model.parameters.output), 2) * _largest_change(model)
+        assert 0 < result.mean <= result.max <= reach * largest / n
+
+
+def _largest_change(model: Convolution) -> float:
+    """Twice the largest norm that an activation can have: a bound on its change under any flip."""
+    parameters = jax.tree.map(np.asarray, model.parameters)
+    size = float(np.linalg.norm(parameters.embedding, axis=1).max())
+    for layer in parameters.layers:
+        assert isinstance(layer, baselines.ConvolutionLayer)
+        size *= sum(float(np.linalg.norm(matrix, 2)) for matrix in layer.kernel)
+    return 2 * size
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_seed_gives_the_same_parameters_in_both_dtypes_and_shares_the_transformers_embedding(kind):
+    single, double, other = (
+        MODELS[kind](kind(2, width=8, layers=2, dtype=dtype), seed)
+        for dtype, seed in (("float32", 3), ("float64", 3), ("float64", 4))
+    )
+    for low, high in zip(jax.tree.leaves(single.parameters), jax.tree.leaves(double.parameters), strict=True):
+        assert (low.dtype, high.dtype) == (np.float32, np.float64)
+        np.testing.assert_array_equal(low, np.asarray(high).astype(np.float32))
+    assert not np.array_equal(double.parameters.embedding, other.parameters.embedding)
+    transformer = Transformer(TransformerConfig(2, width=8, dtype="float64"), seed=3)
+    np.testing.assert_array_equal(double.parameters.embedding, transformer.parameters.embedding)
+    word = words(single.config, 6)
+    assert (single(word).dtype, double(word).dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(single(word), double(word), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_initial_weights_have_the_variances_that_are_documented(kind):
+    d = 64
+    parameters = MODELS[kind](kind(2, width=d, dtype="float64")).parameters
+    layer = parameters.layers[0]
+    if kind is ConvolutionConfig:
+        variances = [(layer.kernel, 2 / (3 * d)), (parameters.output, 1 / d)]
+        assert not np.any(layer.bias)
+    else:
+        variances = [(layer.input, 1 / (2 * d)), (layer.recurrent, 1 / (2 * d))]
+        remembering = [0, 1, 0, 0] if kind is LSTMConfig else [0]
+        np.testing.assert_array_equal(layer.bias, np.outer(remembering, np.ones(d)))
+    for matrix, variance in variances:
+        assert np.var(np.asarray(matrix)) == pytest.approx(variance, rel=6 * np.sqrt(2 / matrix.size))
+
+
+def test_an_nnx_module_can_be_split_and_merged():
+    model = LSTM(CONFIGS[0])
+    word = words(model.config, 4)
+    again = nnx.merge(*nnx.split(model))
+    np.testing.assert_array_equal(again(word), model(word))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "arguments"),
+    [
+        (LSTMConfig, {"alphabet_size": 1, "readout": "first"}, ["alphabet_size", "readout"]),
+        (RNNConfig, {"layers": 0, "width": 2.5, "readout": -1}, ["layers", "width", "readout"]),
+        (ConvolutionConfig, {"kernel_width": 0, "dtype": "bfloat16"}, ["kernel_width", "dtype"]),
+        (
+            ConvolutionConfig,
+            {"logits": 0, "end_symbol": 1, "layers": True},
+            ["logits", "end_symbol", "layers"],
+        ),
+    ],
+)
+def test_all_faults_of_a_config_are_reported_at_once(kind, changes, arguments):
+    with pytest.raises(InputError, match=f"{kind.__name__}: {len(arguments)} faults") as refusal:
+        kind(**{"alphabet_size": 2, **changes})
+    assert all(f"{name} = {changes[name]!r}" in str(refusal.value) for name in arguments)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (np.array([0.5, 1.0]), "whole numbers"),
+        (np.array([0, 3]), "tokens = 3: symbols from 0 to 2"),
+        (np.array([0, -2]), "tokens = -2: symbols from 0 to 2"),
+        (np.zeros((0, 4), int), "shape"),
+        (np.array(1), "shape"),
+        (np.array([1]), "longer than the readout position 1"),
+    ],
+)
+def test_tokens_that_cannot_be_read_are_refused(tokens, message):
+    with pytest.raises(InputError, match=message):
+        check_tokens(LSTMConfig(2, readout=1), tokens)
+    with pytest.raises(InputError, match=message):
+        LSTM(LSTMConfig(2, width=4, readout=1))(tokens)
+
+
+def test_a_config_of_another_model_is_refused():
+    with pytest.raises(TypeError, match="give a LSTMConfig"):
+        LSTM(RNNConfig(2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="no baseline"):
+        baselines.initialise(BaselineConfig(2), 0)
+
+
+def test_configs_are_values():
+    assert LSTMConfig(2, width=8).replace(width=4) == LSTMConfig(2, width=4)
+    assert hash(RNNConfig(2)) == hash(RNNConfig(2))
+    assert (LSTMConfig(2).end_of_sequence, LSTMConfig(2, end_symbol=False).end_of_sequence) == (2, None)
+    assert ConvolutionConfig(2).readout == "mean"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RNNConfig(2).width = 3  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,289 @@
+"""The transformer family and its flip sensitivity once more, in float64 NumPy with explicit loops.
+
+The specification the package is tested against. It is written from the definitions, one query and one key at a time,
+shares no code with the package and does not import JAX: it reads only plain attributes of a config and NumPy arrays of
+parameters. Positions are counted from 1 as in the papers; arrays, the readout and the flips from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def of_layer(value: Any, k: int) -> Any:
+    """The value for layer k (from 0) of a config attribute that may be one for all layers or a tuple."""
+    return value[k] if isinstance(value, tuple) else value
+
+
+def times(x: Array, matrix: Array) -> Array:
+    """x @ matrix by entries, so that equal vectors always give equal results and ties stay ties."""
+    return (x[:, None] * matrix).sum(axis=0)
+
+
+def dot(a: Array, b: Array) -> float:
+    """a . b by entries."""
+    return float((a * b).sum())
+
+
+# Positions
+
+
+def sinusoid(i: int, width: int, base: float) -> Array:
+    """Position i as sines (even columns) and cosines (odd columns) of geometrically falling frequencies."""
+    vector = np.zeros(width)
+    for column in range(width):
+        angle = i / base ** ((column - column % 2) / width)
+        vector[column] = math.sin(angle) if column % 2 == 0 else math.cos(angle)
+    return vector
+
+
+def component(name: str, i: int, n: int) -> float:
+    """The value of a named component at position i of n."""
+    values = {
+        "constant": 1.0,
+        "inverse": 1 / (i + 1),
+        "reciprocal": 1 / i,
+        "reverse-reciprocal": 1 / (n - i + 1),
+        "alternating": (-1.0) ** i,
+        "odd": 1.0 if i in range(1, n + 1, 2) else 0.0,
+        "first": 1.0 if i == 1 else 0.0,
+        "last": 1.0 if i == n else 0.0,
+        "fraction": i / n,
+        "fraction-square": (i / n) ** 2,
+        "index": float(i),
+        "square": float(i * i),
+        "cube": float(i * i * i),
+        "length": float(n),
+        "log-length": math.log(n),
+        "length-index": float(n * i),
+        "length-square": float(n * i * i),
+    }
+    return values[name]
+
+
+def rotated(vector: Array, i: int, base: float) -> Array:
+    """A query or key at position i, each pair of coordinates turned by its own angle."""
+    width = len(vector)
+    turned = np.zeros(width)
+    for c in range(width // 2):
+        angle = i * base ** (-2 * c / width)
+        a, b = vector[2 * c], vector[2 * c + 1]
+        turned[2 * c] = a * math.cos(angle) - b * math.sin(angle)
+        turned[2 * c + 1] = a * math.sin(angle) + b * math.cos(angle)
+    return turned
+
+
+def kind(value: Any) -> str:
+    """The name of a typed config value's class."""
+    return type(value).__name__
+
+
+def embedded(config: Any, parameters: Any, tokens: list[int]) -> list[Array]:
+    """y^(0): symbol embedding plus what the position terms add, at every position."""
+    n, rows = len(tokens), []
+    for i in range(1, n + 1):
+        x = np.array(parameters.embedding[tokens[i - 1]], np.float64)
+        components = 0
+        for term in config.positions:
+            if kind(term) == "Sinusoidal":
+                x = x + sinusoid(i, config.width, term.base)
+            elif kind(term) == "Learned":
+                x = x + parameters.learned[i - 1]
+            elif kind(term) == "Component":
+                x = x + component(term.name, i, n) * parameters.components[components]
+                components += 1
+            elif kind(term) not in ("Rotary", "Alibi"):
+                raise LookupError(f"the reference knows no position term {term!r}")
+        rows.append(x)
+    return rows
+
+
+# Attention
+
+
+def visible(mask: str, i: int, j: int) -> bool:
+    """Whether the query at i sees the key at j."""
+    return {
+        "none": True,
+        "future": j <= i,
+        "past": j >= i,
+        "strict-future": j < i,
+        "strict-past": j > i,
+    }[mask]
+
+
+def softmax(scores: list[float]) -> list[float]:
+    """Weights proportional to exp(score)."""
+    powers = [math.exp(s - max(scores)) for s in scores]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def sparsemax(scores: list[float]) -> list[float]:
+    """The Euclidean projection onto the simplex: weights max(s - tau, 0), with tau such that they sum to 1.
+
+    tau is found by bisection: the sum of the weights falls in tau, from at least 1 at max(s) - 1 to 0 at max(s).
+    """
+    low, high = max(scores) - 1, max(scores)
+    for _ in range(200):
+        tau = (low + high) / 2
+        if math.fsum(max(s - tau, 0.0) for s in scores) >= 1:
+            low = tau
+        else:
+            high = tau
+    return [max(s - low, 0.0) for s in scores]
+
+
+def weights(weighting: Any, scores: list[float], i: int, n: int) -> list[float]:
+    """The weights of the visible keys, given their scores, for the query at position i of n."""
+    if not scores:
+        return []
+    best = [j for j, s in enumerate(scores) if s == max(scores)]
+    match kind(weighting):
+        case "Softmax":
+            schedule, x = weighting.inverse_temperature, {"length": n, "query": i}[weighting.by]
+            inverse = schedule.coefficient * x**schedule.power * math.log(x) ** schedule.log_power
+            return softmax([inverse * s for s in scores])
+        case "LeftmostHard":
+            return [1.0 if j == best[0] else 0.0 for j in range(len(scores))]
+        case "RightmostHard":
+            return [1.0 if j == best[-1] else 0.0 for j in range(len(scores))]
+        case "AverageHard":
+            return [1 / len(best) if j in best else 0.0 for j in range(len(scores))]
+        case "Sparsemax":
+            return sparsemax(scores)
+    raise LookupError(f"the reference knows no weighting {weighting!r}")
+
+
+def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
+    """What the attention of layer k adds at every position: the heads' weighted sums of values, mapped to width d."""
+    n, heads = len(z), of_layer(config.heads, k)
+    rotary = [term for term in config.positions if kind(term) == "Rotary"]
+    alibi = any(kind(term) == "Alibi" for term in config.positions)
+    total = [np.zeros(config.width) for _ in z]
+    for h in range(heads):
+        queries = [times(row, layer.query[h]) for row in z]
+        keys = [times(row, layer.key[h]) for row in z]
+        values = [times(row, layer.value[h]) for row in z]
+        for term in rotary:
+            queries = [rotated(query, i, term.base) for i, query in enumerate(queries, start=1)]
+            keys = [rotated(key, j, term.base) for j, key in enumerate(keys, start=1)]
+        for i in range(1, n + 1):
+            seen = [j for j in range(1, n + 1) if visible(of_layer(config.mask, k), i, j)]
+            scores = []
+            for j in seen:
+                query, key = queries[i - 1], keys[j - 1]
+                if config.scores == "additive":
+                    s = dot(layer.additive[h], np.tanh(query + key))
+                else:
+                    s = dot(query, key) / math.sqrt(len(query))
+                if alibi:
+                    s -= 2.0 ** (-8 * (h + 1) / heads) * abs(i - j)
+                scores.append(s)
+            b = np.zeros(layer.value[h].shape[1])
+            for alpha, j in zip(weights(of_layer(config.weighting, k), scores, i, n), seen, strict=True):
+                b = b + alpha * values[j - 1]
+            total[i - 1] = total[i - 1] + times(b, layer.output[h])
+    return total
+
+
+# Layers
+
+
+def activation(name: str, x: float) -> float:
+    """The per-position map's nonlinearity."""
+    if name == "relu":
+        return max(x, 0.0)
+    if name == "gelu":
+        return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if name == "silu":
+        return x * (1 + math.tanh(x / 2)) / 2  # x / (1 + exp(-x)), which overflows
+    return {"tanh": math.tanh}[name](x)
+
+
+def layer_norm(config: Any, norm: Any, x: Array) -> Array:
+    """The vector shifted and scaled to mean 0 and variance 1 (biased, plus epsilon), then scaled and shifted."""
+    mean = math.fsum(x) / len(x)
+    variance = math.fsum((x - mean) ** 2) / len(x)
+    return (x - mean) / math.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
+
+
+def transformer_layer(config: Any, layer: Any, k: int, x: list[Array]) -> list[Array]:
+    """Layer k: attention and per-position map, each with its skip connection, with layer norm before, after or not."""
+    pre, post = config.layer_norm == "pre", config.layer_norm == "post"
+    z = [layer_norm(config, layer.attention_norm, row) if pre else row for row in x]
+    c = [row + added for row, added in zip(x, attention(config, layer, k, z), strict=True)]
+    if post:
+        c = [layer_norm(config, layer.attention_norm, row) for row in c]
+    if of_layer(config.feed_forward, k) == 0:
+        return c
+    result = []
+    for row in c:
+        inside = layer_norm(config, layer.feed_forward_norm, row) if pre else row
+        hidden = times(inside, layer.w1) + layer.b1
+        hidden = np.array([activation(config.activation, value) for value in hidden])
+        y = row + times(hidden, layer.w2) + layer.b2
+        result.append(layer_norm(config, layer.feed_forward_norm, y) if post else y)
+    return result
+
+
+def activations(config: Any, parameters: Any, tokens: Any) -> Array:
+    """y^(L) at every position, shape (n, width)."""
+    x = embedded(config, parameters, [int(token) for token in tokens])
+    for k in range(config.layers):
+        x = transformer_layer(config, parameters.layers[k], k, x)
+    return np.array(x)
+
+
+def output(config: Any, parameters: Any, tokens: Any) -> Array:
+    """The readout of the activations, mapped to logits where there is a head."""
+    y = activations(config, parameters, tokens)
+    positions = {"last": [len(y) - 1], "mean": range(len(y))}.get(config.readout, [config.readout])
+    row = np.zeros(config.width)
+    for position in positions:
+        row = row + y[position] / len(positions)
+    return row if config.logits is None else times(row, parameters.head) + parameters.head_bias
+
+
+# Flips
+
+
+def norm_of(change: Array, norm: str) -> float:
+    """The l1, l2 or l-infinity norm of a vector."""
+    sizes = [abs(float(value)) for value in change]
+    return {"l1": math.fsum(sizes), "l2": math.hypot(*sizes), "linf": max(sizes)}[norm]
+
+
+def flips(config: Any, tokens: Any) -> list[tuple[int, int]]:
+    """Every flip (position from 0, symbol): each position but the readout's, each other symbol of the alphabet.
+
+    An end-of-sequence symbol is neither put in nor taken out.
+    """
+    n = len(tokens)
+    readout = {"last": n - 1, "mean": None}.get(config.readout, config.readout)
+    pairs = []
+    for position in range(n):
+        if position == readout or tokens[position] >= config.alphabet_size:
+            continue
+        for symbol in range(config.alphabet_size):
+            if symbol != tokens[position]:
+                pairs.append((position, symbol))
+    return pairs
+
+
+def flip_norms(
+    config: Any, parameters: Any, tokens: Any, norm: str = "l2", outputs: list[int] | None = None
+) -> dict[tuple[int, int], float]:
+    """The norm of the output's change under every flip, by (position, symbol)."""
+    before = output(config, parameters, tokens)
+    norms = {}
+    for position, symbol in flips(config, tokens):
+        flipped = [int(token) for token in tokens]
+        flipped[position] = symbol
+        change = output(config, parameters, flipped) - before
+        norms[position, symbol] = norm_of(change if outputs is None else change[outputs], norm)
+    return norms

@@ -1,0 +1,96 @@
+"""Small float64 transformers for tests that compare with tests/reference.py: many choices, few parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsens import TransformerConfig
+from jaxsens.models.masks import MASKS
+from jaxsens.models.parameters import TransformerParameters, initialise
+from jaxsens.models.positions import COMPONENTS, Component, Learned, Rotary, Sinusoidal
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.weighting import WEIGHTINGS, Softmax
+
+WEIGHTINGS_TRIED: dict[str, Any] = {
+    **WEIGHTINGS,
+    "by-query": Softmax(Schedule(coefficient=0.7, power=0.5, log_power=1.0), by="query"),
+    "cooling": Softmax(Schedule(coefficient=2.0, power=-1.0)),
+}
+# One of each kind; the other weightings are softmaxes with another power in the same formula.
+KINDS = (
+    "softmax",
+    "temperature-log",
+    "by-query",
+    "leftmost-hard",
+    "rightmost-hard",
+    "average-hard",
+    "sparsemax",
+)
+WEIGHTINGS_AND_MASKS = [
+    *product(KINDS, MASKS),
+    *((name, "none") for name in WEIGHTINGS_TRIED if name not in KINDS),
+]
+POSITIONS_TRIED: dict[str, Any] = {
+    "none": "none",
+    "sinusoidal": "sinusoidal",
+    "learned": Learned(max_length=12),
+    "rotary": "rotary",
+    "alibi": "alibi",
+    "bounded components": tuple(name for name, component in COMPONENTS.items() if component.bounded),
+    "unbounded components": tuple(name for name, component in COMPONENTS.items() if not component.bounded),
+    "several": (Sinusoidal(base=50.0), "alternating", Rotary(base=30.0), "alibi", "length", Learned(12)),
+}
+
+
+def small(**changes: Any) -> TransformerConfig:
+    """A small float64 config: two heads, two layers, an alphabet of three symbols and the end-of-sequence symbol."""
+    sizes = {"alphabet_size": 3, "width": 6, "heads": 2, "head_width": 4, "layers": 2, "feed_forward": 5}
+    return TransformerConfig(**{**sizes, "dtype": "float64", **changes})
+
+
+def random_parameters(config: TransformerConfig, seed: int = 0, length: int = 6) -> TransformerParameters:
+    """NumPy parameters, biases and normalisation random too; components are scaled to 1 at n = `length`."""
+    rng = np.random.default_rng(seed)
+
+    def around(leaf: Any) -> np.ndarray:
+        return np.asarray(leaf, np.float64) + 0.3 * rng.normal(size=leaf.shape)
+
+    parameters = jax.tree.map(around, initialise(config, seed))
+    if parameters.components is not None:
+        # Components up to n^3 would bury everything else.
+        terms = [term for term in config.position_terms if isinstance(term, Component)]
+        largest = np.array([np.abs(term.values(length)).max() for term in terms])
+        parameters = dataclasses.replace(parameters, components=parameters.components / largest[:, None])
+    return parameters
+
+
+def tying(scores: str, **changes: Any) -> tuple[TransformerConfig, TransformerParameters]:
+    """A model in which equal symbols have exactly equal keys in every layer, but values that differ.
+
+    The last coordinate holds the position at first, no key reads it, and attention writes nowhere else. There are 15
+    layers: each hard weighting under each mask.
+    """
+    pairs = list(product(("leftmost-hard", "rightmost-hard", "average-hard"), MASKS))
+    config = small(
+        layers=len(pairs),
+        weighting=tuple(weighting for weighting, _ in pairs),
+        mask=tuple(mask for _, mask in pairs),
+        **{"scores": scores, "positions": "index", "feed_forward": 0, **changes},
+    )
+    parameters = random_parameters(config)
+    embedding, components = np.array(parameters.embedding), np.zeros((1, config.width))
+    embedding[:, -1], components[0, -1] = 0, 0.1
+    tied = []
+    for layer in parameters.layers:
+        key, output = np.array(layer.key), np.array(layer.output)
+        key[:, -1, :] = 0
+        output[:, :, :-1] = 0
+        output *= 0.1  # keeps scores small: a saturated tanh would make near ties of keys that differ
+        tied.append(dataclasses.replace(layer, key=key, output=output))
+    built = dataclasses.replace(parameters, embedding=embedding, components=components, layers=tuple(tied))
+    return config, built
