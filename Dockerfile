@@ -1,0 +1,32 @@
+# docker build --build-arg ACCELERATOR=cuda13 -t jaxsens .
+# docker run --rm --gpus all --user "$(id -u)" -v "$PWD:/data" jaxsens sweep /opt/configs/quickstart.toml --out results/quickstart
+#
+# ACCELERATOR is one of cpu, cuda12, cuda13, tpu.
+
+FROM python:3.12-slim AS wheel
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY jaxsens ./jaxsens
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.12-slim AS environment
+ARG ACCELERATOR=cpu
+RUN python -m venv /opt/jaxsens
+COPY --from=wheel /wheels /wheels
+RUN case "$ACCELERATOR" in \
+        cpu) extra="" ;; \
+        cuda12|cuda13|tpu) extra="[$ACCELERATOR]" ;; \
+        *) echo "ACCELERATOR=$ACCELERATOR: must be cpu, cuda12, cuda13 or tpu" >&2; exit 2 ;; \
+    esac; \
+    wheel=$(ls /wheels/jaxsens-*.whl) && /opt/jaxsens/bin/pip install --no-cache-dir "$wheel$extra"
+
+FROM python:3.12-slim AS runtime
+RUN useradd --uid 1000 --create-home jaxsens && install --directory --owner=jaxsens /data
+COPY --from=environment /opt/jaxsens /opt/jaxsens
+COPY configs /opt/configs
+# MPLCONFIGDIR: matplotlib wants a writable folder, whatever user the container runs as.
+ENV PATH=/opt/jaxsens/bin:$PATH PYTHONUNBUFFERED=1 MPLCONFIGDIR=/tmp/matplotlib
+USER jaxsens
+WORKDIR /data
+ENTRYPOINT ["jaxsens"]
+CMD ["--help"]

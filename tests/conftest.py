@@ -1,0 +1,49 @@
+"""What holds for every test: eight fake CPU devices, a compilation cache and checked types."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+ROOT = Path(__file__).resolve().parents[1]
+
+if "jax" in sys.modules:
+    raise RuntimeError("jax was imported before tests/conftest.py could set its environment")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
+    )
+# The same small functions are compiled in every run; the limits' defaults would keep all of them out of the cache.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax-tests"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+# In the pure functions on arrays, shapes and dtypes are checked as annotated. Not where users' arguments come in:
+# what is wrong with those is for the package itself to say.
+CHECKED = (
+    *(
+        f"jaxsens.models.{name}"
+        for name in ("layers", "masks", "positions", "products", "scores", "weighting")
+    ),
+    *(f"jaxsens.sensitivity.{name}" for name in ("norms", "vmap_engine")),
+)
+for name in CHECKED:
+    if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file():
+        raise RuntimeError(f"CHECKED in tests/conftest.py names {name}, which is no module any more")
+install_import_hook(CHECKED, "beartype.beartype")
+
+# No deadline: the first example of a test compiles. In CI the same examples every time.
+settings.register_profile(
+    "jaxsens",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("jaxsens")

@@ -1,0 +1,191 @@
+"""The shape of the source: which way imports run, what an import costs, how long a file may be, what is public."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "jaxsens"
+
+# What each room of the package may import, itself and the leaves apart.
+LEAVES = {"errors", "files", "precision", "versions"}
+MEASUREMENT = {"models", "sensitivity", "theory", "logic", "languages", "training"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "models": set(),
+    "languages": set(),
+    "sensitivity": {"models"},
+    "theory": {"models"},
+    "logic": {"models"},
+    "training": {"models", "languages"},
+    "experiments": MEASUREMENT,
+    "analysis": MEASUREMENT | {"experiments"},
+    "cli": MEASUREMENT | {"experiments", "analysis"},
+}
+HEAVY = ("jax", "flax", "optax", "orbax", "pandas", "pyarrow", "matplotlib", "scipy", "jinja2")
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+SOURCES = [
+    file for folder in ("jaxsens", "scripts", "tests") for file in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def imported(name: str, source: str, is_package: bool = False) -> set[str]:
+    """Full names of the modules that a module imports anywhere in its text, functions included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = name.split(".") if is_package else name.split(".")[:-1]
+                package = package[: len(package) - node.level + 1]
+                base = ".".join([*package, base] if base else package)
+            for alias in node.names:
+                below = f"{base}.{alias.name}"
+                found.add(below if below in FILES else base)
+    return found
+
+
+IMPORTS = {
+    name: imported(name, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    for name, file in FILES.items()
+}
+
+
+def room(name: str) -> str:
+    """The room (package or module directly below jaxsens) that a module of jaxsens lies in; '' for jaxsens itself."""
+    return [*name.split("."), ""][1]
+
+
+def fault(importer: str, target: str) -> str | None:
+    """Why this import is not allowed, or None."""
+    here, there = room(importer), room(target)
+    if here == there or here == "":
+        return None  # inside a room; and the root re-exports from everywhere
+    if there == "":
+        return f"{importer} imports the root, which re-exports everything: import the module that defines the name"
+    allowed = LEAVES | MAY_IMPORT[here] if here in MAY_IMPORT else set()
+    return None if there in allowed else f"{importer} must not import {target}"
+
+
+@pytest.mark.parametrize(
+    ("importer", "target", "allowed"),
+    [
+        ("jaxsens.sensitivity.flips", "jaxsens.models.masks", True),
+        ("jaxsens.models.masks", "jaxsens.sensitivity.flips", False),
+        ("jaxsens.theory.lipschitz", "jaxsens.sensitivity.flips", False),
+        ("jaxsens.sensitivity.flips", "jaxsens.theory.lipschitz", False),
+        ("jaxsens.languages.parity", "jaxsens.models", False),
+        ("jaxsens.experiments.runner", "jaxsens.analysis.fits", False),
+        ("jaxsens.errors", "jaxsens.files", False),
+        ("jaxsens.cli", "jaxsens.errors", True),
+        ("jaxsens.models.masks", "jaxsens", False),
+    ],
+)
+def test_the_rule_for_imports_says_what_the_architecture_says(importer, target, allowed):
+    assert (fault(importer, target) is None) == allowed
+
+
+def test_imports_are_found_in_every_form():
+    source = "import jaxsens.cli\nfrom . import a\nfrom ..models import b\ndef f():\n    from jaxsens.files import c\n"
+    expected = {"jaxsens.cli", "jaxsens.sensitivity", "jaxsens.models", "jaxsens.files"}
+    assert imported("jaxsens.sensitivity.engine", source) == expected
+    assert imported("jaxsens.sensitivity", "from . import a\n", is_package=True) == {"jaxsens.sensitivity"}
+
+
+def test_every_room_has_its_place_in_the_import_order():
+    assert {room(name) for name in FILES} - {""} <= LEAVES | set(MAY_IMPORT)
+
+
+def test_imports_run_one_way():
+    faults = [
+        fault(importer, target)
+        for importer, targets in IMPORTS.items()
+        for target in sorted(targets)
+        if target.split(".")[0] == "jaxsens"
+    ]
+    assert [text for text in faults if text] == []
+
+
+def test_no_two_modules_import_each_other_even_through_others():
+    graph = {name: {target for target in targets if target in FILES} for name, targets in IMPORTS.items()}
+    del graph["jaxsens"]  # re-exports lazily
+    while graph:
+        free = {name for name, targets in graph.items() if not targets & graph.keys() - {name}}
+        assert free, f"these modules import each other in a circle, or wait for some that do: {sorted(graph)}"
+        graph = {name: targets for name, targets in graph.items() if name not in free}
+
+
+def test_no_private_jax_module_is_imported():
+    private = {
+        (name, target)
+        for name, targets in IMPORTS.items()
+        for target in targets
+        if target.split(".")[0] in {"jax", "flax", "optax", "orbax"}
+        and any(part.startswith("_") for part in target.split("."))
+    }
+    assert private == set()
+
+
+def test_no_file_is_longer_than_400_lines():
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in SOURCES}
+    assert {file: length for file, length in lengths.items() if length > 400} == {}
+
+
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_importing_jaxsens_loads_nothing_heavy():
+    output = run_python(f"import sys, jaxsens\nprint([name for name in {HEAVY} if name in sys.modules])")
+    assert output.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--help"], ["--version"]])
+def test_help_and_version_load_nothing_heavy(arguments):
+    output = run_python(
+        f"import sys\nsys.argv = ['jaxsens', *{arguments}]\nfrom jaxsens.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print('exit', end.code or 0)\n"
+        f"else:\n    print('exit', 0)\nprint([name for name in {HEAVY} if name in sys.modules])"
+    )
+    assert output.splitlines()[-2:] == ["exit 0", "[]"]
+
+
+def test_every_public_name_resolves_and_is_documented():
+    import jaxsens
+
+    assert set(jaxsens.__all__) <= set(dir(jaxsens))
+    undocumented = []
+    for name in jaxsens.__all__:
+        value = getattr(jaxsens, name)
+        if not (inspect.isclass(value) or callable(value)):
+            continue
+        text = value.__doc__ or ""
+        generated = dataclasses.is_dataclass(value) and text.startswith(f"{name}(")
+        if not text.strip() or generated:
+            undocumented.append(name)
+    assert undocumented == []
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    import jaxsens
+
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(jaxsens, "no_such_" + "name")
