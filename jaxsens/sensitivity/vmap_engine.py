@@ -38,7 +38,7 @@ class VmapEngine(Engine):
         tokens, output = prepared
 
         def one(position: Array, symbol: Array) -> Array:
-            return self._output(parameters, tokens.at[position].set(symbol)) - output
+            return self._output(parameters, tokens.at[position].set(symbol.astype(tokens.dtype))) - output
 
         return jax.vmap(one)(positions, symbols)
 
