@@ -31,14 +31,18 @@ def write_summary(path: str | os.PathLike[str], fits: Sequence[ExponentFit]) -> 
 
 def summary_table(fits: Sequence[ExponentFit]) -> Table:
     """The fits as a table for a terminal: exponent, interval and what they say, one row a variant and statistic."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     level = f"{100 * fits[0].confidence:g} % interval" if fits else "interval"
-    table = Table(title="Exponent e of statistic ~ n^e")
+    seeds = sorted({fit.seeds for fit in fits})
+    of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
+    # Light enough to fit the sentences of the last column into a terminal of 80 columns.
+    table = Table(title=f"Exponent e of statistic ~ n^e{of}", box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("variant", "statistic"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("exponent", level, "seeds"):
+    for heading in ("exponent", level):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("as n grows, it")
     previous = None
@@ -50,7 +54,6 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.statistic),
             _plain(fit.exponent),
             Text("-" if math.isnan(fit.ci_low) else f"[{_plain(fit.ci_low)}, {_plain(fit.ci_high)}]"),
-            str(fit.seeds),
             growth(fit).value + (f" ({fit.note})" if fit.note else ""),
         )
         previous = fit.variant
