@@ -11,14 +11,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxsens.errors import EngineRefusal as EngineRefusal
     from jaxsens.errors import InputError as InputError
+    from jaxsens.models.baselines import LSTM as LSTM
+    from jaxsens.models.baselines import RNN as RNN
+    from jaxsens.models.baselines import Convolution as Convolution
+    from jaxsens.models.baselines_config import ConvolutionConfig as ConvolutionConfig
+    from jaxsens.models.baselines_config import LSTMConfig as LSTMConfig
+    from jaxsens.models.baselines_config import RNNConfig as RNNConfig
     from jaxsens.models.config import TransformerConfig as TransformerConfig
     from jaxsens.models.transformer import Transformer as Transformer
+    from jaxsens.sensitivity.explain import explain as explain
+    from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementInterrupted
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
     from jaxsens.sensitivity.flips import sample as sample
     from jaxsens.sensitivity.result import FlipSensitivity as FlipSensitivity
     from jaxsens.sensitivity.result import load_result as load_result
 
 _HOME = {
+    "explain": "jaxsens.sensitivity.explain",
+    "MeasurementInterrupted": "jaxsens.sensitivity.flip_sensitivity",
+    "RNNConfig": "jaxsens.models.baselines_config",
+    "RNN": "jaxsens.models.baselines",
+    "LSTMConfig": "jaxsens.models.baselines_config",
+    "LSTM": "jaxsens.models.baselines",
+    "ConvolutionConfig": "jaxsens.models.baselines_config",
+    "Convolution": "jaxsens.models.baselines",
     "EngineRefusal": "jaxsens.errors",
     "FlipSensitivity": "jaxsens.sensitivity.result",
     "InputError": "jaxsens.errors",
@@ -30,11 +46,19 @@ _HOME = {
 }
 
 __all__ = [
+    "LSTM",
+    "RNN",
+    "Convolution",
+    "ConvolutionConfig",
     "EngineRefusal",
     "FlipSensitivity",
     "InputError",
+    "LSTMConfig",
+    "MeasurementInterrupted",
+    "RNNConfig",
     "Transformer",
     "TransformerConfig",
+    "explain",
     "flip_sensitivity",
     "load_result",
     "sample",

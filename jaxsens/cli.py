@@ -93,6 +93,7 @@ def sweep(
     from jaxsens.experiments.selection import select
     from jaxsens.experiments.sweep_config import load_sweep_config
 
+    _use_all_cores()
     loaded = load_sweep_config(config)
     chosen = select(loaded.points, only, shard)
     if list_points:
@@ -171,6 +172,7 @@ def measure(
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
 
+    _use_all_cores()
     source = model_source(config, variant, model.table())
     words = input_tokens(source.symbols, tokens, n, inputs, seed)
     result = flip_sensitivity(
@@ -190,6 +192,23 @@ def measure(
     else:
         _print_summary(summary)
     return 0
+
+
+def _use_all_cores() -> None:
+    """Makes JAX see the machine's cores as that many CPU devices (eight at most), over which flips are spread.
+
+    The engines' small operations leave one device's other threads idle. JAX_NUM_CPU_DEVICES overrides it; it has no
+    effect on accelerators.
+    """
+    import os
+
+    import jax
+
+    if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform" not in os.environ.get(
+        "XLA_FLAGS", ""
+    ):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        jax.config.update("jax_num_cpu_devices", min(cores, 8))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

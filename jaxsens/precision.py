@@ -43,3 +43,38 @@ REFERENCE = Tolerance(
     1e-10, 1e-12, "same formulas in another order of summation, float64, n up to some dozens"
 )
 FORWARD = Tolerance(1e-12, 1e-12, "one forward pass in float64 beside plain loops")
+
+
+@dataclass(frozen=True)
+class EngineTolerance:
+    """How far an engine may be from the sensitivity in wider arithmetic: |a - b| <= relative |b| + absolute y.
+
+    y is the largest activation of any layer, times the factor by which scores were sharpened.
+    """
+
+    relative: float
+    absolute: float
+    reason: str
+
+
+SUBTRACTED = {
+    "float64": EngineTolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
+    "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
+}
+"""Of engines that run the model on the flipped input, by dtype."""
+
+CARRIED = {
+    "float64": EngineTolerance(1e-9, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
+    "float32": EngineTolerance(1e-4, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
+}
+"""Of engines that carry the change from layer to layer, by dtype: relative to the change, however small it is."""
+
+CHOSEN = {
+    "float64": EngineTolerance(
+        1e-9, 1e-14, "a hard choice that moves subtracts two values, which may be equal"
+    ),
+    "float32": EngineTolerance(
+        1e-4, 1e-5, "a hard choice that moves subtracts two values, which may be equal"
+    ),
+}
+"""As `CARRIED`, for models with a hard layer."""

@@ -247,7 +247,7 @@ def _check_engine(variant: SweepVariant, measure: Measurement | None, faults: Fa
     if measure is None or measure.engine == "auto":
         return
     try:
-        choose(measurable(variant.source.build(seed=0)), measure.engine, measure.norm, None)
+        choose(measurable(variant.source.build(seed=0)), measure.engine, measure.norm, None, n=2)
     except InputError as error:
         faults.messages.append(f'measure.engine: variant "{variant.name}": {error}')
 

@@ -10,13 +10,12 @@ from typing import Any, Literal, cast, get_args
 from jaxsens.errors import Faults
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import (
-    COMPONENTS,
     POSITION_NAMES,
     Alibi,
     Component,
-    Learned,
     PositionTerm,
     Rotary,
+    check_term,
 )
 from jaxsens.models.weighting import WEIGHTINGS, Softmax, Weighting, is_hard
 from jaxsens.precision import DTYPES
@@ -106,7 +105,8 @@ class TransformerConfig:
             value = getattr(self, field)
             if value not in choices:
                 faults.add(field, value, f"one of {', '.join(choices)}")
-        if not (isinstance(self.layer_norm_epsilon, int | float) and self.layer_norm_epsilon >= 0):
+        epsilon = self.layer_norm_epsilon
+        if isinstance(epsilon, bool) or not (isinstance(epsilon, int | float) and epsilon >= 0):
             faults.add("layer_norm_epsilon", self.layer_norm_epsilon, "a number of at least 0")
         faults.raise_if_any()
         self._check_positions(faults)
@@ -124,7 +124,7 @@ class TransformerConfig:
         single = not isinstance(self.weighting, tuple)
         object.__setattr__(self, "weighting", named[0] if single else tuple(named))
         for name in _as_tuple(self.mask):
-            if name not in MASKS:
+            if not isinstance(name, str) or name not in MASKS:
                 faults.add("mask", name, f"one of {', '.join(MASKS)}")
         terms = (
             [] if self.positions in ("none", None) else [_term(v, faults) for v in _as_tuple(self.positions)]
@@ -156,10 +156,10 @@ class TransformerConfig:
         for term in self.position_terms:
             if isinstance(term, Rotary) and any(self.layer(k).head_width % 2 for k in range(self.layers)):
                 faults.add("head_width", self.head_width, "an even number, for rotary embeddings turn pairs")
-            if isinstance(term, Component) and term.name not in COMPONENTS:
-                faults.add("positions", term.name, f"one of {', '.join(COMPONENTS)}")
-            if isinstance(term, Learned) and not _is_count(term.max_length, 1):
-                faults.add("positions", term, "a max_length of at least 1")
+            check_term(term, faults)
+        kinds = [type(term) for term in self.position_terms if not isinstance(term, Component)]
+        if len(set(kinds)) < len(kinds):
+            faults.add("positions", self.positions, "one term of each kind; only components may be several")
 
     @property
     def position_terms(self) -> tuple[PositionTerm, ...]:

@@ -86,3 +86,10 @@ def apply(
 def parameters_from_numpy(tree: TransformerParameters, dtype: str) -> TransformerParameters:
     """The same parameters as JAX arrays of `dtype`. Call inside `numerics(dtype)`."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), tree)
+
+
+def layer_operations(config: TransformerConfig, k: int, n: int) -> int:
+    """Floating-point operations of layer k's matrix products on one input of length n; a multiply-add is two."""
+    layer, d = config.layer(k), config.width
+    heads = layer.heads * layer.head_width
+    return 8 * n * d * heads + 4 * n**2 * heads + 4 * n * d * layer.feed_forward

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.errors import Faults
+
 
 @dataclass(frozen=True)
 class ComponentFunction:
@@ -122,6 +124,16 @@ class Alibi:
     def slopes(self, heads: int) -> Float[np.ndarray, " heads"]:
         """2^(-8h/H) for h = 1..H, float64."""
         return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
+
+
+def check_term(term: PositionTerm, faults: Faults) -> None:
+    """Notes what is wrong with the values of a typed term."""
+    if isinstance(term, Component) and term.name not in COMPONENTS:
+        faults.add("positions", term.name, f"one of {', '.join(COMPONENTS)}")
+    if isinstance(term, Learned) and (isinstance(term.max_length, bool) or not term.max_length >= 1):
+        faults.add("positions", term, "a max_length of at least 1")
+    if isinstance(term, Sinusoidal | Rotary) and not (isinstance(term.base, int | float) and term.base > 0):
+        faults.add("positions", term, "a base above 0")
 
 
 PositionTerm = Component | Sinusoidal | Learned | Rotary | Alibi

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+
+from jaxsens.errors import collecting
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,17 @@ class Schedule:
     coefficient: float = 1.0
     power: float = 0.0
     log_power: float = 0.0
+
+    def __post_init__(self) -> None:
+        with collecting("Schedule") as faults:
+            for name in ("coefficient", "power", "log_power"):
+                value = getattr(self, name)
+                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                    faults.add(name, value, "a finite number")
+            if not faults and self.coefficient < 0:
+                faults.add("coefficient", self.coefficient, "at least 0: a temperature is not negative")
+            if not faults and self.log_power < 0:
+                faults.add("log_power", self.log_power, "at least 0: log n is 0 at n = 1")
 
     def __call__(self, n: np.ndarray | int) -> np.ndarray:
         """1/tau at the length(s) n >= 1, float64, shape of n."""

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 from jaxsens.errors import Faults
 from jaxsens.models import layers
@@ -46,15 +47,15 @@ class Transformer(nnx.Module):
             is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
         )
 
-    def __call__(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch outputs"]:
+    def __call__(self, tokens: ArrayLike) -> Float[Array, "*batch outputs"]:
         """The output on each input: shape (width,), or (logits,) with a linear head. Compiled once a shape."""
         return self._run(_apply, tokens)
 
-    def activations(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch n width"]:
+    def activations(self, tokens: ArrayLike) -> Float[Array, "*batch n width"]:
         """y^(L) at every position of each input. Compiled once a shape."""
         return self._run(_activations, tokens)
 
-    def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
+    def _run(self, function: jax.stages.Wrapped, tokens: ArrayLike) -> Array:
         check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
             return function(self.config, self.parameters, jnp.asarray(tokens))
@@ -83,7 +84,7 @@ def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
         faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
 
 
-def check_tokens(config: TransformerConfig, tokens: Array) -> None:
+def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
     """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
 
     Raises:

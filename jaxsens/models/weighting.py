@@ -12,6 +12,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxsens.errors import collecting
 from jaxsens.models.schedules import SCHEDULES, Schedule
 
 
@@ -25,6 +26,15 @@ class Softmax:
 
     inverse_temperature: Schedule = Schedule()
     by: Literal["length", "query"] = "length"
+
+    def __post_init__(self) -> None:
+        with collecting("Softmax") as faults:
+            if not isinstance(self.inverse_temperature, Schedule):
+                faults.add(
+                    "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
+                )
+            if self.by not in ("length", "query"):
+                faults.add("by", self.by, '"length" or "query"')
 
 
 @dataclass(frozen=True)
@@ -81,16 +91,21 @@ def weights(
     if isinstance(weighting, Sparsemax):
         return _sparsemax(masked, visible)
     best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
-    ties = (masked == best) & visible
+    # A score that is not a number spoils its row, as it does under softmax; no comparison would notice it.
+    return jnp.where(
+        jnp.isnan(best), jnp.nan, _hard(weighting, (masked == best) & visible).astype(scores.dtype)
+    )
+
+
+def _hard(weighting: Weighting, ties: Bool[Array, "*rows keys"]) -> Array:
     if isinstance(weighting, AverageHard):
-        count = jnp.sum(ties, axis=-1, keepdims=True)
-        return ties.astype(scores.dtype) / jnp.maximum(count, 1).astype(scores.dtype)
-    keys = scores.shape[-1]
+        return ties / jnp.maximum(jnp.sum(ties, axis=-1, keepdims=True), 1)
+    keys = ties.shape[-1]
     if isinstance(weighting, LeftmostHard):
         chosen = jnp.argmax(ties, axis=-1)
     else:
         chosen = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
-    return ((jnp.arange(keys) == chosen[..., None]) & ties).astype(scores.dtype)
+    return (jnp.arange(keys) == chosen[..., None]) & ties
 
 
 def _softmax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:

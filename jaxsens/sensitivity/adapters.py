@@ -64,6 +64,10 @@ class TransformerApply:
         """The transformer's output on one input."""
         return layers.apply(self.config, parameters, tokens)
 
+    def operations(self, n: int) -> float:
+        """Floating-point operations of one call on an input of length n."""
+        return sum(layers.layer_operations(self.config, k, n) for k in range(self.config.layers))
+
 
 @dataclass(frozen=True)
 class NnxApply:

@@ -18,8 +18,31 @@ class EngineChoice:
     name: str
     reason: str
 
+    def after(self, declined: int, flips: int) -> EngineChoice:
+        """The choice once it is known how many of the flips went to the engine's fallback."""
+        if not declined:
+            return self
+        return EngineChoice(self.name, f"{self.reason}; {declined} of {flips} flips by whole rows")
+
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an engine's work on one input costs.
+
+    Attributes:
+        prepare: floating-point operations once an input.
+        per_flip: floating-point operations a flip.
+        block_bytes: bytes of temporary memory for a block of flips.
+        efficiency: the share of a large matrix product's rate that such work was seen to reach on CPU.
+    """
+
+    prepare: float
+    per_flip: float
+    block_bytes: int
+    efficiency: float
 
 
 @dataclass(frozen=True)
@@ -46,9 +69,23 @@ class Engine(abc.ABC):
     ) -> Float[Array, "flips outputs"]:
         """The output's change under each flip of a block."""
 
+    @property
+    def prepares_in_float64(self) -> bool:
+        """Whether `prepare` runs in float64 and its arrays are rounded once, where the model is in float32."""
+        return False
+
+    @property
+    def fallback(self) -> Engine | None:
+        """The engine for flips that this one declines (their norm is NaN), or None if it never does."""
+        return None
+
     @abc.abstractmethod
     def preferred_batch(self, n: int, platform: str) -> int:
         """How many flips a block should hold for speed on "cpu", "gpu" or "tpu", memory aside."""
+
+    @abc.abstractmethod
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> Cost:
+        """What measuring flips of `tokens` (an abstract value will do) costs."""
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.models.transformer import check_length
@@ -21,6 +22,14 @@ from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.versions import versions
 
 
+class MeasurementInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `flip_sensitivity`. `partial` is the result on the flips that were finished, no random sample."""
+
+    def __init__(self, partial: FlipSensitivity) -> None:
+        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
+        self.partial = partial
+
+
 def flip_sensitivity(
     model: Any,
     tokens: Any,
@@ -30,9 +39,10 @@ def flip_sensitivity(
     positions: Sequence[int] | Sample | None = None,
     norm: Norm = "l2",
     outputs: Sequence[int] | None = None,
-    engine: Literal["auto", "vmap"] = "auto",
+    engine: Literal["auto", "vmap", "difference"] = "auto",
     batch_size: int | None = None,
     memory_budget: int | None = None,
+    mesh: Mesh | None = None,
     progress: placement.Progress | None = None,
 ) -> FlipSensitivity:
     """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
@@ -55,15 +65,20 @@ def flip_sensitivity(
             reaches the output through the skip connection and changes it by O(1) in every model.
         norm: "l2", "l1" or "linf".
         outputs: which coordinates of the output enter the norm; all by default.
-        engine: "auto", or "vmap", the specification: one forward pass a flip.
-        batch_size: flips at a time; by default what is fast and fits the budget.
-        memory_budget: bytes of temporary memory; by default 2 GiB on CPU, 8 GiB on an accelerator.
+        engine: "vmap", the specification: one forward pass a flip; "difference": carries the change through a jaxsens
+            transformer exactly, without subtracting outputs; or "auto": "difference" where it applies.
+            `jaxsens.explain` says what "auto" would do, and what it would cost.
+        batch_size: flips at a time on each device; by default what is fast and fits the budget.
+        memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
+        mesh: the devices to spread the flips over; by default all of this process. Results depend on neither the
+            devices nor the batch size, but for rounding.
         progress: called with (flips done, flips in all) about once a second.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
     Raises:
+        MeasurementInterrupted: on Ctrl-C, with what was finished.
         InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
             finite, differs between two identical calls, is not a vector, or has a size that depends on n.
     """
@@ -75,7 +90,7 @@ def flip_sensitivity(
     with numerics(subject.dtype):
         dtype = _checked_output(subject, words, outputs)
         chosen = None if outputs is None else tuple(int(k) for k in outputs)
-        runner, choice = choose(subject, engine, norm, chosen)
+        runner, choice = choose(subject, engine, norm, chosen, words.shape[1])
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
         explicit = positions is not None and not isinstance(positions, Sample)
         flips = enumerate_flips(words, alphabet, places, special | explicit, drawn)
@@ -85,32 +100,35 @@ def flip_sensitivity(
                 "give a longer input or positions=..."
             )
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        norms = placement.measure(
-            runner,
-            parameters,
-            words,
-            flips.inputs,
-            flips.positions,
-            flips.symbols,
-            batch_size,
-            memory_budget,
-            progress,
+        where = placement.Placement(
+            placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
-    _check_finite(norms, flips.positions)
-    return FlipSensitivity(
-        norms=norms,
-        inputs=flips.inputs,
-        positions=flips.positions,
-        symbols=flips.symbols,
+        interrupted, declined = None, 0
+        try:
+            norms, declined = placement.measure(
+                runner, parameters, words, flips.inputs, flips.positions, flips.symbols, where, progress
+            )
+        except placement.Interrupted as stop:
+            interrupted, norms = stop, stop.norms
+    finished = ~np.isnan(norms) if interrupted is not None else np.ones(len(flips), bool)
+    _check_finite(norms[finished], flips.positions[finished])
+    result = FlipSensitivity(
+        norms=norms[finished],
+        inputs=flips.inputs[finished],
+        positions=flips.positions[finished],
+        symbols=flips.symbols[finished],
         tokens=words,
         alphabet=tuple(int(s) for s in alphabet),
         population=flips.population,
         norm=norm,
         outputs=chosen,
-        engine=choice,
+        engine=choice.after(declined, len(flips)),
         dtype=dtype,
         versions=versions(),
     )
+    if interrupted is not None:
+        raise MeasurementInterrupted(result) from interrupted
+    return result
 
 
 def _checked(
@@ -203,23 +221,28 @@ def _positions(
 
 
 def _checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[int] | None) -> str:
-    """Calls the model twice on the first input, as its owner would, and once abstractly; returns the output dtype."""
-    tokens = jnp.asarray(words[0])
-    first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
-    if first.ndim > 1:
+    """Calls a user's model twice on the first input, and once abstractly; returns the output's dtype.
+
+    A jaxsens transformer is known to be a pure function with one vector as its output: it is not called.
+    """
+    if subject.config is not None:
+        _check_outputs(outputs, subject.config.logits or subject.config.width)
+        return subject.config.dtype
+    shape, dtype = _abstract_output(subject, words.shape[1])
+    if len(shape) > 1:
         raise InputError(
-            f"model: its output has shape {first.shape}; a vector or a number is needed. Read out one position, "
+            f"model: its output has shape {shape}; a vector or a number is needed. Read out one position, "
             "e.g. lambda tokens: model(tokens)[-1], or with a batch axis lambda tokens: model(tokens[None])[0, -1]"
         )
+    _check_outputs(outputs, int(np.prod(shape)))
+    tokens = jnp.asarray(words[0])
+    first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
     if not np.all(np.isfinite(first)):
         raise InputError(
             "model: its output on the first input is not finite; check the weights and the input"
         )
     if not np.array_equal(first, second):
         raise InputError(RANDOM_OUTPUT)
-    if outputs is not None and max(outputs) >= max(first.size, 1):
-        raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {first.size - 1}")
-    shape, dtype = _abstract_output(subject, words.shape[1])
     if shape != first.shape:
         raise InputError(
             f"model: called it returns shape {first.shape}, compiled {shape}; make it a pure function"
@@ -235,6 +258,11 @@ def _checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[in
                 "e.g. lambda tokens: model(tokens)[-1]"
             )
     return dtype
+
+
+def _check_outputs(outputs: Sequence[int] | None, size: int) -> None:
+    if outputs is not None and max(outputs) >= size:
+        raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {size - 1}")
 
 
 def _abstract_output(subject: Measurable, n: int) -> tuple[tuple[int, ...], str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from jaxsens.errors import Faults
 
@@ -64,7 +64,7 @@ def enumerate_flips(
     tokens: Int[np.ndarray, "batch n"],
     symbols: Int[np.ndarray, " alphabet"],
     positions: Int[np.ndarray, " p"],
-    keep: Int[np.ndarray, "batch n"],
+    keep: Bool[np.ndarray, "batch n"],
     drawn: Sample | None,
 ) -> Flips:
     """The flips of `positions` by every symbol of `symbols` that is not there already.

@@ -1,13 +1,14 @@
-"""Running an engine over many flips: blocks sized to a memory budget, and a host loop that shows progress.
+"""Running an engine over many flips: blocks within a memory budget, spread over devices, in a loop that shows progress.
 
 Placement wraps an engine and knows no attention. A compiled program works through a range of blocks whose ends are
-arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second.
+arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt
+to the devices of a mesh in turn, like cards: with a mask, flips early in the word cost more than late ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -15,28 +16,61 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
+from jaxsens.precision import numerics
 from jaxsens.sensitivity.engine import Engine
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
 
 DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
-"""Bytes of temporary memory a compiled program may take where no budget is given."""
+"""Bytes of temporary memory a compiled program may take on each device where no budget is given."""
 
 _CHUNK_SECONDS = 1.0
+_HOPELESS = 0.5
+"""An engine that declines more than this share of a chunk's flips is not asked for the rest of the input."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a measurement. `norms` holds what was finished, NaN elsewhere."""
+
+    def __init__(self, norms: Float[np.ndarray, " flips"]) -> None:
+        super().__init__("interrupted")
+        self.norms = norms
 
 
 @dataclass(frozen=True)
-class _Program:
-    """A compiled range of blocks: (parameters, prepared, positions, symbols, norms, start, stop) -> norms."""
+class Placement:
+    """Where and how flips are measured.
 
-    run: Any
-    batch: int
-    blocks: int
-    bytes: int
+    Attributes:
+        mesh: the devices to spread flips over; `local_mesh()` for all of this process.
+        batch_size: flips at a time on each device; None for what the engine prefers, within the budget.
+        memory_budget: bytes of temporary memory on each device; None for `DEFAULT_MEMORY`.
+    """
+
+    mesh: Mesh
+    batch_size: int | None = None
+    memory_budget: int | None = None
+
+    @property
+    def platform(self) -> str:
+        """ "cpu", "gpu" or "tpu"."""
+        return self.mesh.devices.flat[0].platform
+
+    @property
+    def budget(self) -> int:
+        """The memory budget in bytes."""
+        return DEFAULT_MEMORY.get(self.platform, 2**31) if self.memory_budget is None else self.memory_budget
+
+
+def local_mesh() -> Mesh:
+    """All devices of this process, in one axis called "flips"."""
+    devices = jax.local_devices()
+    return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
 
 def measure(
@@ -46,107 +80,126 @@ def measure(
     inputs: Int[np.ndarray, " flips"],
     positions: Int[np.ndarray, " flips"],
     symbols: Int[np.ndarray, " flips"],
-    batch_size: int | None = None,
-    memory_budget: int | None = None,
+    placement: Placement,
     progress: Progress | None = None,
-) -> Float[np.ndarray, " flips"]:
-    """The norm of every flip, in the order given; `inputs` must be sorted.
+) -> tuple[Float[np.ndarray, " flips"], int]:
+    """The norm of every flip, in the order given (`inputs` must be sorted), and how many the engine declined.
 
-    Args:
-        batch_size: flips at a time; by default what the engine prefers, less if the memory budget asks for it.
-        memory_budget: bytes of temporary memory the compiled program may take.
+    Declined flips (NaN) are measured by the engine's `fallback`, if it has one.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
+        Interrupted: on Ctrl-C, with what was finished.
     """
-    total = len(inputs)
-    pieces: list[np.ndarray] = []
-    done = 0
-    for b in np.unique(inputs):
-        chosen = slice(*np.searchsorted(inputs, [b, b + 1]))
-        row = jnp.asarray(tokens[b])
-        prepared = _prepare(engine, parameters, row)
-        count = chosen.stop - chosen.start
-        program = _program(engine, parameters, prepared, tokens.shape[1], count, batch_size, memory_budget)
+    total, done, declined = len(inputs), 0, 0
+    norms = np.full(total, np.nan, np.float32)
+    try:
+        for b in np.unique(inputs):
+            chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
+            runner: Engine | None = engine
+            while runner is not None and len(chosen):
 
-        def report(flips: int, before: int = done) -> None:
-            if progress is not None:
-                progress(before + flips, total)
+                def report(flips: int, before: int = done) -> None:
+                    if progress is not None:
+                        progress(min(before + flips, total), total)
 
-        pieces.append(_run(program, parameters, prepared, positions[chosen], symbols[chosen], report))
-        done += count
-    return np.concatenate(pieces) if pieces else np.zeros(0)
+                for finished, values in _chunks(
+                    runner, parameters, tokens[b], positions[chosen], symbols[chosen], placement, report
+                ):
+                    norms = norms.astype(values.dtype, copy=False)
+                    norms[chosen[finished]] = values
+                left = chosen[np.isnan(norms[chosen])]
+                done += len(chosen) - len(left)
+                chosen, runner = left, runner.fallback
+                declined += 0 if runner is None else len(left)
+            done += len(chosen)
+    except KeyboardInterrupt:
+        raise Interrupted(norms) from None
+    return norms, declined
 
 
-@partial(jax.jit, static_argnums=0)
-def _prepare(engine: Engine, parameters: Any, tokens: Array) -> Any:
-    return engine.prepare(parameters, tokens)
-
-
-def _run(
-    program: _Program,
+def _chunks(
+    engine: Engine,
     parameters: Any,
-    prepared: Any,
+    tokens: np.ndarray,
     positions: np.ndarray,
     symbols: np.ndarray,
+    placement: Placement,
     report: Callable[[int], None],
-) -> np.ndarray:
-    count, size = len(positions), program.batch * program.blocks
-    # Flips beyond the last are repeats of it: same shapes, results dropped.
-    filled = np.minimum(np.arange(size), count - 1)
-    places = jnp.asarray(positions[filled].reshape(program.blocks, program.batch))
-    substitutes = jnp.asarray(symbols[filled].reshape(program.blocks, program.batch))
-    norms = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Measures the flips of one input chunk by chunk; yields which flips are finished, and their norms."""
+    mesh = placement.mesh
+    parameters, prepared = prepared_on(mesh, engine, parameters, tokens)
+    count = len(positions)
+    program = _program(engine, parameters, prepared, len(tokens), count, placement)
+    # Block k of device d is the (k D + d)-th batch of flips; flips beyond the last repeat it and are dropped.
+    shape = (program.blocks, mesh.size, program.batch)
+    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2).reshape(-1, program.batch)
+    filled = np.minimum(order, count - 1)
+    split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    places, substitutes = (
+        jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
+    )
+    norms = jax.device_put(np.zeros(order.shape, program.dtype), split)
     start, step = 0, 1
     while start < program.blocks:
         stop = min(start + step, program.blocks)
         began = time.perf_counter()
-        norms = program.run(parameters, prepared, places, substitutes, norms, start, stop)
+        norms = program.run(parameters, prepared, places, substitutes, norms, np.int32(start), np.int32(stop))
         norms.block_until_ready()
         seconds = max(time.perf_counter() - began, 1e-6)
+        done = order.reshape(mesh.size, program.blocks, program.batch)[:, start:stop].ravel()
+        values = np.asarray(norms).reshape(mesh.size, program.blocks, program.batch)[:, start:stop].ravel()
+        real = done < count
+        yield done[real], values[real]
+        if engine.fallback is not None and np.mean(np.isnan(values[real])) > _HOPELESS:
+            return
         step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
         start = stop
-        report(min(start * program.batch, count))
-    return np.asarray(norms).reshape(-1)[:count]
+        report(min(start * mesh.size * program.batch, count))
 
 
 def _program(
-    engine: Engine,
-    parameters: Any,
-    prepared: Any,
-    n: int,
-    flips: int,
-    batch_size: int | None,
-    memory_budget: int | None,
+    engine: Engine, parameters: Any, prepared: Any, n: int, flips: int, placement: Placement
 ) -> _Program:
-    platform = jax.default_backend()
-    budget = DEFAULT_MEMORY.get(platform, 2**31) if memory_budget is None else memory_budget
-    wanted = engine.preferred_batch(n, platform) if batch_size is None else batch_size
-    batch = max(1, min(wanted, flips))
+    """The compiled program, with the largest batch up to the wanted one whose temporary memory is within the budget."""
+    devices = placement.mesh.size
+    wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
+    batch = max(1, min(wanted, -(-flips // devices)))
     leaves, structure = jax.tree.flatten((parameters, prepared))
-    avals = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    key = (engine, structure, avals, bool(jax.config.jax_enable_x64))  # pyright: ignore[reportAttributeAccessIssue]
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    wide = jnp.asarray(0.0).dtype == jnp.float64
     while True:
-        program = _compiled(key, batch, -(-flips // batch))
-        if program.bytes <= budget or batch_size is not None:
+        program = _compiled(
+            engine, structure, shapes, wide, placement.mesh, batch, -(-flips // (batch * devices))
+        )
+        if program.bytes <= placement.budget or placement.batch_size is not None:
             return program
         if batch == 1:
             raise InputError(
-                f"memory_budget = {budget} bytes: one flip of an input of length {n} takes {program.bytes} bytes"
+                f"memory_budget = {placement.budget} bytes: one flip of an input of length {n} takes "
+                f"{program.bytes} bytes"
             )
-        batch = max(1, min(batch - 1, int(batch * budget / program.bytes)))
+        batch = max(1, min(batch - 1, int(batch * placement.budget / program.bytes)))
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A compiled range of blocks: (parameters, prepared, positions, symbols, norms, start, stop) -> norms."""
+
+    run: Any
+    batch: int
+    blocks: int
+    dtype: Any
+    bytes: int
 
 
 @lru_cache(maxsize=256)
-def _compiled(key: Any, batch: int, blocks: int) -> _Program:
-    engine, structure, avals, _ = key
-    parameters, prepared = jax.tree.unflatten(structure, avals)
-
-    def one_block(parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
-        return engine.norms(parameters, prepared, positions, symbols)
-
-    flips = jax.ShapeDtypeStruct((batch,), jnp.asarray(0).dtype)
-    result = jax.eval_shape(one_block, parameters, prepared, flips, flips)
+def _compiled(
+    engine: Engine, structure: Any, shapes: tuple[Any, ...], wide: bool, mesh: Mesh, batch: int, blocks: int
+) -> _Program:
+    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
+    everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
 
     def run(
         parameters: Any,
@@ -157,23 +210,58 @@ def _compiled(key: Any, batch: int, blocks: int) -> _Program:
         start: Array,
         stop: Array,
     ) -> Array:
-        def body(k: Array, norms: Array) -> Array:
-            return norms.at[k].set(one_block(parameters, prepared, positions[k], symbols[k]))
+        def block(k: Array, norms: Array) -> Array:
+            return norms.at[k].set(engine.norms(parameters, prepared, positions[k], symbols[k]))
 
-        return jax.lax.fori_loop(start, stop, body, norms)
+        return jax.lax.fori_loop(start, stop, block, norms)
 
-    many = jax.ShapeDtypeStruct((blocks, batch), flips.dtype)
-    end = jax.ShapeDtypeStruct((), flips.dtype)
-    norms = jax.ShapeDtypeStruct((blocks, batch), result.dtype)
-    compiled = jax.jit(run).lower(parameters, prepared, many, many, norms, end, end).compile()
+    sharded = jax.shard_map(
+        run,
+        mesh=mesh,
+        in_specs=(everywhere, everywhere, split, split, split, everywhere, everywhere),
+        out_specs=split,
+        check_vma=False,
+    )
+
+    def placed(shape: Any, spec: PartitionSpec) -> Any:
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
+
+    parameters, prepared = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
+    flips = jax.ShapeDtypeStruct((batch,), np.int32)
+    dtype = jax.eval_shape(engine.norms, parameters, prepared, flips, flips).dtype
+    many = (mesh.size * blocks, batch)
+    whole, result = (placed(jax.ShapeDtypeStruct(many, kind), split) for kind in (np.int32, dtype))
+    end = jax.ShapeDtypeStruct((), np.int32)
+    compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end).compile()
     analysis = compiled.memory_analysis()
+    return _Program(
+        compiled, batch, blocks, dtype, 0 if analysis is None else int(analysis.temp_size_in_bytes)
+    )
 
-    def call(
-        parameters: Any, prepared: Any, places: Any, substitutes: Any, norms: Any, start: int, stop: int
-    ) -> Any:
-        if norms is None:
-            norms = jnp.zeros((blocks, batch), result.dtype)
-        ends = (jnp.asarray(start, flips.dtype), jnp.asarray(stop, flips.dtype))
-        return compiled(parameters, prepared, places, substitutes, norms, *ends)
 
-    return _Program(call, batch, blocks, 0 if analysis is None else int(analysis.temp_size_in_bytes))
+def prepared_on(
+    mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]
+) -> tuple[Any, Any]:
+    """Parameters and what the engine prepares of the tokens, a copy on every device of the mesh.
+
+    An engine that asks for it is prepared in float64, and what it prepared rounded once to 32 bits.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if engine.prepares_in_float64:
+        with numerics("float64"):
+            prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
+    else:
+        prepared = _prepare(engine, parameters, tokens)
+    return jax.device_put(parameters, everywhere), jax.device_put(prepared, everywhere)
+
+
+@partial(jax.jit, static_argnums=0)
+def _prepare(engine: Engine, parameters: Any, tokens: Array) -> Any:
+    return engine.prepare(parameters, tokens)
+
+
+@partial(jax.jit, static_argnums=0)
+def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Array) -> Any:
+    prepared = engine.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters), tokens)
+    narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
+    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), prepared)

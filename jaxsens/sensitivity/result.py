@@ -248,7 +248,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         inputs=columns["input"],
         positions=columns["position"],
         symbols=columns["symbol"],
-        tokens=np.asarray(fields["tokens"]),
+        tokens=np.asarray(fields["tokens"], np.int32),
         alphabet=tuple(fields["alphabet"]),
         population=fields["population"],
         norm=fields["norm"],

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from jaxsens.errors import EngineRefusal, InputError
-from jaxsens.experiments import sweep_config
+from jaxsens.errors import InputError
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.models.config import TransformerConfig
@@ -208,13 +207,10 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
         load_sweep_config(tmp_path / "broken.toml")
 
 
-def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs(monkeypatch):
-    def choosing(subject, name, norm, outputs):
-        if "Leftmost" in str(subject.config.weighting):
-            raise EngineRefusal(f"engine = {name!r}: no hard attention")
-
-    monkeypatch.setattr(sweep_config, "choose", choosing)
+def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():
     tiny_sweep()
-    assert faults_of(TINY + '[measure]\nengine = "vmap"\n') == [
-        "measure.engine: variant \"leftmost-hard\": engine = 'vmap': no hard attention"
-    ]
+    own = '[measure]\nengine = "difference"\n[[variant]]\nname = "sparse"\nmodel = { weighting = "sparsemax" }\n'
+    (fault,) = faults_of(TINY + own)
+    assert fault.startswith(
+        'measure.engine: variant "sparse": engine = "difference": it cannot serve this model'
+    )

@@ -1,0 +1,171 @@
+"""Change of rows of attention in which any number of keys, and the queries, moved."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.config import LayerConfig
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import LayerParameters, needed
+from jaxsens.models.positions import Rotary
+from jaxsens.models.products import inner_products, weighted_sums
+from jaxsens.models.scores import inverse_temperature, projected, scores, turned
+from jaxsens.models.trace import LayerTrace
+from jaxsens.models.weighting import weights
+from jaxsens.sensitivity.difference.rules import tanh_change, weight_change
+
+
+def score_change(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    q: Float[Array, "heads m head_width"],
+    dq: Float[Array, "heads m head_width"] | None,
+    k: Float[Array, "heads keys head_width"],
+    dk: Float[Array, "heads keys head_width"] | None,
+    rows: Int[Array, " m"],
+    n: int,
+) -> Float[Array, "heads m keys"]:
+    """Change of tempered scores when keys move by dk and queries by dq (None: they stay).
+
+    Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel.
+    """
+    dq, dk = jnp.zeros_like(q) if dq is None else dq, jnp.zeros_like(k[:, :1]) if dk is None else dk
+    if layer.scores == "additive":
+        sums = q[:, :, None, :] + k[:, None, :, :]
+        steps = jnp.broadcast_to(dq[:, :, None, :] + dk[:, None, :, :], sums.shape)
+        change = tanh_change(sums, steps)
+        change = jnp.sum(change * needed(parameters.additive, "additive")[:, None, None, :], axis=-1)
+    else:
+        change = inner_products(q, dk, False) + inner_products(dq, k + dk, False)
+        change = change / np.sqrt(layer.head_width).astype(q.dtype)
+    return change * inverse_temperature(layer, rows, n, q.dtype)[:, None]
+
+
+def softmax_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Int[Array, " m"],
+    dq: Float[Array, "heads m head_width"],
+    dk: Float[Array, "heads n head_width"],
+    dv: Float[Array, "heads n head_width"],
+) -> Float[Array, "heads m head_width"]:
+    """Db of the rows when their queries move by dq and all keys and values by dk and dv. O(H m n head_width)."""
+    q, n = kept.queries[:, rows], kept.x.shape[0]
+    ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)
+    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
+    return _pulled(kept, change) + weighted_sums(new, dv, False)
+
+
+def own_row(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    position: Int[Array, ""],
+    dq: Float[Array, "heads 1 head_width"],
+    dk: Float[Array, "heads 1 head_width"],
+    dv: Float[Array, "heads 1 head_width"],
+) -> Float[Array, "heads 1 head_width"]:
+    """Db of the row `position` when its query moves by dq, and of all keys and values only its own. O(n d)."""
+    rows, n = position[None], kept.x.shape[0]
+    q, key = kept.queries[:, rows], kept.keys[:, rows]
+    ds = score_change(layer, parameters, q, dq, kept.keys, None, rows, n)
+    ds = ds.at[:, :, position].set(score_change(layer, parameters, q, dq, key, dk, rows, n)[..., 0])
+    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
+    return _pulled(kept, change) + new[:, :, position, None] * dv
+
+
+def _pulled(kept: LayerTrace, change: Float[Array, "heads m n"]) -> Float[Array, "heads m head_width"]:
+    """sum_w (p'_w - p_w) v_w for a change of weights that sums to 0.
+
+    Values are taken relative to their mean: an offset that all of them share cancels before, not after.
+    """
+    return weighted_sums(change, kept.values - jnp.mean(kept.values, axis=1, keepdims=True), False)
+
+
+def readout_row(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    row: int,
+    dq: Float[Array, "heads 1 head_width"],
+    dz: Float[Array, "n width"],
+) -> Float[Array, "heads 1 head_width"]:
+    """Db of one row when everything moved: keys and values are not projected position by position. O(H n d).
+
+    With u' = W_K (q + dq), a score changes by dq.k_w + u'.dz_w; the values' change enters as (sum_w p'_w dz_w) W_V.
+    Additive scores and rotary embeddings need the keys' own changes, O(n d^2).
+    """
+    n = kept.x.shape[0]
+    rows, everywhere = jnp.asarray([row]), jnp.arange(n)
+    q = kept.queries[:, rows]
+    if layer.scores == "additive" or any(isinstance(term, Rotary) for term in layer.position_scores):
+        dk = turned(layer, projected(layer, dz, parameters.key), everywhere, n)
+        ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)
+    else:
+        direction = jnp.einsum("hdk,hmk->hmd", parameters.key, q + dq)
+        change = inner_products(dq, kept.keys, False) + jnp.einsum("hmd,nd->hmn", direction, dz)
+        scale = inverse_temperature(layer, rows, n, dz.dtype)[:, None] / np.sqrt(layer.head_width).astype(
+            dz.dtype
+        )
+        ds = change * scale
+    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
+    pulled = jnp.einsum("hmn,hnk->hmk", change, kept.values - kept.b[:, rows])
+    moved = jnp.einsum("hmn,nd,hdk->hmk", new, dz, parameters.value, optimize="optimal")
+    return pulled + moved
+
+
+def _weights_and_change(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Int[Array, " m"],
+    ds: Float[Array, "heads m n"],
+) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
+    """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing.
+
+    With C = log sum_w p_w e^(ds_w), the change of the log-normaliser, and t = ds - C: p' = p e^t, p' - p = p (e^t - 1).
+    C is log1p(sum_w p_w (e^(ds_w) - 1)) unless a weight grows or all weights shrink by much; then it is the log of
+    the sum itself. Then b' - b = sum_w (p'_w - p_w)(v_w - b) + sum_w p'_w Dv_w.
+    """
+    n = kept.x.shape[0]
+    keys = jnp.arange(n)
+    seen = visible(layer.mask, rows[:, None], keys[None, :])
+    s = scores(layer, parameters, kept.queries[:, rows], kept.keys, rows, keys, n)
+    s = jnp.where(seen, s, -jnp.inf)
+    # Normalisers are formed anew, as the trace's may be rounded from a wider type and e^(s - lse) must sum to 1.
+    normaliser = jax.nn.logsumexp(s, axis=-1, keepdims=True)
+    log_weight = s - jnp.where(jnp.isfinite(normaliser), normaliser, 0)
+    largest = jnp.max(log_weight + ds, axis=-1, keepdims=True, initial=-jnp.inf)
+    shift = jnp.where(jnp.isfinite(largest) & (jnp.abs(largest) > 1), largest, 0)
+    new, change = weight_change(log_weight, ds, shift)
+    empty = ~jnp.isfinite(largest)
+    total = jnp.where(empty, 1, jnp.sum(new, axis=-1, keepdims=True))
+    grown = jnp.where(shift == 0, jnp.log1p(jnp.sum(change, axis=-1, keepdims=True)), shift + jnp.log(total))
+    return weight_change(log_weight, ds - jnp.where(empty, 0, grown), 0)
+
+
+def hard_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Int[Array, " m"],
+    new: tuple[Array, Array, Array],
+    dv: Float[Array, "heads n head_width"],
+) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
+    """Change of hard attention's output and its new value, from the rows' new queries and all new keys and values.
+
+    Db = sum_w (p'_w - p_w) v_w + sum_w p'_w Dv_w; weights are 0 or 1/ties, so an unmoved choice gives exactly 0.
+    """
+    n = kept.x.shape[0]
+    keys = jnp.arange(n)
+    seen = jnp.broadcast_to(visible(layer.mask, rows[:, None], keys[None, :]), (layer.heads, len(rows), n))
+    # One operation scores both runs, so that a tie in both is bitwise the same comparison.
+    pairs = jnp.stack([kept.queries[:, rows], new[0]]), jnp.stack([kept.keys, new[1]])
+    both = jax.vmap(lambda q, k: scores(layer, parameters, q, k, rows, keys, n))(*pairs)
+    before, after = (weights(layer.weighting, s, seen) for s in both)
+    moved = weighted_sums(after - before, kept.values, True) + weighted_sums(after, dv, True)
+    return moved, weighted_sums(after, new[2], True)

@@ -1,0 +1,150 @@
+"""The difference engine: carries each flip's change through the network, exactly, for every transformer config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.parameters import TransformerParameters, needed
+from jaxsens.models.weighting import Sparsemax
+from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
+from jaxsens.sensitivity.difference.state import Moved, Prepared, of_dtype, prepare
+from jaxsens.sensitivity.engine import Cost, Engine
+
+ROW_BLOCK = 256
+"""Rows of the first layer that are worked on at once: their (rows, d_ff) arrays stay in cache."""
+
+
+def refusal(config: TransformerConfig) -> str | None:
+    """Why the difference engine cannot serve a config, or None if it can."""
+    if any(isinstance(config.layer(k).weighting, Sparsemax) for k in range(config.layers)):
+        return "sparsemax: its support depends on all scores of a row at once, and no difference rule is known to us"
+    return None
+
+
+@dataclass(frozen=True)
+class DifferenceEngine(Engine):
+    """Exact, for every transformer config but sparsemax, hard attention and its ties included.
+
+    Costs per flip: depth 1, O(n d); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
+    With a readout of the mean over positions the last layer counts as a middle one.
+    """
+
+    config: TransformerConfig
+
+    def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
+        """One forward pass with its intermediate values, in the dtype of the parameters."""
+        return prepare(of_dtype(self.config, parameters), parameters, tokens)
+
+    @property
+    def prepares_in_float64(self) -> bool:
+        """Of a float32 model: one forward pass costs nothing beside the flips."""
+        return self.config.dtype == "float32" and not self.config.exact_rows
+
+    def changes(
+        self,
+        parameters: TransformerParameters,
+        prepared: Prepared,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips outputs"]:
+        """The output's change under each flip."""
+        config, n = self.config, prepared.tokens.shape[0]
+        row = readout_position(config, n)
+        if config.layers == 0:
+            change = self._embedding_change(parameters, prepared, positions, symbols, row)
+        elif config.layers == 1 and row is not None:
+            rows = jnp.asarray([row])
+            one = jax.vmap(lambda p, s: first_layer_change(config, parameters, prepared, p, s, rows).dx[0])
+            change = one(positions, symbols)
+        else:
+            moved = self._first_layer(parameters, prepared, positions, symbols)
+            change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row))(moved)
+        if parameters.head is None:
+            return change
+        return change @ needed(parameters.head, "head")
+
+    def _embedding_change(
+        self,
+        parameters: TransformerParameters,
+        prepared: Prepared,
+        positions: Array,
+        symbols: Array,
+        row: int | None,
+    ) -> Float[Array, "flips width"]:
+        step = parameters.embedding[symbols] - parameters.embedding[prepared.tokens[positions]]
+        if row is None:
+            return step / prepared.tokens.shape[0]
+        return jnp.where((positions == row)[:, None], step, 0)
+
+    def _first_layer(
+        self, parameters: TransformerParameters, prepared: Prepared, positions: Array, symbols: Array
+    ) -> Moved:
+        """All rows of the first layer's change, in blocks; those that the mask keeps from moving are skipped."""
+        config, n = self.config, prepared.tokens.shape[0]
+        size = min(ROW_BLOCK, n)
+        count = -(-n // size)
+        one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
+        first, last = jnp.asarray(0), jnp.asarray(count)
+        mask = config.layer(0).mask
+        if mask in ("future", "strict-future") and not config.exact_rows:
+            first = jnp.min(positions) // size
+        if mask in ("past", "strict-past") and not config.exact_rows:
+            last = jnp.max(positions) // size + 1
+        flips, width = positions.shape[0], config.width
+        zero = jnp.zeros((flips, n, width), config.dtype)
+        start = Moved(zero, zero if config.exact_rows else None)
+
+        def block(k: Array, so_far: Moved) -> Moved:
+            # The last block reaches back over the one before it, so that all blocks have one size.
+            rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
+            part = one(config, parameters, prepared, positions, symbols, rows)
+            return jax.tree.map(lambda whole, piece: whole.at[:, rows].set(piece), so_far, part)
+
+        return jax.lax.fori_loop(first, last, block, start)
+
+    def _later_layers(
+        self, parameters: TransformerParameters, prepared: Prepared, moved: Moved, row: int | None
+    ) -> Float[Array, " width"]:
+        whole = self.config.layers if row is None else self.config.layers - 1
+        for k in range(1, whole):
+            moved = layer_change(self.config, parameters, prepared, k, moved)
+        if row is None:
+            return jnp.mean(moved.dx, axis=0)
+        return last_layer_change(self.config, parameters, prepared, moved, row)
+
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
+        """Products only: projections, scores, sums and per-position maps."""
+        config, n = self.config, tokens.shape[0]
+        forward = sum(layer_operations(config, k, n) for k in range(config.layers))
+        row = readout_position(config, n)
+        rows = 1 if config.layers == 1 and row is not None else n
+        flip = 0.0
+        for k in range(config.layers):
+            heads = config.layer(k).heads * config.layer(k).head_width
+            maps = 2 * config.width * (heads + 2 * config.layer(k).feed_forward)
+            if k == 0:
+                flip += rows * (12 * heads + maps) + 4 * n * heads
+            elif k < config.layers - 1 or row is None:
+                flip += 2 * layer_operations(config, k, n)
+            else:
+                flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
+        wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
+        batch = self.preferred_batch(n, platform)
+        return Cost(
+            2 * forward, flip, int(4 * batch * min(n, ROW_BLOCK) * wide + 4 * batch * n * config.width), 0.2
+        )
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """On CPU a few flips, whose row blocks stay in cache; on accelerators as many as fill them."""
+        if self.config.layers <= 1:
+            return 1024
+        if platform == "cpu":
+            return max(1, min(8, 2**14 // n))
+        return max(1, 2**22 // n)

@@ -1,0 +1,327 @@
+"""Two-layer softmax transformers: the per-position map folded into one matrix a position, O(n d^2) a flip.
+
+Where no hidden unit changes sign, the first layer's per-position map is linear in its input's change, so a change of
+the heads' outputs Db_j moves y_j by Db_j W_j with one matrix a position,
+
+    W_j = W_O (1 + W_1 diag[h_j > 0] W_2)          (heads * head_width) x d,
+
+made once an input. Flips move most rows by O(1/n), so the units that do change sign are few, and known beforehand:
+unit f of row j can only do so if |Db_j . w_f| >= |h_jf|, w_f the column of W_O W_1, hence only if
+|Db_j| >= |h_jf| / |w_f|. The K units with the smallest such threshold are treated exactly, each by
+
+    relu(h + dh) - relu(h) - [h > 0] dh  =  max(0, -|h| - sign(h) dh) ,
+
+and a flip that reaches the (K+1)-st threshold in any row, or whose attention moves by too much for the plain forms
+used here, is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips.
+The flipped row itself and the readout row, which move by O(1), never take the folded form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import TransformerParameters, needed
+from jaxsens.models.positions import Rotary
+from jaxsens.models.scores import inverse_temperature, penalty, projected, scores
+from jaxsens.models.weighting import Softmax
+from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.difference.layer_change import first_layer_change
+from jaxsens.sensitivity.difference.state import Prepared, after_attention_change, heads_of, of_dtype, prepare
+from jaxsens.sensitivity.engine import Cost, Engine
+
+
+def candidates(n: int, hidden: int) -> int:
+    """K, how many units of each row may change sign: fewer in longer inputs, where a flip moves a row by O(1/n)."""
+    return min(hidden - 1, max(16, min(32, 2**14 // n)))
+
+
+ROWS = 64
+"""Rows worked on at once."""
+
+LARGEST_SCORE_CHANGE = 20.0
+"""Flips that change a score by more are declined: e^20 times the rounding of a weight would be felt."""
+
+
+def refusal(config: TransformerConfig) -> str | None:
+    """Why the folded form does not apply to a config, or None if it does."""
+    layers = [config.layer(k) for k in range(config.layers)]
+    checks = (
+        (config.layers == 2, "two layers"),
+        (all(isinstance(layer.weighting, Softmax) for layer in layers), "softmax weighting"),
+        (config.scores == "dot-product", "dot-product scores"),
+        (config.layer_norm == "none", "no layer normalisation"),
+        (config.activation == "relu", "relu"),
+        (bool(layers) and layers[0].feed_forward > 1, "hidden units in the first layer"),
+        (config.readout != "mean", "one readout position"),
+        (not any(isinstance(term, Rotary) for term in config.position_terms), "no rotary embedding"),
+    )
+    missing = [needs for holds, needs in checks if not holds]
+    return f"the folded form needs {', '.join(missing)}" if missing else None
+
+
+SHORTEST = 512
+"""Below this length most flips would be declined: attention weights are too large for so few candidates."""
+
+
+def too_short(n: int) -> str | None:
+    """Why the folded form is not worth its preparation at length n, or None if it is."""
+    return f"n = {n} is below {SHORTEST}" if n < SHORTEST else None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Folded:
+    """What the folded form keeps of an input beside `Prepared`; arrays over rows are filled up to whole blocks.
+
+    `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K).
+    """
+
+    prepared: Prepared
+    maps: Float[Array, "rows heads_width width_k"]
+    margins: Float[Array, "rows k"]
+    returns: Float[Array, "rows k width"]
+    reach: Float[Array, " rows"]
+    queries: Float[Array, "heads rows head_width"]
+    normaliser: Float[Array, "heads rows"]
+    b: Float[Array, "rows heads_width"]
+    keys: Float[Array, "heads rows head_width"]
+    values: Float[Array, "heads rows head_width"]
+    log_weight: Float[Array, "heads rows"]
+
+
+@dataclass(frozen=True)
+class FoldedEngine(Engine):
+    """Exact where it does not decline (NaN). O(n d^2) a flip after O(n d^2 d_ff) an input; memory O(n d^2)."""
+
+    config: TransformerConfig
+
+    def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Folded:
+        """The forward pass, and the matrices of all rows."""
+        config = of_dtype(self.config, parameters)
+        first, second = parameters.layers
+        prepared = prepare(config, parameters, tokens, readout_position(config, tokens.shape[0]))
+        kept, last = prepared.traces
+        n = tokens.shape[0]
+        # The matrices are made in the engine's own dtype: they multiply changes, so rounding them loses nothing.
+        work = jnp.dtype(self.config.dtype)
+        h = jnp.zeros((n, 0)) if kept.h is None else kept.h
+        w1, w2 = needed(first.w1, "w1").astype(work), needed(first.w2, "w2").astype(work)
+        out = first.output.reshape(-1, config.width).astype(work)
+        columns = out @ w1
+        # Single precision sorts much faster; the margin makes up for its rounding.
+        thresholds = (jnp.abs(h) / jnp.linalg.norm(columns, axis=0) * (1 - 1e-6)).astype(jnp.float32)
+        count = candidates(n, h.shape[1])
+        least, units = jax.lax.top_k(-thresholds, count + 1)
+        reach, units = -least[:, -1], units[:, :count]
+        chosen = jnp.take_along_axis(h, units, axis=1)
+
+        def one_row(active: Array, k: Array, sign: Array) -> Array:
+            return jnp.concatenate([out + (columns * active) @ w2, columns[:, k] * sign], axis=1)
+
+        signs = jnp.where(chosen > 0, -1, 1).astype(work)
+        rows = ((h > 0).astype(work), units, signs)
+        maps = jax.lax.map(lambda row: one_row(*row), rows, batch_size=ROWS)
+        row = readout_position(config, n)
+        here, keys = jnp.asarray([row]), jnp.arange(n)
+        layer = config.layer(1)
+        s = scores(layer, second, last.queries[:, here], last.keys, here, keys, n)[:, 0]
+        log_weight = jnp.where(visible(layer.mask, here, keys), s - last.normaliser[:, here], -jnp.inf)
+
+        def filled(array: Array, axis: int, value: float = 0.0) -> Array:
+            widths = [(0, 0)] * array.ndim
+            widths[axis] = (0, -n % ROWS)
+            return jnp.pad(array, widths, constant_values=value)
+
+        return Folded(
+            prepared=prepared,
+            maps=filled(maps, 0),
+            margins=filled(-jnp.abs(chosen), 0),
+            returns=filled(w2[units], 0),
+            reach=filled(reach, 0, np.inf),
+            queries=filled(kept.queries, 1),
+            normaliser=filled(kept.normaliser, 1),
+            b=filled(jnp.moveaxis(kept.b, 0, 1).reshape(n, -1), 0),
+            keys=filled(last.keys, 1),
+            values=filled(last.values - last.b[:, here], 1),
+            log_weight=filled(log_weight, 1, -np.inf),
+        )
+
+    def changes(
+        self,
+        parameters: TransformerParameters,
+        prepared: Folded,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips outputs"]:
+        """The output's change under each flip; NaN for flips that are declined."""
+        config, base = self.config, prepared.prepared
+        n, dtype = base.tokens.shape[0], base.output.dtype
+        layer, second = config.layer(1), parameters.layers[1]
+        row = int(readout_position(config, n) or 0)
+        ends = jnp.stack([positions, jnp.full_like(positions, row)], axis=1)
+        exact = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, 0))
+        dy_own, dy_readout = jnp.moveaxis(exact(config, parameters, base, positions, symbols, ends).dx, 1, 0)
+
+        here = jnp.asarray([row])
+        q = base.traces[1].queries[:, here]
+        scale = inverse_temperature(layer, here, n, dtype)[0] / np.sqrt(layer.head_width).astype(dtype)
+        dq = jnp.moveaxis(projected(layer, dy_readout, second.query), 0, 1) * scale
+        new_q = dq + q[:, 0] * scale
+        direction = jnp.einsum("hdk,fhk->fhd", second.key, new_q)
+        step = self._step(parameters, prepared, positions, symbols)
+        sums = self._all_rows(prepared, positions, dq, direction, step)
+
+        # The flipped position's own key in the last layer: it moved by O(1) and was left out of the sums.
+        last = base.traces[1]
+        own = jnp.einsum("fhk,hfk->fh", dq, last.keys[:, positions]) + jnp.einsum(
+            "fhd,fd->fh", direction, dy_own
+        )
+        weight = jnp.exp(prepared.log_weight[:, positions].T)
+        gain = weight * jnp.expm1(own)
+        total = 1 + sums.total + gain
+        pulled = sums.pulled + gain[..., None] * jnp.moveaxis(prepared.values[:, positions], 0, 1)
+        moved = sums.moved + (weight + gain)[..., None] * dy_own[:, None]
+        db = (pulled + jnp.einsum("fhd,hdk->fhk", moved, second.value)) / total[..., None]
+
+        def finish(dx: Array, db: Array) -> Array:
+            return after_attention_change(layer, second, last, here, dx[None], db[:, None], None, None).dx[0]
+
+        change = jax.vmap(finish)(dy_readout, db)
+        large = jnp.max(jnp.abs(own), axis=1) > LARGEST_SCORE_CHANGE
+        shrunk = jnp.any((total < 0.5) | ~jnp.isfinite(total), axis=1)
+        declined = sums.declined | large | shrunk
+        if parameters.head is not None:
+            change = change @ parameters.head
+        return jnp.where(declined[:, None], jnp.nan, change)
+
+    def _step(
+        self, parameters: TransformerParameters, prepared: Folded, positions: Array, symbols: Array
+    ) -> _Step:
+        """The flipped positions' first-layer keys and values, before the flip and their change."""
+        layer, own = self.config.layer(0), parameters.layers[0]
+        base, n = prepared.prepared, prepared.prepared.tokens.shape[0]
+        dx = parameters.embedding[symbols] - parameters.embedding[base.tokens[positions]]
+        dk = heads_of(layer, dx, own.key, positions, n)
+        dv = jnp.moveaxis(projected(layer, dx, own.value), 0, 1)
+        v = jnp.moveaxis(base.traces[0].values[:, positions], 0, 1)
+        return _Step(base.traces[0].keys[:, positions], dk, v, dv)
+
+    def _all_rows(
+        self, prepared: Folded, positions: Array, dq: Array, direction: Array, step: _Step
+    ) -> _Sums:
+        config, base = self.config, prepared.prepared
+        n, dtype = base.tokens.shape[0], base.output.dtype
+        first, second = config.layer(0), config.layer(1)
+        flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
+        start, stop = jnp.asarray(0), jnp.asarray(blocks)
+        if first.mask in ("future", "strict-future"):
+            start = jnp.min(positions) // ROWS
+        if first.mask in ("past", "strict-past"):
+            stop = jnp.max(positions) // ROWS + 1
+        width = config.width
+        zero = _Sums(
+            jnp.zeros((flips, second.heads), dtype),
+            jnp.zeros((flips, second.heads, second.head_width), dtype),
+            jnp.zeros((flips, second.heads, width), dtype),
+            jnp.zeros(flips, bool),
+        )
+        scale = np.sqrt(first.head_width).astype(dtype)
+
+        def block(k: Array, sums: _Sums) -> _Sums:
+            def cut(array: Array, axis: int) -> Array:
+                return jax.lax.dynamic_slice_in_dim(array, k * ROWS, ROWS, axis)
+
+            rows = k * ROWS + jnp.arange(ROWS)
+            inside = jnp.minimum(rows, n - 1)
+            # Layer 1, closed form: weights of the moved key before, and what its move does; (heads, rows, flips).
+            tau = inverse_temperature(first, inside, n, dtype)[:, None] / scale
+            queries = cut(prepared.queries, 1)
+            s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
+            added = penalty(first, inside, positions, dtype)
+            s = s if added is None else s + added
+            seen = visible(first.mask, rows[:, None], positions[None, :]) & (rows[:, None] != positions)
+            p = jnp.where(seen, jnp.exp(s - cut(prepared.normaliser, 1)[..., None]), 0)
+            ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
+            gain = p * jnp.expm1(ds)
+            inverse = 1 / (1 + gain)
+            alpha = jnp.moveaxis(gain * inverse, 0, 2)[..., None]
+            beta = jnp.moveaxis((p + gain) * inverse, 0, 2)[..., None]
+            b = cut(prepared.b, 0).reshape(ROWS, 1, first.heads, first.head_width)
+            db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
+            reached = jnp.sum(db**2, axis=-1) >= cut(prepared.reach, 0)[:, None] ** 2
+            strange = jnp.any((p > 0.5) | (jnp.abs(ds) > LARGEST_SCORE_CHANGE) & seen, axis=0)
+            # Layer 1, per-position map.
+            mapped = jnp.einsum("jfa,jab->jfb", db, cut(prepared.maps, 0))
+            crossed = jax.nn.relu(mapped[..., width:] + cut(prepared.margins, 0)[:, None])
+            dy = mapped[..., :width] + jnp.einsum("jfk,jkd->jfd", crossed, cut(prepared.returns, 0))
+            dy = jnp.moveaxis(dy, 0, 1)
+            # Layer 2, the readout row.
+            change = jnp.einsum("fhk,hjk->fhj", dq, cut(prepared.keys, 1))
+            change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
+            weight = jnp.exp(cut(prepared.log_weight, 1)) * (rows != positions[:, None])[:, None]
+            gained = weight * jnp.expm1(change)
+            far = jnp.any(jnp.abs(change) * (weight > 0) > LARGEST_SCORE_CHANGE, axis=(1, 2))
+            return _Sums(
+                sums.total + jnp.sum(gained, axis=-1),
+                sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, cut(prepared.values, 1)),
+                sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy),
+                sums.declined | jnp.any(reached | strange, axis=0) | far,
+            )
+
+        return jax.lax.fori_loop(start, stop, block, zero)
+
+    @property
+    def prepares_in_float64(self) -> bool:
+        """Of a float32 model: one forward pass costs nothing beside the flips."""
+        return self.config.dtype == "float32"
+
+    @property
+    def fallback(self) -> Engine:
+        """The difference engine, for declined flips."""
+        return DifferenceEngine(self.norm, self.outputs, self.config)
+
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
+        """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
+        config, n, d = self.config, tokens.shape[0], self.config.width
+        first, second = config.layer(0), config.layer(1)
+        heads, k = first.heads * first.head_width, candidates(n, first.feed_forward)
+        pair = 2 * heads * (d + k) + 2 * k * d + 4 * second.heads * d + 8 * heads
+        if first.mask != "none":
+            pair /= 2
+        forward = layer_operations(config, 0, n) + layer_operations(config, 1, n)
+        batch = self.preferred_batch(n, platform)
+        block = 4 * batch * ROWS * (2 * heads + 3 * d + 8 * first.heads) + 8 * batch * n * heads
+        return Cost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """On CPU 32 flips by `ROWS` rows: blocks that stay in cache. On accelerators as many as fill them."""
+        return 32 if platform == "cpu" else 4096
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Step:
+    keys: Float[Array, "heads flips head_width"]
+    dk: Float[Array, "heads flips head_width"]
+    values: Float[Array, "flips heads head_width"]
+    dv: Float[Array, "flips heads head_width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; and who is declined."""
+
+    total: Float[Array, "flips heads"]
+    pulled: Float[Array, "flips heads head_width"]
+    moved: Float[Array, "flips heads width"]
+    declined: Bool[Array, " flips"]

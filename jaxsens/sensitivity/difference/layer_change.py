@@ -1,0 +1,134 @@
+"""How a flip's change passes through one layer: the first layer, where one key moved, and any later one."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.trace import over_row_blocks, transformer_layer
+from jaxsens.models.weighting import Softmax
+from jaxsens.sensitivity.difference.attention import hard_rows, own_row, readout_row, softmax_rows
+from jaxsens.sensitivity.difference.one_key import Rest, one_key_change
+from jaxsens.sensitivity.difference.one_key_hard import Levels, one_key_change_hard
+from jaxsens.sensitivity.difference.state import (
+    Moved,
+    Prepared,
+    after_attention_change,
+    heads_of,
+    inner_change,
+)
+
+
+def first_layer_change(
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    prepared: Prepared,
+    position: Int[Array, ""],
+    symbol: Int[Array, ""],
+    rows: Int[Array, " m"],
+) -> Moved:
+    """What a flip does to the given rows of the first layer's output.
+
+    One key moved: the closed form, O(H head_width) a row. The flipped position's query moved too: that row is
+    recomputed whole, O(n d). Then the per-position map, O(d d_ff) a row.
+    """
+    layer, own = config.layer(0), parameters.layers[0]
+    kept, n = prepared.traces[0], prepared.tokens.shape[0]
+    here = position[None]
+    dx_here = (parameters.embedding[symbol] - parameters.embedding[prepared.tokens[position]])[None]
+    embedded = (
+        layers.embed(config, parameters, prepared.tokens.at[position].set(symbol))
+        if config.exact_rows
+        else None
+    )
+    new_here = None if embedded is None else embedded[here]
+    dz, new_z = inner_change(layer, own, kept.x[here], Moved(dx_here, new_here))
+    dq, dk = (heads_of(layer, dz, matrix, here, n) for matrix in (own.query, own.key))
+    dv = heads_of(layer, dz, own.value, None, n)
+    is_here = (rows == position)[:, None]
+
+    new_b = None
+    if isinstance(layer.weighting, Softmax):
+        if not isinstance(prepared.others, Rest):
+            raise TypeError("a softmax layer needs Rest")
+        db = one_key_change(layer, own, kept, prepared.others, rows, position, dk[:, 0], dv[:, 0])
+        whole = own_row(layer, own, kept, position, dq, dk, dv)
+    else:
+        if not isinstance(prepared.others, Levels) or new_z is None:
+            raise TypeError("a hard layer needs Levels and new values")
+        new_q, new_k = (heads_of(layer, new_z, matrix, here, n) for matrix in (own.query, own.key))
+        new_v = heads_of(layer, new_z, own.value, None, n)
+        db, new_b = one_key_change_hard(
+            layer, own, kept, prepared.others, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
+        )
+        keys, values = (
+            kept.keys.at[:, position].set(new_k[:, 0]),
+            kept.values.at[:, position].set(new_v[:, 0]),
+        )
+        all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
+        whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
+        new_b = jnp.where(is_here, whole_b, new_b)
+    db = jnp.where(is_here, whole, db)
+    dx = jnp.where(is_here, dx_here, 0)
+    new_x = None if embedded is None or new_b is None else embedded[rows]
+    moved = after_attention_change(layer, own, kept, rows, dx, db, new_x, new_b)
+    if embedded is not None and new_b is None:
+        return Moved(moved.dx, transformer_layer(layer, own, embedded)[1][rows])
+    return moved
+
+
+def layer_change(
+    config: TransformerConfig, parameters: TransformerParameters, prepared: Prepared, k: int, moved: Moved
+) -> Moved:
+    """What layer k > 0 makes of a change of all its inputs, for all rows. O(H n^2 head_width), rows in blocks."""
+    layer, own, kept = config.layer(k), parameters.layers[k], prepared.traces[k]
+    n = kept.x.shape[0]
+    everywhere = jnp.arange(n)
+    dz, new_z = inner_change(layer, own, kept.x, moved)
+    dv = heads_of(layer, dz, own.value, None, n)
+    if isinstance(layer.weighting, Softmax):
+        dq, dk = (heads_of(layer, dz, matrix, everywhere, n) for matrix in (own.query, own.key))
+        db = over_row_blocks(
+            lambda rows: softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv), layer.heads, n
+        )
+        result = after_attention_change(layer, own, kept, everywhere, moved.dx, db, None, None)
+        if moved.new is None:
+            return result
+        return Moved(result.dx, transformer_layer(layer, own, moved.new)[1])
+    if new_z is None:
+        raise TypeError("a hard layer needs new values")
+    q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))
+    values = heads_of(layer, new_z, own.value, None, n)
+    db, new_b = over_row_blocks(
+        lambda rows: hard_rows(layer, own, kept, rows, (q[:, rows], keys, values), dv), layer.heads, n
+    )
+    return after_attention_change(layer, own, kept, everywhere, moved.dx, db, moved.new, new_b)
+
+
+def last_layer_change(
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    prepared: Prepared,
+    moved: Moved,
+    row: int,
+) -> Float[Array, " width"]:
+    """What the last layer, k > 0, makes of a change of all its inputs, at the readout row alone. O(n d)."""
+    k = config.layers - 1
+    layer, own, kept = config.layer(k), parameters.layers[k], prepared.traces[k]
+    n = kept.x.shape[0]
+    rows, everywhere = jnp.asarray([row]), jnp.arange(n)
+    dz, new_z = inner_change(layer, own, kept.x, moved)
+    dq = heads_of(layer, dz[rows], own.query, rows, n)
+    if isinstance(layer.weighting, Softmax):
+        db = readout_row(layer, own, kept, row, dq, dz)
+    else:
+        if new_z is None:
+            raise TypeError("a hard layer needs new values")
+        new_q = heads_of(layer, new_z[rows], own.query, rows, n)
+        new_k = heads_of(layer, new_z, own.key, everywhere, n)
+        new_v, dv = (heads_of(layer, value, own.value, None, n) for value in (new_z, dz))
+        db = hard_rows(layer, own, kept, rows, (new_q, new_k, new_v), dv)[0]
+    return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx[0]

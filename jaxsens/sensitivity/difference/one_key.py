@@ -1,0 +1,93 @@
+"""Change of softmax attention where one key moved and the query did not: a closed form, O(head_width) a row.
+
+With lambda the log-normaliser of a row's other keys and a = s - lambda, the moved key's weight
+goes from p = sigmoid(a) to p' = sigmoid(a + ds), and the head's output changes by
+
+    b' - b = (p' - p) (v_i - b_rest) + p' Dv_i ,      b_rest the other keys' weighted mean of values.
+
+lambda = lse + log1p(-p) and b_rest = (b - p v_i) / (1 - p) lose digits as p nears 1; only a row's best key can have
+p > 1/2, so for that key both are computed whole beforehand (`Rest`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.config import LayerConfig
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import LayerParameters
+from jaxsens.models.products import weighted_sums
+from jaxsens.models.scores import scores
+from jaxsens.models.trace import LayerTrace, over_row_blocks
+from jaxsens.sensitivity.difference.attention import score_change
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rest:
+    """Of each row: its best key, and log-normaliser and mean value of the keys other than that."""
+
+    best: Int[Array, "heads n"]
+    normaliser: Float[Array, "heads n"]
+    mean: Float[Array, "heads n head_width"]
+
+
+def rest_of(
+    layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace, row: int | None = None
+) -> Rest:
+    """`Rest` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
+    n = kept.x.shape[0]
+    keys = jnp.arange(n)
+
+    def rows(block: Array) -> tuple[Array, Array, Array]:
+        s = scores(layer, parameters, kept.queries[:, block], kept.keys, block, keys, n)
+        s = jnp.where(visible(layer.mask, block[:, None], keys[None, :]), s, -jnp.inf)
+        best = jnp.argmax(s, axis=-1)
+        others = jnp.where(keys == best[..., None], -jnp.inf, s)
+        normaliser = jax.nn.logsumexp(others, axis=-1)
+        weight = jnp.exp(others - jnp.where(jnp.isfinite(normaliser), normaliser, 0)[..., None])
+        return best, normaliser, weighted_sums(weight, kept.values, False)
+
+    if row is None:
+        return Rest(*over_row_blocks(rows, layer.heads, n))
+    one = rows(jnp.asarray([row]))
+    return Rest(
+        *(jnp.zeros((layer.heads, n, *part.shape[2:]), part.dtype).at[:, row].set(part[:, 0]) for part in one)
+    )
+
+
+def one_key_change(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rest: Rest,
+    rows: Int[Array, " m"],
+    position: Int[Array, ""],
+    dk: Float[Array, "heads head_width"],
+    dv: Float[Array, "heads head_width"],
+) -> Float[Array, "heads m head_width"]:
+    """Db of the `rows` when key and value at `position` move by dk and dv. Not for the row `position` itself."""
+    n = kept.x.shape[0]
+    q, b, where = kept.queries[:, rows], kept.b[:, rows], position[None]
+    key, value = kept.keys[:, position][:, None], kept.values[:, position][:, None]
+    s = scores(layer, parameters, q, key, rows, where, n)[..., 0]
+    ds = score_change(layer, parameters, q, None, key, dk[:, None], rows, n)[..., 0]
+    p = jnp.exp(s - kept.normaliser[:, rows])
+    is_best = rest.best[:, rows] == position
+    # A key that is not the best has p <= 1/2; rounded scores of size 1e6 may say otherwise.
+    small = jnp.where(is_best, 0, jnp.minimum(p, 0.5))
+    others = jnp.where(is_best, rest.normaliser[:, rows], kept.normaliser[:, rows] + jnp.log1p(-small))
+    mean = jnp.where(
+        is_best[..., None], rest.mean[:, rows], (b - small[..., None] * value) / (1 - small)[..., None]
+    )
+    a = s - others
+    grown = jax.nn.sigmoid(a + ds) * jax.nn.sigmoid(-a) * -jnp.expm1(-jnp.maximum(ds, 0))
+    shrunk = jax.nn.sigmoid(a) * jax.nn.sigmoid(-a - ds) * jnp.expm1(jnp.minimum(ds, 0))
+    change = jnp.where(ds > 0, grown, shrunk)
+    db = change[..., None] * (value - mean) + jax.nn.sigmoid(a + ds)[..., None] * dv[:, None]
+    seen = visible(layer.mask, rows, position)
+    return jnp.where(seen[:, None], db, 0)

@@ -1,0 +1,151 @@
+"""Change of hard attention where one key moved and the query did not: a comparison with the best of the others.
+
+Each row's two best levels are kept beforehand, so that the best of the keys other than i is known for every i. All
+comparisons in a flip are between scores computed by one operation, so equal keys tie exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.models.config import LayerConfig
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import LayerParameters
+from jaxsens.models.products import weighted_sums
+from jaxsens.models.scores import scores
+from jaxsens.models.trace import LayerTrace, over_row_blocks
+from jaxsens.models.weighting import AverageHard, LeftmostHard
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Levels:
+    """Of each row, its winners and those that win without them.
+
+    For leftmost and rightmost hardmax a level is one key, for average hardmax all keys that share the largest score.
+
+    Attributes:
+        first, second: a key of either level; -1 where the level is empty.
+        first_count, second_count: how many keys are in it.
+        first_sum, second_sum: the sum of their values.
+    """
+
+    first: Int[Array, "heads n"]
+    second: Int[Array, "heads n"]
+    first_count: Int[Array, "heads n"]
+    second_count: Int[Array, "heads n"]
+    first_sum: Float[Array, "heads n head_width"]
+    second_sum: Float[Array, "heads n head_width"]
+
+
+def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*rows n"]:
+    """The keys of the best level among scores in which -inf means not there."""
+    ties = (s == jnp.max(s, axis=-1, keepdims=True)) & (s > -jnp.inf)
+    if isinstance(layer.weighting, AverageHard):
+        return ties
+    order = jnp.arange(s.shape[-1])
+    if isinstance(layer.weighting, LeftmostHard):
+        return ties & (order == jnp.argmax(ties, axis=-1)[..., None])
+    return ties & (order == s.shape[-1] - 1 - jnp.argmax(ties[..., ::-1], axis=-1)[..., None])
+
+
+def levels_of(layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace) -> Levels:
+    """`Levels` of all rows. O(H n^2 head_width) once an input, in blocks of rows."""
+    n = kept.x.shape[0]
+    keys = jnp.arange(n)
+
+    def rows(block: Array) -> tuple[Array, ...]:
+        s = scores(layer, parameters, kept.queries[:, block], kept.keys, block, keys, n)
+        s = jnp.where(visible(layer.mask, block[:, None], keys[None, :]), s, -jnp.inf)
+        first = _chosen(layer, s)
+        second = _chosen(layer, jnp.where(first, -jnp.inf, s))
+        one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
+        sums = (weighted_sums(x.astype(s.dtype), kept.values, True) for x in (first, second))
+        return one, two, jnp.sum(first, -1), jnp.sum(second, -1), *sums
+
+    return Levels(*over_row_blocks(rows, layer.heads, n))
+
+
+def one_key_change_hard(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    levels: Levels,
+    rows: Int[Array, " m"],
+    position: Int[Array, ""],
+    new_key: Float[Array, "heads head_width"],
+    new_value: Float[Array, "heads head_width"],
+    dv: Float[Array, "heads head_width"],
+) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
+    """Db and b' of the `rows` when the key at `position` becomes `new_key` and its value moves by dv to `new_value`.
+
+    Not for the row `position` itself.
+    """
+    first, second = levels.first[:, rows], levels.second[:, rows]
+    seen = jnp.broadcast_to(visible(layer.mask, rows, position), first.shape)
+    before, after, one, two = _four_scores(layer, parameters, kept, rows, position, new_key, first, second)
+    in_first = (before == one) & seen
+    if not isinstance(layer.weighting, AverageHard):
+        in_first = in_first & (first == position)
+    alone = in_first & (levels.first_count[:, rows] == 1)
+    # The best level among the keys other than i: its score, a key of it, how many they are, their values' sum.
+    value = kept.values[:, position][:, None]
+    score = jnp.where(alone, two, one)
+    key = jnp.where(alone, second, first)
+    less = (in_first & ~alone).astype(value.dtype)
+    count = (
+        jnp.where(alone, levels.second_count[:, rows], levels.first_count[:, rows]).astype(value.dtype) - less
+    )
+    total = (
+        jnp.where(alone[..., None], levels.second_sum[:, rows], levels.first_sum[:, rows])
+        - less[..., None] * value
+    )
+    rest = total / jnp.maximum(count, 1)[..., None]
+
+    empty = key < 0
+    wins = seen & ((after > score) | empty)
+    ties = seen & (after == score) & ~empty
+    if not isinstance(layer.weighting, AverageHard):
+        earlier = position < key if isinstance(layer.weighting, LeftmostHard) else position > key
+        wins, ties = wins | (ties & earlier), jnp.zeros_like(ties)
+    joined = 1 / (count + 1)
+    new = jnp.where(ties[..., None], (total + new_value[:, None]) * joined[..., None], rest)
+    new = jnp.where(wins[..., None], new_value[:, None], new)
+    new = jnp.where((~wins & empty)[..., None], 0, new)
+
+    # Old and new output relative to the mean of the others: (weight of i) (v_i - rest), exact where i is not chosen.
+    now = jnp.where(wins, 1, jnp.where(ties, joined, 0))
+    ago = jnp.where(alone, 1, jnp.where(in_first, joined, 0))
+    change = (now - ago)[..., None] * (value - rest) + now[..., None] * dv[:, None]
+    lone = (empty & seen)[..., None]
+    change = jnp.where(lone, dv[:, None], change)
+    return jnp.where(seen[..., None], change, 0), jnp.where(seen[..., None], new, kept.b[:, rows])
+
+
+def _four_scores(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Array,
+    position: Array,
+    new_key: Array,
+    first: Array,
+    second: Array,
+) -> tuple[Array, Array, Array, Array]:
+    """Each row's scores with key i before and after, and with a key of its first and second level, by one operation."""
+    n = kept.x.shape[0]
+
+    def one_row(row: Array, one: Array, two: Array) -> Array:
+        q = kept.queries[:, row][:, None]
+        places = jnp.stack([jnp.full_like(one, position), jnp.full_like(one, position), one, two], axis=1)
+        keys = jnp.take_along_axis(kept.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
+
+        return scores(layer, parameters, q, keys, row[None], jnp.maximum(places, 0)[:, None], n)[:, 0]
+
+    four = jax.vmap(one_row, in_axes=(0, 1, 1), out_axes=1)(rows, first, second)
+    before, after, one, two = (four[..., c] for c in range(4))
+    return before, after, jnp.where(first < 0, -jnp.inf, one), jnp.where(second < 0, -jnp.inf, two)

@@ -1,0 +1,120 @@
+"""What all flips of one input share, and what one flip carries from layer to layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models import layers
+from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.maps import layer_norm
+from jaxsens.models.parameters import LayerParameters, TransformerParameters
+from jaxsens.models.scores import projected, turned
+from jaxsens.models.trace import LayerTrace, after_attention
+from jaxsens.models.weighting import Softmax
+from jaxsens.sensitivity.difference.one_key import Rest, rest_of
+from jaxsens.sensitivity.difference.one_key_hard import Levels, levels_of
+from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm_change
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """The unflipped run: tokens, the trace of every layer, y^(L), and what the first layer's closed form needs."""
+
+    tokens: Int[Array, " n"]
+    traces: tuple[LayerTrace, ...]
+    output: Float[Array, "n width"]
+    others: Rest | Levels | None
+
+
+def prepare(
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    tokens: Int[Array, " n"],
+    row: int | None = None,
+) -> Prepared:
+    """One forward pass, and one more over the first layer's scores: O(L n^2 d) operations, O(L n (d + d_ff)) memory.
+
+    With `row`, only that row and the flipped one will be asked for in a softmax first layer, which saves the second.
+    """
+    traces, output = layers.trace(config, parameters, tokens)
+    others: Rest | Levels | None = None
+    if config.layers:
+        layer = config.layer(0)
+        if isinstance(layer.weighting, Softmax):
+            others = rest_of(layer, parameters.layers[0], traces[0], row)
+        else:
+            others = levels_of(layer, parameters.layers[0], traces[0])
+    return Prepared(tokens, traces, output, others)
+
+
+def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
+    """The config with the dtype that the parameters have: "float64" while a float32 model is being prepared."""
+    return config.replace(dtype=str(parameters.embedding.dtype))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Moved:
+    """A layer's input under a flip: its change, and for models with a hard layer also its new value.
+
+    Where a hard layer breaks ties, equal positions must have bitwise equal values, which x + dx does not promise: new
+    values are computed from the flipped symbol up, by the functions the forward pass uses.
+    """
+
+    dx: Float[Array, "m width"]
+    new: Float[Array, "m width"] | None
+
+
+def inner_change(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], moved: Moved
+) -> tuple[Float[Array, "m width"], Float[Array, "m width"] | None]:
+    """Change and new value of what queries, keys and values are projected from."""
+    if layer.layer_norm != "pre":
+        return moved.dx, moved.new
+    dz = layer_norm_change(layer, parameters.attention_norm, x, moved.dx)
+    return dz, None if moved.new is None else layer_norm(layer, parameters.attention_norm, moved.new)
+
+
+def heads_of(
+    layer: LayerConfig,
+    z: Float[Array, "m width"],
+    matrices: Float[Array, "heads width head_width"],
+    positions: Int[Array, " m"] | None,
+    n: int,
+) -> Float[Array, "heads m head_width"]:
+    """Queries or keys at `positions` (rotary embedding turns them), or values (None), of rows z or their changes."""
+    out = projected(layer, z, matrices)
+    return out if positions is None else turned(layer, out, positions, n)
+
+
+def after_attention_change(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Int[Array, " m"],
+    dx: Float[Array, "m width"],
+    db: Float[Array, "heads m head_width"],
+    new_x: Float[Array, "m width"] | None,
+    new_b: Float[Array, "heads m head_width"] | None,
+) -> Moved:
+    """The rest of a layer for the given rows: output projection, skips, normalisation, per-position map."""
+    dc = dx + jnp.einsum("hmk,hkd->md", db, parameters.output)
+    post = layer.layer_norm == "post"
+    if post:
+        dc = layer_norm_change(layer, parameters.attention_norm, kept.attended[rows], dc)
+    dy = dc
+    if kept.h is not None and kept.mapped is not None:
+        pre = layer.layer_norm == "pre"
+        dz = layer_norm_change(layer, parameters.feed_forward_norm, kept.c[rows], dc) if pre else dc
+        dy = dc + feed_forward_change(layer, parameters.w1, parameters.w2, kept.h[rows], dz)
+        if post:
+            dy = layer_norm_change(layer, parameters.feed_forward_norm, kept.mapped[rows], dy)
+    if new_x is None or new_b is None:
+        return Moved(dy, None)
+    none = new_x[:0]
+    return Moved(dy, after_attention(layer, parameters, new_x, none, none, none, none, none, new_b)[1])

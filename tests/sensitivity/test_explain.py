@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+
+
+def model(**options):
+    return jaxsens.Transformer(
+        jaxsens.TransformerConfig(alphabet_size=2, width=16, heads=2, feed_forward=32, **options)
+    )
+
+
+def growth(subject, engine):
+    """log2 of the growth of the operations as n doubles from 4096 to 8192."""
+    few, many = (jaxsens.explain(subject, n, engine=engine, alphabet_size=2).operations for n in (4096, 8192))
+    return np.log2(many / few)
+
+
+@pytest.mark.parametrize(
+    ("options", "exponent"),
+    [({"layers": 1}, 2), ({"layers": 2}, 2), ({"layers": 2, "layer_norm": "pre"}, 2), ({"layers": 3}, 3)],
+)
+def test_the_difference_engine_needs_as_many_operations_as_its_documentation_says(options, exponent):
+    assert growth(model(**options), "difference") == pytest.approx(exponent, abs=0.1)
+
+
+def test_a_forward_pass_a_flip_grows_as_the_cube():
+    assert growth(model(layers=1), "vmap") == pytest.approx(3, abs=0.1)
+
+
+def test_a_future_mask_halves_the_work_of_the_folded_form():
+    free, masked = (jaxsens.explain(model(mask=mask), 8192).operations for mask in ("none", "future"))
+    assert masked / free == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("options", [{"layers": 2}, {"layers": 1}, {"weighting": "sparsemax"}])
+def test_it_names_the_engine_that_then_runs(options):
+    subject, n = model(**options), 20
+    ran = jaxsens.flip_sensitivity(subject, np.zeros(n, int)).engine
+    assert jaxsens.explain(subject, n).engine == ran
+
+
+def test_any_callable_can_be_explained():
+    told = jaxsens.explain(lambda tokens: jnp.sin(tokens * 1.0).sum(), 100, alphabet_size=3)
+    assert told.engine.name == "vmap"
+    assert told.flips == 99 * 2
+    assert told.seconds > 0
+    assert "198 flips" in str(told)
+
+
+def test_bad_arguments_are_named_at_once():
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.explain(lambda tokens: tokens.sum(), 0, engine="fast")
+    for name in ("n = 0", "alphabet_size = None", "engine = 'fast'"):
+        assert name in str(caught.value)
+
+
+def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
+    with pytest.raises(jaxsens.EngineRefusal, match="sparsemax"):
+        jaxsens.explain(model(weighting="sparsemax"), 10, engine="difference")
+    with pytest.raises(jaxsens.EngineRefusal, match="no jaxsens transformer"):
+        jaxsens.flip_sensitivity(lambda tokens: tokens.sum() * 1.0, [0, 1], 2, engine="difference")
