@@ -38,7 +38,9 @@ def module_name(file: Path) -> str:
 
 FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 SOURCES = [
-    file for folder in ("jaxsens", "scripts", "tests") for file in sorted((ROOT / folder).rglob("*.py"))
+    file
+    for folder in ("jaxsens", "benchmarks", "scripts", "tests")
+    for file in sorted((ROOT / folder).rglob("*.py"))
 ]
 
 
