@@ -69,6 +69,12 @@ CARRIED = {
 }
 """Of engines that carry the change from layer to layer, by dtype: relative to the change, however small it is."""
 
+CANCELLING = {
+    "float64": EngineTolerance(1e-9, 1e-15, "terms of the change that are of order y may cancel"),
+    "float32": EngineTolerance(1e-4, 1e-6, "terms of the change that are of order y may cancel"),
+}
+"""As `CARRIED`, for models nobody has looked at: a flipped symbol may take over the attention of one just like it."""
+
 CHOSEN = {
     "float64": EngineTolerance(
         1e-9, 1e-14, "a hard choice that moves subtracts two values, which may be equal"

@@ -1,8 +1,11 @@
-"""The transformer family and its flip sensitivity once more, in float64 NumPy with explicit loops.
+"""The transformer family and its flip sensitivity once more, in NumPy with explicit loops.
 
 The specification the package is tested against. It is written from the definitions, one query and one key at a time,
 shares no code with the package and does not import JAX: it reads only plain attributes of a config and NumPy arrays of
 parameters. Positions are counted from 1 as in the papers; arrays, the readout and the flips from 0.
+
+It computes in the type the parameters are converted to, float64 or np.longdouble: two outputs are subtracted here, so
+the wider type is what small sensitivities are compared with.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ def times(x: Array, matrix: Array) -> Array:
     return (x[:, None] * matrix).sum(axis=0)
 
 
-def dot(a: Array, b: Array) -> float:
+def dot(a: Array, b: Array) -> Any:
     """a . b by entries."""
-    return float((a * b).sum())
+    return (a * b).sum()
 
 
 # Positions
@@ -69,7 +72,7 @@ def component(name: str, i: int, n: int) -> float:
 def rotated(vector: Array, i: int, base: float) -> Array:
     """A query or key at position i, each pair of coordinates turned by its own angle."""
     width = len(vector)
-    turned = np.zeros(width)
+    turned = np.zeros(width, vector.dtype)
     for c in range(width // 2):
         angle = i * base ** (-2 * c / width)
         a, b = vector[2 * c], vector[2 * c + 1]
@@ -83,11 +86,11 @@ def kind(value: Any) -> str:
     return type(value).__name__
 
 
-def embedded(config: Any, parameters: Any, tokens: list[int]) -> list[Array]:
+def embedded(config: Any, parameters: Any, tokens: list[int], dtype: Any) -> list[Array]:
     """y^(0): symbol embedding plus what the position terms add, at every position."""
     n, rows = len(tokens), []
     for i in range(1, n + 1):
-        x = np.array(parameters.embedding[tokens[i - 1]], np.float64)
+        x = np.array(parameters.embedding[tokens[i - 1]], dtype)
         components = 0
         for term in config.positions:
             if kind(term) == "Sinusoidal":
@@ -117,13 +120,13 @@ def visible(mask: str, i: int, j: int) -> bool:
     }[mask]
 
 
-def softmax(scores: list[float]) -> list[float]:
+def softmax(scores: list[Any]) -> list[Any]:
     """Weights proportional to exp(score)."""
-    powers = [math.exp(s - max(scores)) for s in scores]
-    return [power / math.fsum(powers) for power in powers]
+    powers = [np.exp(s - max(scores)) for s in scores]
+    return [power / sum(powers) for power in powers]
 
 
-def sparsemax(scores: list[float]) -> list[float]:
+def sparsemax(scores: list[Any]) -> list[Any]:
     """The Euclidean projection onto the simplex: weights max(s - tau, 0), with tau such that they sum to 1.
 
     tau is found by bisection: the sum of the weights falls in tau, from at least 1 at max(s) - 1 to 0 at max(s).
@@ -131,14 +134,14 @@ def sparsemax(scores: list[float]) -> list[float]:
     low, high = max(scores) - 1, max(scores)
     for _ in range(200):
         tau = (low + high) / 2
-        if math.fsum(max(s - tau, 0.0) for s in scores) >= 1:
+        if sum(max(s - tau, 0.0) for s in scores) >= 1:
             low = tau
         else:
             high = tau
     return [max(s - low, 0.0) for s in scores]
 
 
-def weights(weighting: Any, scores: list[float], i: int, n: int) -> list[float]:
+def weights(weighting: Any, scores: list[Any], i: int, n: int) -> list[Any]:
     """The weights of the visible keys, given their scores, for the query at position i of n."""
     if not scores:
         return []
@@ -164,7 +167,7 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
     n, heads = len(z), of_layer(config.heads, k)
     rotary = [term for term in config.positions if kind(term) == "Rotary"]
     alibi = any(kind(term) == "Alibi" for term in config.positions)
-    total = [np.zeros(config.width) for _ in z]
+    total = [np.zeros(config.width, row.dtype) for row in z]
     for h in range(heads):
         queries = [times(row, layer.query[h]) for row in z]
         keys = [times(row, layer.key[h]) for row in z]
@@ -180,11 +183,11 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
                 if config.scores == "additive":
                     s = dot(layer.additive[h], np.tanh(query + key))
                 else:
-                    s = dot(query, key) / math.sqrt(len(query))
+                    s = dot(query, key) / np.sqrt(query.dtype.type(len(query)))
                 if alibi:
                     s -= 2.0 ** (-8 * (h + 1) / heads) * abs(i - j)
                 scores.append(s)
-            b = np.zeros(layer.value[h].shape[1])
+            b = np.zeros(layer.value[h].shape[1], z[0].dtype)
             for alpha, j in zip(weights(of_layer(config.weighting, k), scores, i, n), seen, strict=True):
                 b = b + alpha * values[j - 1]
             total[i - 1] = total[i - 1] + times(b, layer.output[h])
@@ -194,22 +197,22 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
 # Layers
 
 
-def activation(name: str, x: float) -> float:
+def activation(name: str, x: Any) -> Any:
     """The per-position map's nonlinearity."""
     if name == "relu":
         return max(x, 0.0)
     if name == "gelu":
-        return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if name == "silu":
-        return x * (1 + math.tanh(x / 2)) / 2  # x / (1 + exp(-x)), which overflows
-    return {"tanh": math.tanh}[name](x)
+        return x * (1 + np.tanh(x / 2)) / 2  # x / (1 + exp(-x)), which overflows
+    return {"tanh": np.tanh}[name](x)
 
 
 def layer_norm(config: Any, norm: Any, x: Array) -> Array:
     """The vector shifted and scaled to mean 0 and variance 1 (biased, plus epsilon), then scaled and shifted."""
-    mean = math.fsum(x) / len(x)
-    variance = math.fsum((x - mean) ** 2) / len(x)
-    return (x - mean) / math.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
+    mean = sum(x) / len(x)
+    variance = sum((x - mean) ** 2) / len(x)
+    return (x - mean) / np.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
 
 
 def transformer_layer(config: Any, layer: Any, k: int, x: list[Array]) -> list[Array]:
@@ -231,19 +234,26 @@ def transformer_layer(config: Any, layer: Any, k: int, x: list[Array]) -> list[A
     return result
 
 
-def activations(config: Any, parameters: Any, tokens: Any) -> Array:
-    """y^(L) at every position, shape (n, width)."""
-    x = embedded(config, parameters, [int(token) for token in tokens])
+def levels(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64) -> list[Array]:
+    """y^(0) to y^(L) at every position, each of shape (n, width)."""
+    x = embedded(config, parameters, [int(token) for token in tokens], dtype)
+    kept = [np.array(x)]
     for k in range(config.layers):
         x = transformer_layer(config, parameters.layers[k], k, x)
-    return np.array(x)
+        kept.append(np.array(x))
+    return kept
 
 
-def output(config: Any, parameters: Any, tokens: Any) -> Array:
+def activations(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64) -> Array:
+    """y^(L) at every position, shape (n, width)."""
+    return levels(config, parameters, tokens, dtype)[-1]
+
+
+def output(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64) -> Array:
     """The readout of the activations, mapped to logits where there is a head."""
-    y = activations(config, parameters, tokens)
+    y = activations(config, parameters, tokens, dtype)
     positions = {"last": [len(y) - 1], "mean": range(len(y))}.get(config.readout, [config.readout])
-    row = np.zeros(config.width)
+    row = np.zeros(config.width, dtype)
     for position in positions:
         row = row + y[position] / len(positions)
     return row if config.logits is None else times(row, parameters.head) + parameters.head_bias
@@ -276,14 +286,20 @@ def flips(config: Any, tokens: Any) -> list[tuple[int, int]]:
 
 
 def flip_norms(
-    config: Any, parameters: Any, tokens: Any, norm: str = "l2", outputs: list[int] | None = None
+    config: Any,
+    parameters: Any,
+    tokens: Any,
+    norm: str = "l2",
+    outputs: list[int] | None = None,
+    pairs: list[tuple[int, int]] | None = None,
+    dtype: Any = np.float64,
 ) -> dict[tuple[int, int], float]:
-    """The norm of the output's change under every flip, by (position, symbol)."""
-    before = output(config, parameters, tokens)
+    """The norm of the output's change under every flip, or under those of `pairs`, by (position, symbol)."""
+    before = output(config, parameters, tokens, dtype)
     norms = {}
-    for position, symbol in flips(config, tokens):
+    for position, symbol in flips(config, tokens) if pairs is None else pairs:
         flipped = [int(token) for token in tokens]
         flipped[position] = symbol
-        change = output(config, parameters, flipped) - before
+        change = output(config, parameters, flipped, dtype) - before
         norms[position, symbol] = norm_of(change if outputs is None else change[outputs], norm)
     return norms

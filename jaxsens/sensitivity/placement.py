@@ -91,28 +91,23 @@ def measure(
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with what was finished.
     """
-    total, done, declined = len(inputs), 0, 0
+    total, declined = len(inputs), 0
     norms = np.full(total, np.nan, np.float32)
     try:
         for b in np.unique(inputs):
             chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
             runner: Engine | None = engine
             while runner is not None and len(chosen):
-
-                def report(flips: int, before: int = done) -> None:
-                    if progress is not None:
-                        progress(min(before + flips, total), total)
-
                 for finished, values in _chunks(
-                    runner, parameters, tokens[b], positions[chosen], symbols[chosen], placement, report
+                    runner, parameters, tokens[b], positions[chosen], symbols[chosen], placement
                 ):
                     norms = norms.astype(values.dtype, copy=False)
                     norms[chosen[finished]] = values
+                    if progress is not None:
+                        progress(int(np.sum(~np.isnan(norms))), total)
                 left = chosen[np.isnan(norms[chosen])]
-                done += len(chosen) - len(left)
                 chosen, runner = left, runner.fallback
                 declined += 0 if runner is None else len(left)
-            done += len(chosen)
     except KeyboardInterrupt:
         raise Interrupted(norms) from None
     return norms, declined
@@ -125,7 +120,6 @@ def _chunks(
     positions: np.ndarray,
     symbols: np.ndarray,
     placement: Placement,
-    report: Callable[[int], None],
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Measures the flips of one input chunk by chunk; yields which flips are finished, and their norms."""
     mesh = placement.mesh
@@ -156,7 +150,6 @@ def _chunks(
             return
         step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
         start = stop
-        report(min(start * mesh.size * program.batch, count))
 
 
 def _program(
@@ -173,11 +166,12 @@ def _program(
         program = _compiled(
             engine, structure, shapes, wide, placement.mesh, batch, -(-flips // (batch * devices))
         )
-        if program.bytes <= placement.budget or placement.batch_size is not None:
+        if program.bytes <= placement.budget or (placement.batch_size and placement.memory_budget is None):
             return program
-        if batch == 1:
+        if batch == 1 or placement.batch_size:
+            many = "one flip" if batch == 1 else f"a batch of {batch} flips"
             raise InputError(
-                f"memory_budget = {placement.budget} bytes: one flip of an input of length {n} takes "
+                f"memory_budget = {placement.budget} bytes: {many} of an input of length {n} takes "
                 f"{program.bytes} bytes"
             )
         batch = max(1, min(batch - 1, int(batch * placement.budget / program.bytes)))

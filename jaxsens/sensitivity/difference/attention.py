@@ -128,8 +128,9 @@ def _weights_and_change(
     """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing.
 
     With C = log sum_w p_w e^(ds_w), the change of the log-normaliser, and t = ds - C: p' = p e^t, p' - p = p (e^t - 1).
-    C is log1p(sum_w p_w (e^(ds_w) - 1)) unless a weight grows or all weights shrink by much; then it is the log of
-    the sum itself. Then b' - b = sum_w (p'_w - p_w)(v_w - b) + sum_w p'_w Dv_w.
+    C is log1p(E) with E = sum_w p_w (e^(ds_w) - 1), which keeps the digits of a small change; the log of the sum itself
+    where most weight is lost, or where a common factor e^shift has to be taken out first.
+    Then b' - b = sum_w (p'_w - p_w)(v_w - b) + sum_w p'_w Dv_w.
     """
     n = kept.x.shape[0]
     keys = jnp.arange(n)
@@ -138,13 +139,16 @@ def _weights_and_change(
     s = jnp.where(seen, s, -jnp.inf)
     # Normalisers are formed anew, as the trace's may be rounded from a wider type and e^(s - lse) must sum to 1.
     normaliser = jax.nn.logsumexp(s, axis=-1, keepdims=True)
-    log_weight = s - jnp.where(jnp.isfinite(normaliser), normaliser, 0)
-    largest = jnp.max(log_weight + ds, axis=-1, keepdims=True, initial=-jnp.inf)
-    shift = jnp.where(jnp.isfinite(largest) & (jnp.abs(largest) > 1), largest, 0)
+    empty = ~jnp.isfinite(normaliser)
+    log_weight = s - jnp.where(empty, 0, normaliser)
+    before, after = (jnp.max(x, axis=-1, keepdims=True) for x in (log_weight, log_weight + ds))
+    shift = jnp.where(~empty & ((after > 1) | (after < before - 1)), after, 0)
     new, change = weight_change(log_weight, ds, shift)
-    empty = ~jnp.isfinite(largest)
-    total = jnp.where(empty, 1, jnp.sum(new, axis=-1, keepdims=True))
-    grown = jnp.where(shift == 0, jnp.log1p(jnp.sum(change, axis=-1, keepdims=True)), shift + jnp.log(total))
+    total, lost = jnp.sum(new, axis=-1, keepdims=True), jnp.sum(change, axis=-1, keepdims=True)
+    small = (shift == 0) & (lost > -0.5)
+    grown = jnp.where(
+        small, jnp.log1p(jnp.where(small, lost, 0)), shift + jnp.log(jnp.where(empty, 1, total))
+    )
     return weight_change(log_weight, ds - jnp.where(empty, 0, grown), 0)
 
 

@@ -236,48 +236,66 @@ class FoldedEngine(Engine):
         )
         scale = np.sqrt(first.head_width).astype(dtype)
 
-        def block(k: Array, sums: _Sums) -> _Sums:
-            def cut(array: Array, axis: int) -> Array:
-                return jax.lax.dynamic_slice_in_dim(array, k * ROWS, ROWS, axis)
+        def cut(array: Array, k: Array, axis: int) -> Array:
+            return jax.lax.dynamic_slice_in_dim(array, k * ROWS, ROWS, axis)
 
+        def block(k: Array, sums: _Sums) -> _Sums:
             rows = k * ROWS + jnp.arange(ROWS)
             inside = jnp.minimum(rows, n - 1)
             # Layer 1, closed form: weights of the moved key before, and what its move does; (heads, rows, flips).
             tau = inverse_temperature(first, inside, n, dtype)[:, None] / scale
-            queries = cut(prepared.queries, 1)
+            queries = cut(prepared.queries, k, 1)
             s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
             added = penalty(first, inside, positions, dtype)
             s = s if added is None else s + added
-            seen = visible(first.mask, rows[:, None], positions[None, :]) & (rows[:, None] != positions)
-            p = jnp.where(seen, jnp.exp(s - cut(prepared.normaliser, 1)[..., None]), 0)
+            seen = (
+                visible(first.mask, rows[:, None], positions)
+                & (rows[:, None] != positions)
+                & (rows < n)[:, None]
+            )
+            p = jnp.where(seen, jnp.exp(s - cut(prepared.normaliser, k, 1)[..., None]), 0)
             ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
             gain = p * jnp.expm1(ds)
             inverse = 1 / (1 + gain)
             alpha = jnp.moveaxis(gain * inverse, 0, 2)[..., None]
             beta = jnp.moveaxis((p + gain) * inverse, 0, 2)[..., None]
-            b = cut(prepared.b, 0).reshape(ROWS, 1, first.heads, first.head_width)
+            b = cut(prepared.b, k, 0).reshape(ROWS, 1, first.heads, first.head_width)
             db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
-            reached = jnp.sum(db**2, axis=-1) >= cut(prepared.reach, 0)[:, None] ** 2
+            reached = jnp.sum(db**2, axis=-1) >= cut(prepared.reach, k, 0)[:, None] ** 2
             strange = jnp.any((p > 0.5) | (jnp.abs(ds) > LARGEST_SCORE_CHANGE) & seen, axis=0)
             # Layer 1, per-position map.
-            mapped = jnp.einsum("jfa,jab->jfb", db, cut(prepared.maps, 0))
-            crossed = jax.nn.relu(mapped[..., width:] + cut(prepared.margins, 0)[:, None])
-            dy = mapped[..., :width] + jnp.einsum("jfk,jkd->jfd", crossed, cut(prepared.returns, 0))
+            mapped = jnp.einsum("jfa,jab->jfb", db, cut(prepared.maps, k, 0))
+            crossed = jax.nn.relu(mapped[..., width:] + cut(prepared.margins, k, 0)[:, None])
+            dy = mapped[..., :width] + jnp.einsum("jfk,jkd->jfd", crossed, cut(prepared.returns, k, 0))
             dy = jnp.moveaxis(dy, 0, 1)
-            # Layer 2, the readout row.
-            change = jnp.einsum("fhk,hjk->fhj", dq, cut(prepared.keys, 1))
-            change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
-            weight = jnp.exp(cut(prepared.log_weight, 1)) * (rows != positions[:, None])[:, None]
+            declined = jnp.any(reached | strange, axis=0)
+            return readout(k, sums, dy, declined)
+
+        def readout(k: Array, sums: _Sums, dy: Array | None, declined: Array) -> _Sums:
+            """Adds a block's rows to the sums of layer 2's readout row; dy is None where no row of it moved."""
+            rows = k * ROWS + jnp.arange(ROWS)
+            change = jnp.einsum("fhk,hjk->fhj", dq, cut(prepared.keys, k, 1))
+            if dy is not None:
+                change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
+            others = (rows != positions[:, None])[:, None]
+            log_weight = cut(prepared.log_weight, k, 1)
+            weight = jnp.exp(log_weight) * others
             gained = weight * jnp.expm1(change)
-            far = jnp.any(jnp.abs(change) * (weight > 0) > LARGEST_SCORE_CHANGE, axis=(1, 2))
+            far = (jnp.abs(change) > LARGEST_SCORE_CHANGE) & jnp.isfinite(log_weight) & others
+            moved = sums.moved if dy is None else sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy)
             return _Sums(
                 sums.total + jnp.sum(gained, axis=-1),
-                sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, cut(prepared.values, 1)),
-                sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy),
-                sums.declined | jnp.any(reached | strange, axis=0) | far,
+                sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, cut(prepared.values, k, 1)),
+                moved,
+                sums.declined | declined | jnp.any(far, axis=(1, 2)),
             )
 
-        return jax.lax.fori_loop(start, stop, block, zero)
+        def unmoved(k: Array, sums: _Sums) -> _Sums:
+            return readout(k, sums, None, jnp.zeros(flips, bool))
+
+        sums = jax.lax.fori_loop(0, start, unmoved, zero)
+        sums = jax.lax.fori_loop(start, stop, block, sums)
+        return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     @property
     def prepares_in_float64(self) -> bool:

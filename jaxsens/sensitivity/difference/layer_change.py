@@ -9,7 +9,7 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.trace import over_row_blocks, transformer_layer
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import AverageHard, Softmax
 from jaxsens.sensitivity.difference.attention import hard_rows, own_row, readout_row, softmax_rows
 from jaxsens.sensitivity.difference.one_key import Rest, one_key_change
 from jaxsens.sensitivity.difference.one_key_hard import Levels, one_key_change_hard
@@ -61,16 +61,22 @@ def first_layer_change(
             raise TypeError("a hard layer needs Levels and new values")
         new_q, new_k = (heads_of(layer, new_z, matrix, here, n) for matrix in (own.query, own.key))
         new_v = heads_of(layer, new_z, own.value, None, n)
-        db, new_b = one_key_change_hard(
-            layer, own, kept, prepared.others, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
-        )
         keys, values = (
             kept.keys.at[:, position].set(new_k[:, 0]),
             kept.values.at[:, position].set(new_v[:, 0]),
         )
         all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
         whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
-        new_b = jnp.where(is_here, whole_b, new_b)
+        if isinstance(layer.weighting, AverageHard) and config.layers > 1:
+            # Averages that agree must be added up in one order, or a later layer would break their ties by rounding:
+            # all rows are computed whole, O(n d) each.
+            queries = jnp.where(is_here, new_q, kept.queries[:, rows])
+            db, new_b = hard_rows(layer, own, kept, rows, (queries, keys, values), all_dv)
+        else:
+            db, new_b = one_key_change_hard(
+                layer, own, kept, prepared.others, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
+            )
+            new_b = jnp.where(is_here, whole_b, new_b)
     db = jnp.where(is_here, whole, db)
     dx = jnp.where(is_here, dx_here, 0)
     new_x = None if embedded is None or new_b is None else embedded[rows]

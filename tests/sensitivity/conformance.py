@@ -1,0 +1,212 @@
+"""What every engine must pass: the models and words, and the comparison with the reference in wider arithmetic.
+
+Engines are run operation by operation (`jax.disable_jit`): the operations of small models are compiled once for all
+configs that share a shape, where whole programs would be compiled for every config. Cases share shapes on purpose, and
+those that do not are compiled whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens import TransformerConfig
+from jaxsens.models.layers import parameters_from_numpy
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.precision import CANCELLING, CARRIED, CHOSEN, SUBTRACTED, EngineTolerance, numerics
+from jaxsens.sensitivity.adapters import TransformerApply
+from jaxsens.sensitivity.difference import engine as difference
+from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.vmap_engine import VmapEngine
+from tests import reference
+from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
+
+ENGINES = ("vmap", "difference")
+
+# Equal symbols, and an end-of-sequence symbol at the end.
+WORD = (0, 2, 1, 0, 1, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A config, a word, and how its random parameters are changed.
+
+    Attributes:
+        config: in float64; engines are also tried on it in float32.
+        word: tokens.
+        sharpness: query matrices are multiplied by it.
+        seed: of the parameters.
+        norm, outputs: of the sensitivity.
+        compiled: whether to compile whole programs.
+    """
+
+    config: TransformerConfig
+    word: tuple[int, ...] = WORD
+    sharpness: float = 1.0
+    seed: int = 0
+    norm: str = "l2"
+    outputs: tuple[int, ...] | None = None
+    compiled: bool = False
+    flips: list[tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Lists every flip there is: of the readout and of the end-of-sequence symbol, and to it, too."""
+        pairs = [
+            (position, symbol)
+            for position, token in enumerate(self.word)
+            for symbol in range(self.config.vocabulary_size)
+            if symbol != token
+        ]
+        object.__setattr__(self, "flips", pairs)
+
+    def parameters(self, dtype: str = "float64") -> TransformerParameters:
+        """NumPy parameters, rounded to `dtype`."""
+        return sharpened(random_parameters(self.config, self.seed, len(self.word)), self.sharpness, dtype)
+
+
+def sharpened(parameters: TransformerParameters, factor: float, dtype: str = "float64") -> Any:
+    """The parameters with query matrices times `factor`, rounded to `dtype` and given in float64."""
+    layers = tuple(dataclasses.replace(k, query=np.asarray(k.query) * factor) for k in parameters.layers)
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf).astype(dtype).astype(np.float64),
+        dataclasses.replace(parameters, layers=layers),
+    )
+
+
+def engine_of(
+    name: str, config: TransformerConfig, norm: str = "l2", outputs: tuple[int, ...] | None = None
+) -> Engine | None:
+    """The engine of a name, or None if it does not serve the config."""
+    if name == "vmap":
+        return VmapEngine(norm, outputs, TransformerApply(config))
+    return None if difference.refusal(config) else DifferenceEngine(norm, outputs, config)
+
+
+def measured(
+    engine: Engine,
+    parameters: Any,
+    word: Any,
+    flips: list[tuple[int, int]],
+    dtype: str,
+    compiled: bool = False,
+) -> Any:
+    """The norms of flips of one word; NaN where the engine declines."""
+    with jax.disable_jit(not compiled), numerics(dtype):
+        tokens, pairs = jnp.asarray(word, jnp.int32), jnp.asarray(flips, jnp.int32)
+        prepared_in = "float64" if engine.prepares_in_float64 else dtype
+        with numerics(prepared_in):
+            prepared = jax.jit(engine.prepare)(parameters_from_numpy(parameters, prepared_in), tokens)
+        if prepared_in != dtype:
+            prepared = jax.tree.map(_narrow, prepared)
+        return np.asarray(
+            jax.jit(engine.norms)(
+                parameters_from_numpy(parameters, dtype), prepared, pairs[:, 0], pairs[:, 1]
+            )
+        )
+
+
+def _narrow(leaf: jax.Array) -> jax.Array:
+    return leaf.astype(jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32)
+
+
+def tolerance_of(name: str, config: TransformerConfig, cancelling: bool = False) -> EngineTolerance:
+    """How far the engine may be from the reference; `cancelling`: in models drawn at random."""
+    if name == "vmap":
+        return SUBTRACTED[config.dtype]
+    return (CHOSEN if config.exact_rows else CANCELLING if cancelling else CARRIED)[config.dtype]
+
+
+def truth(case: Case, parameters: Any) -> tuple[np.ndarray, float]:
+    """The reference's norms in the widest type, and the size that absolute tolerances are of."""
+    outputs = None if case.outputs is None else list(case.outputs)
+    norms = reference.flip_norms(
+        case.config, parameters, case.word, case.norm, outputs, case.flips, np.longdouble
+    )
+    levels = reference.levels(case.config, parameters, case.word)
+    size = max(1.0, *(float(np.abs(level).max()) for level in levels)) * max(1.0, case.sharpness)
+    return np.array(list(norms.values())), size
+
+
+def assert_conforms(name: str, case: Case, dtype: str = "float64", cancelling: bool = False) -> None:
+    """That the engine `name` gives the reference's norm of every flip of a case."""
+    config, parameters = case.config.replace(dtype=dtype), case.parameters(dtype)
+    engine = engine_of(name, config, case.norm, case.outputs)
+    if engine is None:
+        raise LookupError(f"the engine {name} does not serve {config}")
+    found = measured(engine, parameters, case.word, case.flips, dtype, case.compiled)
+    expected, size = truth(case, parameters)
+    tolerance = tolerance_of(name, config, cancelling)
+    np.testing.assert_allclose(
+        found,
+        expected,
+        rtol=tolerance.relative,
+        atol=tolerance.absolute * size,
+        err_msg=f"{name} {dtype} {case}",
+    )
+
+
+STEEP = ("temperature-linearithmic", "temperature-cubic", "cooling")
+MIXED = ("temperature-log", "average-hard", "softmax")
+
+CASES: dict[str, Case] = {
+    **{f"weighting {name}": Case(small(weighting=WEIGHTINGS_TRIED[name])) for name in (*KINDS, *STEEP)},
+    **{f"mask {name}": Case(small(mask=name)) for name in ("future", "past", "strict-future", "strict-past")},
+    **{f"positions {name}": Case(small(positions=value)) for name, value in POSITIONS_TRIED.items()},
+    **{f"activation {name}": Case(small(activation=name)) for name in ("gelu", "silu", "tanh")},
+    "norm and outputs": Case(small(), norm="l1", outputs=(3, 0)),
+    "additive": Case(small(scores="additive")),
+    "additive, rotary, hard": Case(small(scores="additive", positions="rotary", weighting="average-hard")),
+    "layer norm before": Case(small(layer_norm="pre")),
+    "layer norm after": Case(small(layer_norm="post")),
+    "layer norm before, hard": Case(small(layer_norm="pre", weighting="leftmost-hard")),
+    "no per-position map": Case(small(feed_forward=0)),
+    "no per-position map in one layer": Case(small(feed_forward=(0, 5), layer_norm="post")),
+    "no layer": Case(small(layers=0)),
+    "no layer, mean": Case(small(layers=0, readout="mean")),
+    "one layer": Case(small(layers=1)),
+    "one layer, hard, mean": Case(small(layers=1, weighting="rightmost-hard", readout="mean")),
+    "three layers": Case(small(layers=3, mask=("future", "none", "past"))),
+    "three layers, mixed weightings": Case(small(layers=3, weighting=MIXED)),
+    "three layers, mixed the other way": Case(small(layers=3, weighting=MIXED[::-1], mask="strict-future")),
+    "soft below hard": Case(small(weighting=("softmax", "leftmost-hard"))),
+    "hard below soft": Case(small(weighting=("average-hard", "softmax"))),
+    "readout in the middle": Case(small(readout=2)),
+    "readout first": Case(small(readout=0, mask="past")),
+    "readout of the mean": Case(small(readout="mean")),
+    "logits": Case(small(logits=3)),
+    "logits of the mean, hard": Case(small(logits=3, readout="mean", weighting="average-hard")),
+    # Scores times 10 and 30: weights underflow, and under a flip they grow back by huge ratios.
+    "sharpened": Case(small(), sharpness=10),
+    "sharpened more": Case(small(), sharpness=30),
+    "sharpened much more": Case(small(layers=3), sharpness=300),
+    "sharpened, future": Case(small(mask="future", layers=3), sharpness=30),
+    "sharpened, additive": Case(small(scores="additive"), sharpness=30),
+    "sharpened, layer norm": Case(small(layer_norm="pre"), sharpness=30),
+    "sharpened, temperature": Case(small(weighting="temperature-linear", mask="past"), sharpness=10),
+    # Symbols repeated without positions: rows tie in every layer.
+    **{
+        f"ties, {name}": Case(small(weighting=name, positions="none"), word=(1, 0, 1, 1, 0, 3))
+        for name in ("leftmost-hard", "rightmost-hard", "average-hard")
+    },
+    "ties, past": Case(
+        small(weighting=("average-hard", "leftmost-hard"), positions="none", mask=("none", "past")),
+        word=(1, 1, 1, 1, 1, 1),
+    ),
+    # The row that sees nothing, read out.
+    "all masked": Case(small(mask="strict-future", readout=0)),
+    "all masked, hard": Case(small(mask="strict-past", weighting="average-hard")),
+    "all masked, sharpened": Case(small(mask="strict-past", layers=3, readout="mean"), sharpness=10),
+    "n = 1": Case(
+        small(layers=3, weighting=MIXED, mask=("future", "strict-past", "none")), word=(1,), compiled=True
+    ),
+    "n = 2": Case(
+        small(layers=3, weighting=MIXED, mask=("strict-future", "none", "past")), word=(1, 3), compiled=True
+    ),
+    "no end of sequence": Case(small(end_symbol=False, alphabet_size=4), word=(3, 0, 1, 2, 2, 0)),
+}

@@ -1,0 +1,301 @@
+"""Every engine against the reference in wider arithmetic, on the table of cases and on configs drawn at random."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxsens
+from jaxsens.models.masks import MASKS
+from jaxsens.models.positions import Learned, Rotary, Sinusoidal
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.weighting import Softmax
+from jaxsens.precision import CARRIED, CHOSEN, SUBTRACTED
+from tests import reference
+from tests.sensitivity.conformance import (
+    CASES,
+    ENGINES,
+    Case,
+    assert_conforms,
+    engine_of,
+    measured,
+    sharpened,
+    tolerance_of,
+    truth,
+)
+from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
+
+if np.finfo(np.longdouble).eps > 2e-19:
+    pytest.skip(
+        "np.longdouble is float64 here: there is nothing wider to compare with", allow_module_level=True
+    )
+
+SERVED = [
+    (name, engine)
+    for name, case in CASES.items()
+    for engine in ENGINES
+    if engine_of(engine, case.config) is not None
+]
+IN_FLOAT32 = (
+    "weighting softmax",
+    "weighting average-hard",
+    "mask future",
+    "layer norm after",
+    "sharpened",
+)
+
+
+@pytest.mark.parametrize(("name", "engine"), SERVED)
+def test_every_engine_gives_the_reference(name, engine):
+    assert_conforms(engine, CASES[name])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_float32_too(name, engine):
+    assert_conforms(engine, CASES[name], "float32")
+
+
+def test_the_tolerances_tell_engines_apart():
+    # An engine that subtracts outputs could not pass as one that carries changes, in either dtype.
+    for dtype in ("float32", "float64"):
+        assert SUBTRACTED[dtype].absolute >= 1e3 * CARRIED[dtype].absolute
+        assert CHOSEN[dtype].relative == CARRIED[dtype].relative
+
+
+# Configs drawn at random
+
+TERMS = st.one_of(
+    st.sampled_from(["rotary", "alibi", "alternating", "fraction", "index", "length", "square", "first"]),
+    st.builds(Sinusoidal, base=st.sampled_from([10.0, 10000.0])),
+    st.builds(Rotary, base=st.sampled_from([10.0, 10000.0])),
+    st.just(Learned(max_length=8)),
+)
+SCHEDULES = st.builds(
+    Schedule,
+    coefficient=st.sampled_from([0.5, 1.0, 3.0]),
+    power=st.sampled_from([-0.5, 0.0, 1.0]),
+    log_power=st.sampled_from([0.0, 1.0]),
+)
+WEIGHTING = st.one_of(
+    st.sampled_from([name for name in WEIGHTINGS_TRIED if name != "sparsemax"]).map(
+        WEIGHTINGS_TRIED.__getitem__
+    ),
+    st.builds(Softmax, SCHEDULES, by=st.sampled_from(["length", "query"])),
+)
+
+
+def _distinct(terms: list[Any]) -> Any:
+    kept = {type(term).__name__ if not isinstance(term, str) else term.capitalize(): term for term in terms}
+    return tuple(kept.values()) or "none"
+
+
+@st.composite
+def cases(draw, any_shape: bool) -> Case:
+    """A case. Where shapes are fixed, operations that another case compiled serve this one too."""
+    layers = draw(st.integers(0, 3))
+    sizes: dict[str, Any] = {"layers": layers}
+    n = 6
+    if any_shape:
+        n = draw(st.integers(1, 7))
+        sizes |= {
+            "alphabet_size": draw(st.integers(2, 4)),
+            "heads": draw(st.integers(1, 3)),
+            "head_width": draw(st.sampled_from([2, 4])),
+            "width": draw(st.integers(2, 7)),
+        }
+
+    def of_layers(strategy: st.SearchStrategy[Any]) -> Any:
+        values = draw(st.lists(strategy, min_size=max(layers, 1), max_size=max(layers, 1)))
+        return tuple(values) if layers else values[0]
+
+    config = small(
+        **sizes,
+        feed_forward=of_layers(st.sampled_from([0, 5])),
+        weighting=of_layers(WEIGHTING),
+        mask=of_layers(st.sampled_from(sorted(MASKS))),
+        positions=_distinct(draw(st.lists(TERMS, max_size=2))),
+        scores=draw(st.sampled_from(["dot-product", "additive"])),
+        layer_norm=draw(st.sampled_from(["none", "pre", "post"])),
+        activation=draw(st.sampled_from(["relu", "gelu", "silu", "tanh"])),
+        readout=draw(st.one_of(st.just("last"), st.just("mean"), st.integers(0, n - 1))),
+        logits=draw(st.sampled_from([None, 3])),
+    )
+    word = draw(st.lists(st.integers(0, config.alphabet_size), min_size=n, max_size=n))
+    sharpness = draw(st.sampled_from([1.0, 1.0, 10.0, 30.0]))
+    norm = draw(st.sampled_from(["l2", "l1", "linf"]))
+    return Case(config, tuple(word), sharpness, draw(st.integers(0, 99)), norm)
+
+
+def assert_both_conform(case: Case) -> None:
+    for engine in ENGINES:
+        assert_conforms(engine, case, cancelling=True)
+
+
+@given(cases(any_shape=False))
+@settings(max_examples=12)
+def test_configs_drawn_at_random(case):
+    assert_both_conform(case)
+
+
+@pytest.mark.slow
+@given(cases(any_shape=False))
+@settings(max_examples=150)
+def test_many_configs_drawn_at_random(case):
+    assert_both_conform(case)
+
+
+@pytest.mark.slow
+@given(cases(any_shape=True))
+@settings(max_examples=25)
+def test_configs_and_shapes_drawn_at_random(case):
+    assert_both_conform(case)
+
+
+# Ties between computed values
+
+
+def _written_ties(first: str, second: str, seed: int) -> tuple[Any, Any]:
+    """A model whose second layer's keys tie only if the first layer's outputs are bitwise equal at equal symbols.
+
+    The last coordinate holds the position. No query or key reads it; only the second layer's values do, so that it
+    shows which of the tied keys was chosen.
+    """
+    config = small(weighting=(first, second), positions="index", feed_forward=0)
+    parameters = random_parameters(config, seed)
+    embedding, components = np.array(parameters.embedding), np.zeros((1, config.width))
+    embedding[:, -1], components[0, -1] = 0, 0.1
+    layers = []
+    for k, layer in enumerate(parameters.layers):
+        own = {name: np.array(getattr(layer, name)) for name in ("query", "key", "value", "output")}
+        own["key"][:, -1] = own["query"][:, -1] = 0
+        if k == 0:
+            own["value"][:, -1] = 0
+            own["output"][:, :, -1] = 0
+        layers.append(dataclasses.replace(layer, **own))
+    return config, dataclasses.replace(
+        parameters, embedding=embedding, components=components, layers=tuple(layers)
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("average-hard", "average-hard"), ("average-hard", "rightmost-hard"), ("leftmost-hard", "average-hard")],
+)
+def test_ties_between_what_an_earlier_hard_layer_wrote(first, second, engine):
+    for seed in range(5):
+        config, parameters = _written_ties(first, second, seed)
+        word = tuple(np.random.default_rng(seed).integers(0, 3, 6).tolist())
+        pairs = reference.flips(config, word)
+        expected = list(reference.flip_norms(config, parameters, word, pairs=pairs).values())
+        built = engine_of(engine, config)
+        assert built is not None
+        np.testing.assert_allclose(measured(built, parameters, word, pairs, "float64"), expected, atol=1e-9)
+
+
+# Engines that refuse
+
+
+def test_sparsemax_is_refused_with_the_reason_and_served_by_auto():
+    config = small(weighting=("softmax", "sparsemax"))
+    parameters = random_parameters(config)
+    model = jaxsens.Transformer(config, parameters=parameters)
+    with pytest.raises(jaxsens.EngineRefusal, match=r'engine = "difference".*sparsemax.*engine="vmap"'):
+        jaxsens.flip_sensitivity(model, [0, 2, 1, 0], engine="difference")
+    result = jaxsens.flip_sensitivity(model, [0, 2, 1, 0])
+    assert result.engine.name == "vmap"
+    assert "sparsemax" in result.engine.reason
+    expected = list(reference.flip_norms(config, parameters, [0, 2, 1, 0]).values())
+    np.testing.assert_allclose(result.norms, expected, rtol=1e-9)
+
+
+def test_models_of_others_are_refused_with_the_reason():
+    with pytest.raises(jaxsens.EngineRefusal, match="no jaxsens transformer"):
+        jaxsens.flip_sensitivity(lambda tokens: tokens * 1.0, [0, 1], 2, engine="difference")
+
+
+# Small sensitivities
+
+
+def nearly_alike(step: float) -> tuple[Any, Any]:
+    """Parameters in which the embeddings of symbols 0 and 1 differ by `step`, in one coordinate, from 0."""
+    config = small()
+    parameters = random_parameters(config)
+    embedding = np.array(parameters.embedding)
+    embedding[1] = embedding[0]
+    embedding[:2, 0] = 0, step
+    return config, sharpened(dataclasses.replace(parameters, embedding=embedding), 1.0, "float32")
+
+
+def of_like_symbols(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Measured and true sensitivities of about 1e-10, those of flips between two symbols that are nearly alike."""
+    config, parameters = nearly_alike(1e-10)
+    word = (0, 1, 1, 0, 1, 3)
+    case = Case(config, word)
+    expected, _ = truth(case, parameters)
+    tiny = np.array([max(word[p], s) < 2 for p, s in case.flips])
+    engine = engine_of(name, config.replace(dtype=dtype))
+    assert engine is not None
+    assert np.all((expected[tiny] > 1e-11) & (expected[tiny] < 1e-9))
+    return measured(engine, parameters, word, case.flips, dtype)[tiny], expected[tiny]
+
+
+def test_sensitivities_of_1e_minus_10_are_right_to_three_digits_in_float32():
+    found, expected = of_like_symbols("difference", "float32")
+    np.testing.assert_allclose(found, expected, rtol=5e-4)
+
+
+def test_sensitivities_of_1e_minus_10_are_right_to_seven_digits_in_float64():
+    found, expected = of_like_symbols("difference", "float64")
+    np.testing.assert_allclose(found, expected, rtol=5e-8)
+
+
+def test_of_sensitivities_of_1e_minus_10_subtracted_float32_outputs_keep_nothing():
+    found, expected = of_like_symbols("vmap", "float32")
+    assert np.median(np.abs(found / expected - 1)) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_float32_stays_below_1e_minus_4_at_n_4096(activation):
+    n, drawn = 4096, jaxsens.sample(256, seed=1)
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=32, heads=4, layers=2, feed_forward=64, activation=activation
+    )
+    narrow = jaxsens.Transformer(config, seed=0)
+    wide = jaxsens.Transformer(
+        config.replace(dtype="float64"), parameters=sharpened(narrow.parameters, 1.0, "float32")
+    )
+    word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
+    exact = jaxsens.flip_sensitivity(wide, word, engine="difference", positions=drawn)
+    few = exact.positions[:8].tolist()
+    specified = jaxsens.flip_sensitivity(wide, word, engine="vmap", positions=few)
+    np.testing.assert_allclose(exact.norms[:8], specified.norms, rtol=1e-9)
+    found = jaxsens.flip_sensitivity(narrow, word, engine="difference", positions=drawn)
+    assert found.norms.dtype == np.float32
+    assert np.max(np.abs(found.norms / exact.norms - 1)) < 1e-4
+
+
+def test_the_widest_reference_is_wider():
+    case = CASES["weighting softmax"]
+    narrow = reference.output(case.config, case.parameters(), case.word)
+    wide = reference.output(case.config, case.parameters(), case.word, np.longdouble)
+    assert wide.dtype == np.longdouble
+    assert 0 < np.abs(wide - narrow).max() < 1e-13
+
+
+def test_a_wrong_engine_does_not_conform():
+    case = CASES["weighting softmax"]
+    wrong = dataclasses.replace(case, norm="l1")
+    expected, size = truth(case, case.parameters())
+    other, _ = truth(wrong, case.parameters())
+    tolerance = tolerance_of("vmap", case.config)
+    assert not np.allclose(other, expected, rtol=tolerance.relative, atol=tolerance.absolute * size)
+    assert math.isfinite(size)

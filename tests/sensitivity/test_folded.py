@@ -1,0 +1,155 @@
+"""The folded form: exact where it does not decline, and what it declines is measured by whole rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsens import Transformer, TransformerConfig, flip_sensitivity
+from jaxsens.models.layers import parameters_from_numpy
+from jaxsens.models.parameters import initialise
+from jaxsens.models.positions import Learned
+from jaxsens.precision import CARRIED, numerics
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.difference import folded
+from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.difference.folded import FoldedEngine
+from tests.sensitivity.conformance import sharpened
+from tests.small_models import small
+
+BLOCK = 16
+ONE_DEVICE = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("flips",))
+
+
+def word(n: int, seed: int = 0, alphabet: int = 3) -> np.ndarray:
+    return np.append(np.random.default_rng(seed).integers(0, alphabet, n - 1), alphabet)
+
+
+def flips_of(tokens: np.ndarray, positions: Any) -> tuple[np.ndarray, np.ndarray]:
+    """One flip at each position."""
+    return np.asarray(positions), np.where(tokens[positions] == 0, 1, 0)
+
+
+def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positions: Any) -> np.ndarray:
+    """The norms of one flip at each position, without the engine's fallback.
+
+    In blocks of neighbouring positions: under a mask, those late in the word leave rows out.
+    """
+    places, symbols = (
+        np.resize(array, (-(-len(array) // BLOCK), BLOCK)) for array in flips_of(tokens, positions)
+    )
+    with numerics(config.dtype):
+        parameters, prepared = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
+        norms = jax.jit(engine.norms)
+        blocks = [norms(parameters, prepared, *block) for block in zip(places, symbols, strict=True)]
+        return np.concatenate(blocks)[: len(positions)]
+
+
+def completed(
+    config: TransformerConfig, parameters: Any, tokens: np.ndarray, positions: Any
+) -> tuple[np.ndarray, int]:
+    """The norms of one flip at each position, declined ones by the fallback, and how many were declined."""
+    places, symbols = flips_of(tokens, positions)
+    with numerics(config.dtype):
+        return placement.measure(
+            FoldedEngine("l2", None, config),
+            parameters_from_numpy(parameters, config.dtype),
+            tokens[None],
+            np.zeros_like(places),
+            places,
+            symbols,
+            placement.Placement(ONE_DEVICE),
+        )
+
+
+# Lengths that fill the last block of rows and that do not; readouts and masks that end the sums early.
+TRIED = {
+    "n is no multiple of the rows": (259, {}),
+    "past, readout in the middle": (270, {"mask": "past", "readout": 100}),
+    "future, logits, alibi, hidden units in one layer only": (
+        256,
+        {"mask": "future", "logits": 3, "positions": ("sinusoidal", "alibi"), "feed_forward": (20, 0)},
+    ),
+}
+ALSO_TRIED = {
+    "no mask": (256, {}),
+    "future, n is no multiple of the rows": (290, {"mask": "future"}),
+    "strict future, then strict past": (256, {"mask": ("strict-future", "strict-past"), "readout": 9}),
+    "temperature": (256, {"weighting": ("softmax", "temperature-log"), "mask": ("none", "future")}),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
+)
+def test_exact_where_it_does_not_decline(name):
+    n, changes = {**TRIED, **ALSO_TRIED}[name]
+    config = small(**{"feed_forward": 20, **changes})
+    assert folded.refusal(config) is None
+    tokens, positions = word(n), np.arange(n - 1)
+    quick = measured(FoldedEngine("l2", None, config), config, tokens, positions)
+    exact = measured(DifferenceEngine("l2", None, config), config, tokens, positions)
+    served = ~np.isnan(quick)
+    # Else the test would say nothing, and the engine would be of no use.
+    assert served.mean() > 0.5
+    np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mask": "future", "readout": 300}], ids=["no mask", "future"])
+def test_all_flips_are_right_declined_ones_included(changes):
+    n = folded.SHORTEST + 10
+    config = small(alphabet_size=2, feed_forward=20, **changes)
+    model, tokens, some = Transformer(config, seed=1), word(n, alphabet=2), list(range(0, n - 1, 17))
+    found = flip_sensitivity(
+        model, tokens, engine="difference", positions=some, batch_size=4, mesh=ONE_DEVICE
+    )
+    specified = flip_sensitivity(model, tokens, engine="vmap", positions=some)
+    assert "folded" in found.engine.reason
+    np.testing.assert_allclose(found.norms, specified.norms, rtol=1e-9, atol=1e-13)
+
+
+def test_what_it_declines_is_measured_by_whole_rows():
+    config = small(feed_forward=20)
+    parameters = sharpened(initialise(config, 0), 1000)
+    tokens, positions = word(256), list(range(0, 255, 5))
+    found, declined = completed(config, parameters, tokens, positions)
+    assert declined == len(positions)
+    specified = flip_sensitivity(
+        Transformer(config, parameters=parameters), tokens, engine="vmap", positions=positions, symbols=[0, 1]
+    )
+    chosen = specified.symbols == np.where(tokens[specified.positions] == 0, 1, 0)
+    np.testing.assert_allclose(found, specified.norms[chosen], rtol=1e-8, atol=1e-10)
+
+
+def test_a_weight_that_underflows_in_float32_and_grows_back():
+    """Only position 0 sees the flip of position 1; its score in the last layer rises from `low` by `back`."""
+    n, low, back = 256, -100.0, 88.0
+    config = TransformerConfig(
+        alphabet_size=2,
+        width=4,
+        heads=1,
+        head_width=1,
+        feed_forward=(32, 0),
+        mask=("strict-past", "none"),
+        positions=Learned(n),
+    )
+    nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape), initialise(config, 0))
+    nothing.embedding[1, 0] = 1  # the symbol
+    nothing.embedding[:, 3] = 1  # what queries read
+    nothing.learned[0, 1:3] = low, 1  # the last layer's score and value of position 0
+    first, last = nothing.layers
+    first.value[0, 0, 0], first.output[0, 0, 1] = back * (n - 1), 1
+    first.b1[:] = 1  # no unit changes sign
+    last.query[0, 3, 0] = last.key[0, 1, 0] = last.value[0, 2, 0] = last.output[0, 0, 0] = 1
+    found, _ = completed(config, nothing, np.append(np.zeros(n - 1, int), 2), [1])
+    before, after = (np.exp(s) / (n - 1 + np.exp(s)) for s in (low, low + back))
+    np.testing.assert_allclose(found, [after - before], rtol=1e-4)
+
+
+def test_what_it_does_not_apply_to_is_measured_all_the_same():
+    for changes in ({"layers": 3}, {"activation": "tanh"}, {"positions": "rotary"}, {"readout": "mean"}):
+        assert folded.refusal(small(feed_forward=20, **changes)) is not None
+    assert folded.refusal(small(feed_forward=20)) is None

@@ -1,0 +1,306 @@
+"""Placement: meshes, batches, memory, progress and interruption change where flips are measured, never the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+import jaxsens
+from jaxsens.precision import numerics
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.difference.folded import FoldedEngine
+from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.placement import Placement
+from tests.small_models import small
+
+
+@dataclass(frozen=True)
+class Formula(Engine):
+    """A flip's change is a formula of position, symbol and token; every `every`-th position is declined, if given."""
+
+    every: int = 0
+    scale: float = 1.0
+
+    def prepare(self, parameters: Any, tokens: Any) -> Any:
+        return tokens.astype(jnp.float32)
+
+    def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+        value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
+        if self.every:
+            value = jnp.where(positions % self.every == 0, jnp.nan, value)
+        return value[:, None]
+
+    @property
+    def fallback(self) -> Engine | None:
+        return Formula(self.norm, self.outputs, scale=-1.0) if self.every else None
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        return 5
+
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> Cost:
+        return Cost(1.0, 1.0, 1, 1.0)
+
+
+TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)
+FLIPS = [(b, p, s) for b in range(2) for p in range(11) for s in range(3) if s != TOKENS[b, p]]
+INPUTS, POSITIONS, SYMBOLS = (np.array(column) for column in zip(*FLIPS, strict=True))
+EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIPS], np.float32)
+
+
+def mesh_of(count: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:count]), ("flips",))
+
+
+def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, int]:
+    return placement.measure(engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress)
+
+
+def test_the_tests_run_on_eight_devices():
+    assert len(jax.devices()) == 8
+    assert placement.local_mesh().size == 8
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_size):
+    # 22 flips an input: uneven for every mesh and batch here, and fewer than a device each at times.
+    norms, declined = spread(Formula("l2", None), Placement(mesh_of(devices), batch_size))
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert declined == 0
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("every", "share"), [(4, 3 / 11), (2, 6 / 11), (1, 1)])
+def test_declined_flips_go_to_the_fallback(devices, every, share):
+    seen = []
+    norms, declined = spread(
+        Formula("l2", None, every), Placement(mesh_of(devices)), lambda *counts: seen.append(counts)
+    )
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert declined >= round(share * len(FLIPS))
+    assert_counts_up(seen)
+
+
+def assert_counts_up(seen: list[tuple[int, int]]) -> None:
+    assert seen == sorted(seen)
+    assert {total for _, total in seen} == {len(FLIPS)}
+    assert seen[-1][0] == len(FLIPS)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 1000])
+def test_progress_counts_up_to_all_flips(batch_size):
+    seen = []
+    spread(Formula("l2", None), Placement(mesh_of(2), batch_size), lambda *counts: seen.append(counts))
+    assert_counts_up(seen)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b")),
+        Mesh(np.array(jax.devices()[:6]).reshape(3, 2)[::-1], ("rows", "columns")),
+        jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Explicit)),
+        jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto, AxisType.Auto)),
+    ],
+    ids=["two axes", "six devices in another order", "explicit axes", "automatic axes"],
+)
+def test_a_mesh_of_the_callers_own(mesh):
+    np.testing.assert_array_equal(spread(Formula("l2", None), Placement(mesh, 3))[0], EXPECTED)
+
+
+# With the engines
+
+
+def word(n: int, seed: int = 0) -> np.ndarray:
+    return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+def test_engines_give_the_same_on_1_2_and_8_devices(engine):
+    model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
+    found = {
+        devices: jaxsens.flip_sensitivity(
+            model, tokens, engine=engine, batch_size=3, mesh=mesh_of(devices)
+        ).norms
+        for devices in (1, 2, 8)
+    }
+    # A batch of one size runs the same program whatever the mesh.
+    np.testing.assert_array_equal(found[2], found[1])
+    np.testing.assert_allclose(found[8], found[1], rtol=1e-12)
+    other = jaxsens.flip_sensitivity(model, tokens, engine=engine, batch_size=1000, mesh=mesh_of(1))
+    np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
+
+
+def test_the_result_does_not_depend_on_a_mesh_set_around_the_call():
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(9)
+    alone = jaxsens.flip_sensitivity(model, tokens)
+    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))):
+        inside = jaxsens.flip_sensitivity(model, tokens)
+    np.testing.assert_allclose(inside.norms, alone.norms, rtol=1e-12)
+
+
+# Interruption
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_ctrl_c_leaves_what_was_finished(after):
+    model, tokens = jaxsens.Transformer(small(layers=1)), np.stack([word(12), word(12, 1)])
+    whole = jaxsens.flip_sensitivity(model, tokens, batch_size=2, mesh=mesh_of(1))
+    seen = []
+
+    def stop(done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        jaxsens.flip_sensitivity(model, tokens, batch_size=2, mesh=mesh_of(1), progress=stop)
+    partial = caught.value.partial
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert len(partial) == seen[-1] < len(whole) == partial.population
+    assert not partial.exhaustive
+    values = {
+        flip: norm
+        for *flip, norm in zip(whole.inputs, whole.positions, whole.symbols, whole.norms, strict=True)
+        for flip in [tuple(flip)]
+    }
+    finished = list(zip(partial.inputs, partial.positions, partial.symbols, strict=True))
+    assert len(set(finished)) == len(finished)
+    assert [values[flip] for flip in finished] == partial.norms.tolist()
+
+
+def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(placement.Interrupted) as caught:
+        spread(Formula("l2", None, every=4), Placement(mesh_of(1), 1000), stop)
+    finished = ~np.isnan(caught.value.norms)
+    np.testing.assert_array_equal(finished, (INPUTS == 0) & (POSITIONS % 4 != 0))
+    np.testing.assert_array_equal(caught.value.norms[finished], EXPECTED[finished])
+
+
+# Memory
+
+
+def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: int) -> tuple[int, int]:
+    """Bytes that the compiled `norms` of a block of flips takes: temporary ones, and those of its arguments."""
+    with numerics(config.dtype):
+        tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, flips))
+        parameters = jaxsens.Transformer(config).parameters
+        prepared = jax.eval_shape(engine.prepare, parameters, tokens)
+        analysis = jax.jit(engine.norms).lower(parameters, prepared, block, block).compile().memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
+
+
+@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
+def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
+    config = small(feed_forward=20)
+    sizes = [temporary(kind("l2", None, config), config, n, 4) for n in (256, 512, 1024)]
+    for of_kind in zip(*sizes, strict=True):
+        growth = np.array(of_kind[1:]) / np.array(of_kind[:-1])
+        assert growth.max() < 2.2, sizes
+    # A single n x n array a flip would be larger.
+    assert sizes[-1][0] < 4 * 8 * 1024**2
+
+
+@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
+def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
+    config = small(feed_forward=20)
+    engine = kind("l2", None, config)
+    sizes = []
+    with numerics("float64"):
+        parameters = jaxsens.Transformer(config).parameters
+        for n in (2**13, 2**14, 2**15):
+            tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+            analysis = jax.jit(engine.prepare).lower(parameters, tokens).compile().memory_analysis()
+            assert analysis is not None
+            sizes.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+    assert max(sizes[1] / sizes[0], sizes[2] / sizes[1]) < 2.2, sizes
+
+
+def test_the_budget_is_kept_or_refused():
+    # A length no other test has: programs that were compiled before would not be seen.
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(61)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        compile_ = jax.stages.Lowered.compile
+
+        def noted(lowered: Any, *arguments: Any, **options: Any) -> Any:
+            compiled = compile_(lowered, *arguments, **options)
+            asked.append(getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0))
+            return compiled
+
+        patch.setattr(jax.stages.Lowered, "compile", noted)
+        free = jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1))
+        budget = asked[-1] // 3
+        tight = jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1), memory_budget=budget)
+    # The program that ran, the last one compiled, is within the budget.
+    assert 0 < asked[-1] <= budget
+    np.testing.assert_allclose(tight.norms, free.norms, rtol=1e-10)
+    with pytest.raises(jaxsens.InputError, match=r"memory_budget = 9 bytes: one flip .* takes \d+ bytes"):
+        jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1), memory_budget=9)
+
+
+def test_a_budget_that_the_given_batch_size_exceeds_is_refused():
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(61)
+    with pytest.raises(jaxsens.InputError, match="memory_budget"):
+        jaxsens.flip_sensitivity(
+            model, tokens, engine="vmap", mesh=mesh_of(1), batch_size=64, memory_budget=10_000
+        )
+
+
+# Operations
+
+
+def slope(config: jaxsens.TransformerConfig, engine: str, lengths: tuple[int, ...]) -> float:
+    """The exponent of n in the operations that `explain` counts for all flips of an input of length n."""
+    model = jaxsens.Transformer(config)
+    counts = [jaxsens.explain(model, n, engine=engine).operations for n in lengths]
+    return float(np.polyfit(np.log(lengths), np.log(counts), 1)[0])
+
+
+LONG = (2**10, 2**11, 2**12, 2**13)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_all_flips_of_one_or_two_layers_cost_n_squared(layers, activation):
+    config = small(layers=layers, activation=activation, feed_forward=20)
+    assert 1.9 < slope(config, "difference", LONG) < 2.1
+
+
+def test_further_layers_cost_n_cubed():
+    assert 2.8 < slope(small(layers=3), "difference", LONG) < 3.1
+
+
+def test_forward_passes_cost_n_cubed():
+    assert 2.8 < slope(small(), "vmap", LONG) < 3.1
+
+
+def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
+    # A compiled loop counts once; with all rows in one block there is nothing to loop over.
+    monkeypatch.setattr("jaxsens.sensitivity.difference.engine.ROW_BLOCK", 10**6)
+    config = small(activation="tanh", feed_forward=20)
+    engine, counts = DifferenceEngine("l2", None, config), []
+    lengths = (512, 1024, 2048)
+    with numerics("float64"):
+        parameters = jaxsens.Transformer(config).parameters
+        for n in lengths:
+            tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 4))
+            prepared = jax.eval_shape(engine.prepare, parameters, tokens)
+            compiled = jax.jit(engine.norms).lower(parameters, prepared, block, block).compile()
+            counts.append((compiled.cost_analysis() or {})["flops"])
+    assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
+    explained = [jaxsens.explain(jaxsens.Transformer(config), n).operations / (2 * (n - 1)) for n in lengths]
+    # What `explain` says of a flip is what was compiled, to a factor of two.
+    for counted, said in zip(counts, explained, strict=True):
+        assert 0.5 < said / (counted / 4) < 2
