@@ -1,0 +1,58 @@
+"""The notation of formulas: one table of operators that the parser and the printer share.
+
+Grammar (`a?` optional, `a*` any number of times; white space separates and is otherwise ignored):
+
+    formula    ::= formula "<->" formula           both or neither                      loosest
+                 | formula "->" formula            implies, from the right
+                 | formula "|" formula             or
+                 | formula "&" formula             and
+                 | formula "S" formula             since, from the right
+                 | formula "U" formula             until, from the right, as tight as S
+                 | "!" formula | "Y" formula | "X" formula                              tightest
+                 | comparison | predicate | symbol | "true" | "false" | "(" formula ")"
+    comparison ::= sum relation sum
+    relation   ::= "<" | "<=" | "=" | "!=" | ">=" | ">"
+    sum        ::= "-"? term (("+" | "-") term)*
+    term       ::= integer | (integer "*")? count
+    count      ::= "#L" "[" formula "]" | "#R" "[" formula "]"
+    predicate  ::= name | name "(" argument ("," argument)* ")"
+    argument   ::= integer | count                 a count only as the last one
+    symbol     ::= "Q_" letters, digits, underscores  |  a quoted string, for any other symbol: "("
+
+`~` may be written for `!` and `==` for `=`. `->` and `<->` are abbreviations: `f -> g` is read as `!f | g`, and
+`f <-> g` as `f & g | !f & !g`. Inside a quoted symbol, `\\"` stands for a quotation mark and `\\\\` for a backslash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How one operator is written: its sign, how tightly it binds (larger is tighter), and on which side it groups."""
+
+    sign: str
+    precedence: int
+    fixity: Literal["prefix", "left", "right", "atom"]
+
+
+EQUIVALENT = Notation("<->", 1, "left")
+IMPLIES = Notation("->", 2, "right")
+OR = Notation("|", 3, "left")
+AND = Notation("&", 4, "left")
+# The parser reads a comparison as an atom. The printer treats it as looser than S, U and the prefix operators and so
+# writes !(#L[Q_1] >= 2), which needs no parentheses but is easily misread without.
+COMPARISON = Notation("", 5, "atom")
+SINCE = Notation("S", 6, "right")
+UNTIL = Notation("U", 6, "right")
+NOT = Notation("!", 7, "prefix")
+YESTERDAY = Notation("Y", 7, "prefix")
+NEXT = Notation("X", 7, "prefix")
+ATOM = Notation("", 8, "atom")
+
+PREFIX = {notation.sign: notation for notation in (NOT, YESTERDAY, NEXT)}
+INFIX = {notation.sign: notation for notation in (EQUIVALENT, IMPLIES, OR, AND, SINCE, UNTIL)}
+RELATIONS = ("<", "<=", "=", "!=", ">=", ">")
+RESERVED = frozenset({"Y", "X", "S", "U", "true", "false"})

@@ -1,0 +1,168 @@
+"""Unary numerical predicates theta = (theta_n), theta_n: {0, ..., n} -> {0, 1} (section 4.4), on positions.
+
+A *family* such as mod has a name and integer parameters; a *predicate* is a family with its arguments, mod(3, 1). Own
+ones are given to `parse` and used just like these:
+
+>>> from jaxsens.logic import PredicateFamily, parse
+>>> late = PredicateFamily("late", (), lambda value, length: 2 * value > length, needs_length=True)
+>>> print(parse("Q_1 & late", predicates=[late]))
+Q_1 & late
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import final
+
+from jaxsens.errors import InputError
+from jaxsens.logic.formulas import Formula
+from jaxsens.logic.grammar import RESERVED
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@final
+@dataclass(frozen=True)
+class PredicateFamily:
+    """A numerical predicate up to its arguments.
+
+    `function(value, length, *arguments)` says whether theta_length(value) holds, for 0 <= value <= length, where value
+    is a position (from 1) or a count (from 0). `needs_length` must be True if it looks at length: such a predicate on a
+    position says something of the future, so no future-masked model that knows only i can have it as an embedding.
+    `fault(*arguments)` returns what is wrong with the arguments, or None.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    function: Callable[..., bool]
+    needs_length: bool = False
+    fault: Callable[..., str | None] | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in RESERVED or self.name.startswith("Q_"):
+            raise InputError(
+                f"PredicateFamily: name = {self.name!r}: use letters, digits and underscores, with a letter first, "
+                f"none of {', '.join(sorted(RESERVED))}, and not Q_ at the beginning, which marks symbols"
+            )
+
+    def __call__(self, *arguments: int) -> Predicate:
+        """The predicate with these arguments."""
+        return Predicate(self, arguments)
+
+
+@final
+@dataclass(frozen=True)
+class Predicate:
+    """A family with its arguments: one theta."""
+
+    family: PredicateFamily
+    arguments: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        family = self.family
+        if len(self.arguments) != len(family.parameters):
+            wanted = ", ".join(family.parameters) or "none"
+            raise InputError(f"{family.name}: arguments = {self.arguments}: wanted are {wanted}")
+        if family.fault is not None and (text := family.fault(*self.arguments)) is not None:
+            raise InputError(f"{family.name}: arguments = {self.arguments}: {text}")
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether the predicate depends on the word's length as well."""
+        return self.family.needs_length
+
+    def holds(self, value: int, length: int) -> bool:
+        """theta_length(value)."""
+        return bool(self.family.function(value, length, *self.arguments))
+
+    def table(self, length: int) -> list[bool]:
+        """theta_length(0), ..., theta_length(length): length + 1 truth values."""
+        return [self.holds(value, length) for value in range(length + 1)]
+
+    def __str__(self) -> str:
+        return self.written()
+
+    def written(self, *more: str) -> str:
+        """The text with `more` arguments after its own."""
+        arguments = [*map(str, self.arguments), *more]
+        return f"{self.family.name}({', '.join(arguments)})" if arguments else self.family.name
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class PositionPredicate(Formula):
+    """theta(i): the predicate holds of this position, which is counted from 1."""
+
+    predicate: Predicate
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.predicate, Predicate):
+            raise TypeError(
+                f"PositionPredicate: {self.predicate!r} is not a predicate: give one, such as ODD()"
+            )
+        super().__post_init__()
+
+    @property
+    def label(self) -> Hashable:
+        """The predicate."""
+        return self.predicate
+
+    def atom_text(self, children: Sequence[str]) -> str:
+        """The predicate with its arguments."""
+        return str(self.predicate)
+
+
+def _odd(value: int, length: int) -> bool:
+    return value % 2 == 1
+
+
+def _even(value: int, length: int) -> bool:
+    return value % 2 == 0
+
+
+def _modulo(value: int, length: int, modulus: int, remainder: int) -> bool:
+    return value % modulus == remainder
+
+
+def _modulo_fault(modulus: int, remainder: int) -> str | None:
+    return None if 0 <= remainder < modulus else "the remainder must be one of 0, ..., modulus - 1"
+
+
+def _exactly(value: int, length: int, wanted: int) -> bool:
+    return value == wanted
+
+
+def _first(value: int, length: int) -> bool:
+    return value == 1
+
+
+def _last(value: int, length: int) -> bool:
+    return value == length
+
+
+def _middle(value: int, length: int) -> bool:
+    return value == (length + 1) // 2
+
+
+def _square(value: int, length: int) -> bool:
+    return isqrt(value) ** 2 == value
+
+
+def _prime(value: int, length: int) -> bool:
+    return value >= 2 and all(value % factor for factor in range(2, isqrt(value) + 1))
+
+
+ODD = PredicateFamily("odd", (), _odd)
+EVEN = PredicateFamily("even", (), _even)
+MODULO = PredicateFamily("mod", ("modulus", "remainder"), _modulo, fault=_modulo_fault)
+EXACTLY = PredicateFamily("exactly", ("value",), _exactly)
+FIRST = PredicateFamily("first", (), _first)
+LAST = PredicateFamily("last", (), _last, needs_length=True)
+MIDDLE = PredicateFamily("middle", (), _middle, needs_length=True)
+SQUARE = PredicateFamily("square", (), _square)
+PRIME = PredicateFamily("prime", (), _prime)
+
+BUILT_IN = (ODD, EVEN, MODULO, EXACTLY, FIRST, LAST, MIDDLE, SQUARE, PRIME)
