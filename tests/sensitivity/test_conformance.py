@@ -115,13 +115,17 @@ def cases(draw, any_shape: bool) -> Case:
         values = draw(st.lists(strategy, min_size=max(layers, 1), max_size=max(layers, 1)))
         return tuple(values) if layers else values[0]
 
+    weighting = of_layers(WEIGHTING)
+    drawn = weighting if isinstance(weighting, tuple) else (weighting,)
+    # Saturated tanhs make scores tie, in some dtypes and not in others; a hard choice between them is anybody's.
+    soft = all(isinstance(kind, Softmax) for kind in drawn)
     config = small(
         **sizes,
         feed_forward=of_layers(st.sampled_from([0, 5])),
-        weighting=of_layers(WEIGHTING),
+        weighting=weighting,
         mask=of_layers(st.sampled_from(sorted(MASKS))),
         positions=_distinct(draw(st.lists(TERMS, max_size=2))),
-        scores=draw(st.sampled_from(["dot-product", "additive"])),
+        scores=draw(st.sampled_from(["dot-product", "additive"] if soft else ["dot-product"])),
         layer_norm=draw(st.sampled_from(["none", "pre", "post"])),
         activation=draw(st.sampled_from(["relu", "gelu", "silu", "tanh"])),
         readout=draw(st.one_of(st.just("last"), st.just("mean"), st.integers(0, n - 1))),
