@@ -49,7 +49,7 @@ def flip_sensitivity(
 
     Arithmetic is in the model's dtype (float64 parameters are computed with in float64 whatever JAX's global
     setting), with matrix products at `highest` precision: JAX's default on GPUs (TF32) and TPUs (bfloat16) keeps
-    two to three digits, which is more than a flip's O(1/n) effect is worth. Programs are compiled once a shape; a
+    two to three digits, and a flip's effect of O(1/n) is lost in what they drop. Programs are compiled once a shape; a
     second input of the same length runs at once. Memory stays within the budget at any n.
 
     Args:
