@@ -144,6 +144,15 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
     assert state_of(outcome.failures[0].point, tmp_path) == "missing"
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also where the tests were started in the background and inherited that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
     monkeypatch, tmp_path, number, code
