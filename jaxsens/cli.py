@@ -224,10 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return tyro.extras.subcommand_cli_from_dict(
             commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
         )
-    except InputError as error:
-        print(f"jaxsens: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
+    except (InputError, OSError) as error:
         print(f"jaxsens: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

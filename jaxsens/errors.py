@@ -59,3 +59,8 @@ def collecting(subject: str) -> Iterator[Faults]:
     faults = Faults(subject)
     yield faults
     faults.raise_if_any()
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether a value is a whole number of at least `least`; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, is_count
 from jaxsens.precision import DTYPES
 
 
@@ -41,7 +41,7 @@ class BaselineConfig:
     def _check(self, faults: Faults) -> None:
         for name, least in (("alphabet_size", 2), ("width", 1), ("layers", 1)):
             _check_count(faults, name, getattr(self, name), least)
-        if self.logits is not None and not _is_count(self.logits, 1):
+        if self.logits is not None and not is_count(self.logits, 1):
             faults.add("logits", self.logits, "a whole number of at least 1, or None")
         if not isinstance(self.end_symbol, bool):
             faults.add("end_symbol", self.end_symbol, "True or False")
@@ -77,7 +77,7 @@ class RecurrentConfig(BaselineConfig):
 
     def _check(self, faults: Faults) -> None:
         super()._check(faults)
-        if self.readout not in ("last", "mean") and not _is_count(self.readout, 0):
+        if self.readout not in ("last", "mean") and not is_count(self.readout, 0):
             faults.add("readout", self.readout, 'a 0-based position, "last" or "mean"')
 
 
@@ -128,9 +128,5 @@ class ConvolutionConfig(BaselineConfig):
 
 
 def _check_count(faults: Faults, name: str, value: object, least: int) -> None:
-    if not _is_count(value, least):
+    if not is_count(value, least):
         faults.add(name, value, f"a whole number of at least {least}")
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, is_count
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import (
     POSITION_NAMES,
@@ -118,7 +118,7 @@ class TransformerConfig:
             value = getattr(self, field)
             if isinstance(value, list):
                 object.__setattr__(self, field, tuple(value))
-            if isinstance(value, list | tuple) and _is_count(self.layers) and len(value) != self.layers:
+            if isinstance(value, list | tuple) and is_count(self.layers) and len(value) != self.layers:
                 faults.add(field, value, f"one value, or one a layer ({self.layers})")
         named = [_weighting(value, faults) for value in _as_tuple(self.weighting)]
         single = not isinstance(self.weighting, tuple)
@@ -135,19 +135,19 @@ class TransformerConfig:
 
     def _check_sizes(self, faults: Faults) -> None:
         for field, least in (("alphabet_size", 2), ("width", 1), ("layers", 0)):
-            if not _is_count(getattr(self, field), least):
+            if not is_count(getattr(self, field), least):
                 faults.add(field, getattr(self, field), f"a whole number of at least {least}")
         for field, least in (("heads", 1), ("head_width", 1), ("feed_forward", 0)):
             for value in _as_tuple(getattr(self, field)):
-                if not (_is_count(value, least) or (field == "head_width" and value is None)):
+                if not (is_count(value, least) or (field == "head_width" and value is None)):
                     faults.add(field, value, f"a whole number of at least {least}")
-        if self.head_width is None and _is_count(self.width, 1):
+        if self.head_width is None and is_count(self.width, 1):
             for value in _as_tuple(self.heads):
-                if _is_count(value, 1) and self.width % value:
+                if is_count(value, 1) and self.width % value:
                     faults.add("heads", value, f"a divisor of width = {self.width}, or give head_width")
-        if self.logits is not None and not _is_count(self.logits, 1):
+        if self.logits is not None and not is_count(self.logits, 1):
             faults.add("logits", self.logits, "a whole number of at least 1, or None")
-        if self.readout not in ("last", "mean") and not _is_count(self.readout):
+        if self.readout not in ("last", "mean") and not is_count(self.readout):
             faults.add("readout", self.readout, 'a 0-based position, "last" or "mean"')
         if not isinstance(self.end_symbol, bool):
             faults.add("end_symbol", self.end_symbol, "True or False")
@@ -214,10 +214,6 @@ class TransformerConfig:
     def replace(self, **changes: Any) -> TransformerConfig:
         """A copy with some fields changed; validated anew."""
         return dataclasses.replace(self, **changes)
-
-
-def _is_count(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:

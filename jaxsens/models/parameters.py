@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsens.models import initialisation
@@ -131,8 +130,3 @@ def shapes(config: TransformerConfig) -> TransformerParameters:
 
     with numerics(config.dtype):
         return jax.eval_shape(make)
-
-
-def count(parameters: TransformerParameters) -> int:
-    """How many numbers the parameters are."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(parameters))
