@@ -14,6 +14,10 @@ class EngineRefusal(InputError):
     """An engine was asked for by name but cannot serve this model. The message says why and what can."""
 
 
+class PrecisionWarning(UserWarning):
+    """A model is asked for more digits than its dtype holds. The message says from which length on, and the remedy."""
+
+
 class Faults:
     """Collects every fault of an input before any is raised.
 

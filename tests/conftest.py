@@ -29,7 +29,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 CHECKED = (
     *(
         f"jaxsens.models.{name}"
-        for name in ("layers", "masks", "positions", "products", "scores", "weighting")
+        for name in ("centred", "layers", "masks", "positions", "products", "scores", "weighting")
     ),
     *(f"jaxsens.sensitivity.{name}" for name in ("norms", "vmap_engine")),
 )

@@ -52,12 +52,14 @@ def component(name: str, i: int, n: int) -> float:
         "inverse": 1 / (i + 1),
         "reciprocal": 1 / i,
         "reverse-reciprocal": 1 / (n - i + 1),
+        "reciprocal-length": 1 / n,
         "alternating": (-1.0) ** i,
         "odd": 1.0 if i in range(1, n + 1, 2) else 0.0,
         "first": 1.0 if i == 1 else 0.0,
         "last": 1.0 if i == n else 0.0,
         "fraction": i / n,
         "fraction-square": (i / n) ** 2,
+        "fraction-over-length": i / n**2,
         "index": float(i),
         "square": float(i * i),
         "cube": float(i * i * i),
@@ -67,6 +69,35 @@ def component(name: str, i: int, n: int) -> float:
         "length-square": float(n * i * i),
     }
     return values[name]
+
+
+def limb(name: str, place: int, i: int, n: int) -> float:
+    """What stands in one place when a whole component is written as a sum of float32 numbers, largest first."""
+    values = {"alternating": (-1) ** i, "index": i, "square": i**2, "cube": i**3, "length": n}
+    values |= {"constant": 1, "odd": i % 2, "first": int(i == 1), "last": int(i == n)}
+    rest = (values | {"length-index": n * i, "length-square": n * i**2})[name]
+    for _ in range(place):
+        rest -= rounded_to_24_bits(rest)
+    return float(rounded_to_24_bits(rest))
+
+
+def rounded_to_24_bits(value: int) -> int:
+    """The nearest whole number with at most 24 significant bits, ties to the even one."""
+    step = 2 ** max(0, abs(value).bit_length() - 24)
+    below, over = divmod(abs(value), step)
+    up = 2 * over > step or (2 * over == step and below % 2 == 1)
+    return (below + up) * step * (1 if value >= 0 else -1)
+
+
+def coordinate(term: Any, i: int, n: int) -> float | None:
+    """The value at position i of n of a term that is one coordinate, or None for other terms."""
+    if kind(term) == "Component":
+        return component(term.name, i, n)
+    if kind(term) == "Limb":
+        return limb(term.of, term.place, i, n)
+    if kind(term) == "FunctionComponent":
+        return float(term.function(np.array([float(i)]), n)[0])
+    return None
 
 
 def rotated(vector: Array, i: int, base: float) -> Array:
@@ -97,8 +128,8 @@ def embedded(config: Any, parameters: Any, tokens: list[int], dtype: Any) -> lis
                 x = x + sinusoid(i, config.width, term.base)
             elif kind(term) == "Learned":
                 x = x + parameters.learned[i - 1]
-            elif kind(term) == "Component":
-                x = x + component(term.name, i, n) * parameters.components[components]
+            elif (value := coordinate(term, i, n)) is not None:
+                x = x + value * parameters.components[components]
                 components += 1
             elif kind(term) not in ("Rotary", "Alibi"):
                 raise LookupError(f"the reference knows no position term {term!r}")

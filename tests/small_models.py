@@ -12,7 +12,7 @@ import numpy as np
 from jaxsens import TransformerConfig
 from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, initialise
-from jaxsens.models.positions import COMPONENTS, Component, Learned, Rotary, Sinusoidal
+from jaxsens.models.positions import COMPONENTS, Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import WEIGHTINGS, Softmax
 
@@ -63,7 +63,7 @@ def random_parameters(config: TransformerConfig, seed: int = 0, length: int = 6)
     parameters = jax.tree.map(around, initialise(config, seed))
     if parameters.components is not None:
         # Components up to n^3 would bury everything else.
-        terms = [term for term in config.position_terms if isinstance(term, Component)]
+        terms = config.coordinate_terms
         largest = np.array([np.abs(term.values(length)).max() for term in terms])
         parameters = dataclasses.replace(parameters, components=parameters.components / largest[:, None])
     return parameters

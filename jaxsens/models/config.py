@@ -12,13 +12,17 @@ from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import (
     POSITION_NAMES,
     Alibi,
-    Component,
+    CoordinateTerm,
+    FunctionComponent,
     PositionTerm,
     Rotary,
     check_term,
 )
-from jaxsens.models.weighting import WEIGHTINGS, Softmax, Weighting, is_hard
+from jaxsens.models.weighting import WEIGHTINGS, Softmax, Sparsemax, Weighting, is_hard
 from jaxsens.precision import DTYPES
+
+Term = PositionTerm | FunctionComponent
+"""What may stand in `positions`, names apart."""
 
 Scores = Literal["dot-product", "additive"]
 LayerNorm = Literal["none", "pre", "post"]
@@ -46,8 +50,9 @@ class LayerConfig:
     layer_norm: LayerNorm
     layer_norm_epsilon: float
     activation: Activation
-    position_scores: tuple[PositionTerm, ...]
+    position_scores: tuple[Rotary | Alibi, ...]
     exact_rows: bool
+    centred_scores: bool
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,9 @@ class TransformerConfig:
         mask: a name of `MASKS`; "future" means that the future is masked.
         positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings add up.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
+        centred_scores: forms each row's scores relative to its best key, from differences of keys: the same weights,
+            with digits that large scores lose (`jaxsens.models.centred`). For dot products without rotary or ALiBi
+            embeddings and every weighting but sparsemax; slower, and measured by the vmap engine only.
         layer_norm: "none", "pre" (of each map's input) or "post" (after each skip connection).
         layer_norm_epsilon: added to the variance; 0 makes layer normalisation non-Lipschitz.
         activation: of the per-position map; "gelu" is the tanh form.
@@ -87,8 +95,9 @@ class TransformerConfig:
     head_width: int | tuple[int, ...] | None = None
     weighting: str | Weighting | tuple[str | Weighting, ...] = "softmax"
     mask: str | tuple[str, ...] = "none"
-    positions: str | PositionTerm | Sequence[str | PositionTerm] = "sinusoidal"
+    positions: str | Term | Sequence[str | Term] = "sinusoidal"
     scores: Scores = "dot-product"
+    centred_scores: bool = False
     layer_norm: LayerNorm = "none"
     layer_norm_epsilon: float = 1e-5
     activation: Activation = "relu"
@@ -110,6 +119,8 @@ class TransformerConfig:
             faults.add("layer_norm_epsilon", self.layer_norm_epsilon, "a number of at least 0")
         faults.raise_if_any()
         self._check_positions(faults)
+        if self.centred_scores:
+            self._check_centred(faults)
         faults.raise_if_any()
 
     def _normalise(self, faults: Faults) -> None:
@@ -130,7 +141,7 @@ class TransformerConfig:
             [] if self.positions in ("none", None) else [_term(v, faults) for v in _as_tuple(self.positions)]
         )
         object.__setattr__(self, "positions", tuple(term for term in terms if term is not None))
-        if len(set(terms)) < len(terms):
+        if any(term in terms[:k] for k, term in enumerate(terms)):
             faults.add("positions", self.positions, "name each term once")
 
     def _check_sizes(self, faults: Faults) -> None:
@@ -149,22 +160,45 @@ class TransformerConfig:
             faults.add("logits", self.logits, "a whole number of at least 1, or None")
         if self.readout not in ("last", "mean") and not is_count(self.readout):
             faults.add("readout", self.readout, 'a 0-based position, "last" or "mean"')
-        if not isinstance(self.end_symbol, bool):
-            faults.add("end_symbol", self.end_symbol, "True or False")
+        for field in ("end_symbol", "centred_scores"):
+            if not isinstance(getattr(self, field), bool):
+                faults.add(field, getattr(self, field), "True or False")
 
     def _check_positions(self, faults: Faults) -> None:
         for term in self.position_terms:
             if isinstance(term, Rotary) and any(self.layer(k).head_width % 2 for k in range(self.layers)):
                 faults.add("head_width", self.head_width, "an even number, for rotary embeddings turn pairs")
             check_term(term, faults)
-        kinds = [type(term) for term in self.position_terms if not isinstance(term, Component)]
+        kinds = [type(term) for term in self.position_terms if not isinstance(term, CoordinateTerm)]
         if len(set(kinds)) < len(kinds):
             faults.add("positions", self.positions, "one term of each kind; only components may be several")
+        names = [term.name for term in self.coordinate_terms]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            faults.add("positions", name, "a name of its own for each component: it draws the vector by it")
+
+    def _check_centred(self, faults: Faults) -> None:
+        layers = [self.layer(k) for k in range(self.layers)]
+        checks = (
+            (self.scores == "dot-product", 'scores="dot-product"'),
+            (
+                not any(isinstance(t, Rotary | Alibi) for t in self.position_terms),
+                "no rotary or ALiBi positions",
+            ),
+            (not any(isinstance(layer.weighting, Sparsemax) for layer in layers), "no sparsemax layer"),
+        )
+        missing = [needs for holds, needs in checks if not holds]
+        if missing:
+            faults.add("centred_scores", True, f"it needs {', '.join(missing)}")
 
     @property
-    def position_terms(self) -> tuple[PositionTerm, ...]:
+    def position_terms(self) -> tuple[Term, ...]:
         """The position embeddings, typed."""
-        return cast("tuple[PositionTerm, ...]", self.positions)
+        return cast("tuple[Term, ...]", self.positions)
+
+    @property
+    def coordinate_terms(self) -> tuple[CoordinateTerm, ...]:
+        """The position embeddings that are one coordinate each: a row of `parameters.components` each, in order."""
+        return tuple(term for term in self.position_terms if isinstance(term, CoordinateTerm))
 
     @property
     def bounded(self) -> bool:
@@ -209,6 +243,7 @@ class TransformerConfig:
             activation=self.activation,
             position_scores=tuple(t for t in self.position_terms if isinstance(t, Rotary | Alibi)),
             exact_rows=self.exact_rows,
+            centred_scores=self.centred_scores,
         )
 
     def replace(self, **changes: Any) -> TransformerConfig:
@@ -232,10 +267,10 @@ def _weighting(value: object, faults: Faults) -> Any:
     return value
 
 
-def _term(value: object, faults: Faults) -> PositionTerm | None:
+def _term(value: object, faults: Faults) -> Term | None:
     if isinstance(value, str) and value in POSITION_NAMES:
         return POSITION_NAMES[value]
-    if isinstance(value, PositionTerm):
+    if isinstance(value, Term):
         return value
     faults.add("positions", value, f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms")
     return None

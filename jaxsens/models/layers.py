@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.models.centred import REFINEMENTS
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import Component, Learned, Sinusoidal
+from jaxsens.models.positions import CoordinateTerm, Learned, Sinusoidal
 from jaxsens.models.products import rows_times
 from jaxsens.models.trace import LayerTrace, transformer_layer
 
@@ -25,7 +26,7 @@ def position_embedding(
             total = total + jnp.asarray(term.values(n, config.width), config.dtype)
         elif isinstance(term, Learned):
             total = total + needed(parameters.learned, "learned")[:n]
-        elif isinstance(term, Component):
+        elif isinstance(term, CoordinateTerm):
             vector = needed(parameters.components, "components")[row]
             total = total + jnp.asarray(term.values(n), config.dtype)[:, None] * vector
             row += 1
@@ -89,7 +90,8 @@ def parameters_from_numpy(tree: TransformerParameters, dtype: str) -> Transforme
 
 
 def layer_operations(config: TransformerConfig, k: int, n: int) -> int:
-    """Floating-point operations of layer k's matrix products on one input of length n; a multiply-add is two."""
+    """Floating-point operations of layer k's sums of products on one input of length n; a multiply-add is two."""
     layer, d = config.layer(k), config.width
     heads = layer.heads * layer.head_width
-    return 8 * n * d * heads + 4 * n**2 * heads + 4 * n * d * layer.feed_forward
+    centring = 3 * REFINEMENTS * n**2 * heads if layer.centred_scores else 0
+    return 8 * n * d * heads + 4 * n**2 * heads + 4 * n * d * layer.feed_forward + centring

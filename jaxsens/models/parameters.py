@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsens.models import initialisation
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.positions import Component, Learned
+from jaxsens.models.positions import Learned
 from jaxsens.precision import numerics
 
 
@@ -45,7 +45,7 @@ class LayerParameters:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TransformerParameters:
-    """All parameters. `components` has a row for each component term of the position embedding, in order."""
+    """All parameters. `components` has a row for each coordinate term of the position embedding, in order."""
 
     embedding: Float[Array, "vocabulary width"]
     components: Float[Array, "components width"] | None
@@ -72,9 +72,8 @@ def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
     Biases and normalisation are the fixed 0 and 1 in any case.
     """
     d = config.width
-    components = [term for term in config.position_terms if isinstance(term, Component)]
     learned = [term for term in config.position_terms if isinstance(term, Learned)]
-    rows = [normal(f"component:{term.name}", (d,), 1.0) for term in components]
+    rows = [normal(f"component:{term.name}", (d,), 1.0) for term in config.coordinate_terms]
     return TransformerParameters(
         embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
         components=jnp.stack(rows) if rows else None,

@@ -6,44 +6,56 @@ formulas are 1-based, i = 1..n. Values are made in float64 on the host and round
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, InputError, collecting, is_count
 
 
 @dataclass(frozen=True)
 class ComponentFunction:
-    """One coordinate p_n(i) of a position embedding, as a function of position and length."""
+    """One coordinate p_n(i) of a position embedding, as a function of position and length.
+
+    `whole` says that its values are whole numbers; `function` then takes and returns integers exactly, too.
+    """
 
     formula: str
     bounded: bool
     function: Callable[[np.ndarray, int], np.ndarray]
+    whole: bool = False
 
 
 COMPONENTS: dict[str, ComponentFunction] = {
-    "constant": ComponentFunction("1", True, lambda i, n: np.ones_like(i)),
+    "constant": ComponentFunction("1", True, lambda i, n: np.ones_like(i), whole=True),
     "inverse": ComponentFunction("1/(i+1)", True, lambda i, n: 1 / (i + 1)),
     "reciprocal": ComponentFunction("1/i", True, lambda i, n: 1 / i),
     "reverse-reciprocal": ComponentFunction("1/(n-i+1)", True, lambda i, n: 1 / (n - i + 1)),
-    "alternating": ComponentFunction("(-1)^i", True, lambda i, n: 1 - 2 * (i % 2)),
-    "odd": ComponentFunction("[i odd]", True, lambda i, n: i % 2),
-    "first": ComponentFunction("[i = 1]", True, lambda i, n: (i == 1).astype(np.float64)),
-    "last": ComponentFunction("[i = n]", True, lambda i, n: (i == n).astype(np.float64)),
+    "reciprocal-length": ComponentFunction("1/n", True, lambda i, n: np.full_like(i, 1 / n)),
+    "alternating": ComponentFunction("(-1)^i", True, lambda i, n: 1 - 2 * (i % 2), whole=True),
+    "odd": ComponentFunction("[i odd]", True, lambda i, n: i % 2, whole=True),
+    "first": ComponentFunction("[i = 1]", True, lambda i, n: (i == 1).astype(i.dtype), whole=True),
+    "last": ComponentFunction("[i = n]", True, lambda i, n: (i == n).astype(i.dtype), whole=True),
     "fraction": ComponentFunction("i/n", True, lambda i, n: i / n),
     "fraction-square": ComponentFunction("(i/n)^2", True, lambda i, n: (i / n) ** 2),
-    "index": ComponentFunction("i", False, lambda i, n: i),
-    "square": ComponentFunction("i^2", False, lambda i, n: i**2),
-    "cube": ComponentFunction("i^3", False, lambda i, n: i**3),
-    "length": ComponentFunction("n", False, lambda i, n: np.full_like(i, n)),
+    "fraction-over-length": ComponentFunction("i/n^2", True, lambda i, n: i / n / n),
+    "index": ComponentFunction("i", False, lambda i, n: i, whole=True),
+    "square": ComponentFunction("i^2", False, lambda i, n: i**2, whole=True),
+    "cube": ComponentFunction("i^3", False, lambda i, n: i**3, whole=True),
+    "length": ComponentFunction("n", False, lambda i, n: np.full_like(i, n), whole=True),
     "log-length": ComponentFunction("log n", False, lambda i, n: np.full_like(i, np.log(n))),
-    "length-index": ComponentFunction("n i", False, lambda i, n: n * i),
-    "length-square": ComponentFunction("n i^2", False, lambda i, n: n * i**2),
+    "length-index": ComponentFunction("n i", False, lambda i, n: n * i, whole=True),
+    "length-square": ComponentFunction("n i^2", False, lambda i, n: n * i**2, whole=True),
 }
 """The component vectors of the papers by name, with formula and whether bounded."""
+
+LIMBS = 3
+"""How many float32 numbers hold every whole component's value: 24 bits each, values below 2^63."""
+
+LIMB_LENGTH = 2**21
+"""Inputs of limbs must be shorter: then all whole components, n^3 the largest, stay below 2^63."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,99 @@ class Component:
         return np.asarray(
             COMPONENTS[self.name].function(np.arange(1, n + 1, dtype=np.float64), n), np.float64
         )
+
+
+@dataclass(frozen=True)
+class FunctionComponent:
+    """A coordinate p_n(i) given by any function: a numerical predicate, say. It has no form in a config file.
+
+    Attributes:
+        name: what it is called; random initialisation draws its vector by this name.
+        function: from the positions 1..n (float64) and n to n finite real numbers. Hashable; two components are equal
+            if their functions are, so give a frozen dataclass with `__call__`, or a function of a module.
+        bounded: whether |p_n(i)| stays bounded over all i and n.
+
+    Raises:
+        InputError: if the fields cannot be used; by `values`, if what the function returns cannot.
+    """
+
+    name: str
+    function: Callable[[np.ndarray, int], np.ndarray]
+    bounded: bool = True
+
+    def __post_init__(self) -> None:
+        with collecting("FunctionComponent") as faults:
+            if not isinstance(self.name, str) or not self.name:
+                faults.add("name", self.name, "a text that is not empty")
+            if not callable(self.function):
+                faults.add("function", self.function, "a function of (positions, n)")
+            elif not _hashable(self.function):
+                faults.add("function", self.function, "something hashable, such as a frozen dataclass")
+            if not isinstance(self.bounded, bool):
+                faults.add("bounded", self.bounded, "True or False")
+
+    def values(self, n: int) -> Float[np.ndarray, " n"]:
+        """p_n(1), ..., p_n(n) in float64."""
+        found = np.asarray(self.function(np.arange(1, n + 1, dtype=np.float64), n))
+        subject = f"FunctionComponent {self.name!r}: its function at n = {n}"
+        if found.shape != (n,):
+            raise InputError(f"{subject} returns shape {found.shape}; return one number a position, ({n},)")
+        if found.dtype.kind not in "biuf":
+            raise InputError(f"{subject} returns {found.dtype}; return real numbers")
+        if not np.isfinite(found).all():
+            i = int(np.argmin(np.isfinite(found))) + 1
+            raise InputError(f"{subject} is {found[i - 1]} at i = {i}; return finite numbers")
+        return found.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Limb:
+    """One of the float32 numbers that together are a whole component's value, exactly.
+
+    Place 0 is the value rounded to float32, place 1 what that left out, rounded to float32, place 2 the rest. The
+    sum over the places is the value: two places hold values below 2^48 (i^2 up to n = 2^24, n i^2 up to 2^16), three
+    all. Each is exact in a float32 model, where a single coordinate i^2 is wrong from i = 4097 on.
+
+    Digits in a fixed base would be exact as well, but not their differences' scores: between j^2 = 2^24 - 1 and 2^24
+    all digits of a base change, by 2^24, and single precision loses the difference of 1. Here neighbours differ by
+    little in every place, so that scores formed from differences of keys (`centred_scores`) keep their digits.
+
+    Attributes:
+        of: the name of a whole component in `COMPONENTS`: "square", "length-square", ...
+        place: 0, 1 or 2.
+    """
+
+    of: str
+    place: int
+
+    @property
+    def name(self) -> str:
+        """The component's name and the place: "square[0]"."""
+        return f"{self.of}[{self.place}]"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the component is: what a rounding leaves out grows with the value."""
+        return COMPONENTS[self.of].bounded
+
+    def values(self, n: int) -> Float[np.ndarray, " n"]:
+        """The limbs of p_n(1), ..., p_n(n) in float64.
+
+        Raises:
+            InputError: for n of `LIMB_LENGTH` or more.
+        """
+        if n >= LIMB_LENGTH:
+            raise InputError(f"n = {n}: limbs are exact below n = {LIMB_LENGTH}; use a Component in float64")
+        rest = COMPONENTS[self.of].function(np.arange(1, n + 1, dtype=np.int64), n)
+        limb = np.zeros(n, np.int64)
+        for _ in range(self.place + 1):
+            limb = rest.astype(np.float32).astype(np.int64)
+            rest = rest - limb
+        return limb.astype(np.float64)
+
+
+CoordinateTerm = Component | FunctionComponent | Limb
+"""The terms that add p_n(i) times a parameter vector: each has `name`, `bounded` and `values(n)`."""
 
 
 @dataclass(frozen=True)
@@ -126,17 +231,40 @@ class Alibi:
         return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
 
 
-def check_term(term: PositionTerm, faults: Faults) -> None:
+def check_term(term: PositionTerm | FunctionComponent, faults: Faults) -> None:
     """Notes what is wrong with the values of a typed term."""
     if isinstance(term, Component) and term.name not in COMPONENTS:
         faults.add("positions", term.name, f"one of {', '.join(COMPONENTS)}")
+    if isinstance(term, Limb):
+        _check_limb(term, faults)
     if isinstance(term, Learned) and (isinstance(term.max_length, bool) or not term.max_length >= 1):
         faults.add("positions", term, "a max_length of at least 1")
     if isinstance(term, Sinusoidal | Rotary) and not (isinstance(term.base, int | float) and term.base > 0):
         faults.add("positions", term, "a base above 0")
 
 
-PositionTerm = Component | Sinusoidal | Learned | Rotary | Alibi
+def _check_limb(term: Limb, faults: Faults) -> None:
+    whole = [name for name, component in COMPONENTS.items() if component.whole]
+    if term.of not in whole:
+        known = isinstance(term.of, str) and term.of in COMPONENTS
+        why = f"{COMPONENTS[term.of].formula} is no whole number; limbs are of " if known else ""
+        faults.add("positions", term, f"{why}one of {', '.join(whole)}")
+    if not is_count(term.place) or term.place >= LIMBS:
+        faults.add("positions", term, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
+
+
+def _hashable(value: object) -> bool:
+    if not isinstance(value, Hashable):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+PositionTerm = Component | Limb | Sinusoidal | Learned | Rotary | Alibi
+"""The terms that a config file can describe; a `TransformerConfig` takes `FunctionComponent`s too."""
 
 POSITION_NAMES: dict[str, PositionTerm] = {
     "sinusoidal": Sinusoidal(),

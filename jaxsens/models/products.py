@@ -1,4 +1,4 @@
-"""Matrix products, in two forms: the fast one, and one that gives equal rows bitwise equal results.
+"""Matrix products in two forms, the fast one and one that gives equal rows bitwise equal results; exact quotients.
 
 A library's matrix product may add up the same numbers in another order at the edge of a tile: in float64 on CPU
 two equal keys can get scores an ulp apart. Soft weightings do not care. A hard one breaks a tie by it, so models
@@ -7,6 +7,7 @@ with a hard layer use the elementwise form, whose every output is the same reduc
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -36,3 +37,11 @@ def weighted_sums(
     if not exact_rows:
         return jnp.einsum("...ij,...jd->...id", weights, values)
     return jnp.sum(weights[..., :, :, None] * values[..., None, :, :], axis=-2)
+
+
+def quotients(a: Float[Array, "*rows width"], b: Float[Array, "*rows 1"]) -> Float[Array, "*rows width"]:
+    """a / b, every quotient correctly rounded, so that equal fractions such as 2/6 and 3/9 are equal numbers.
+
+    XLA would multiply by 1/b, one rounded number a row, if it saw that b is.
+    """
+    return a / jax.lax.optimization_barrier(jnp.broadcast_to(b, a.shape))

@@ -93,6 +93,13 @@ def scores(
     added = penalty(layer, query_positions, key_positions, result.dtype)
     if added is not None:
         result = result + added
-    if isinstance(layer.weighting, Softmax):
-        result = result * inverse_temperature(layer, query_positions, n, result.dtype)[:, None]
-    return result
+    return tempered(layer, result, query_positions, n)
+
+
+def tempered(
+    layer: LayerConfig, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
+) -> Float[Array, "heads m k"]:
+    """Scores divided by the temperature, where the weighting has one."""
+    if not isinstance(layer.weighting, Softmax):
+        return scores
+    return scores * inverse_temperature(layer, query_positions, n, scores.dtype)[:, None]

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.maps import activation, layer_norm
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
-from jaxsens.models.products import rows_times, weighted_sums
-from jaxsens.models.scores import projected, scores, turned
-from jaxsens.models.weighting import Softmax, weights
+from jaxsens.models.products import rows_times
+from jaxsens.models.scores import projected, scores, tempered, turned
+from jaxsens.models.weighting import Softmax, averages
 
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that no more than this many scores are held at once."""
@@ -36,7 +37,7 @@ class LayerTrace:
         z: what queries, keys and values are projected from: x, or LN(x) with pre-normalisation.
         queries, keys, values: of every head, with rotary embedding.
         normaliser: the log of each row's sum of exponentiated scores; 0 for a row that sees no key, and for weighting
-            functions other than softmax.
+            functions other than softmax. With centred scores it is relative to those: each row is shifted.
         b: the heads' outputs.
         attended: x + sum_h b^h W_O^h.
         c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.
@@ -88,9 +89,13 @@ def transformer_layer(
     values = projected(layer, z, parameters.value)
 
     def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
-        s = scores(layer, parameters, queries[:, block], keys, block, everywhere, n)
-        seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), s.shape)
-        b = weighted_sums(weights(layer.weighting, s, seen), values, layer.exact_rows)
+        shape = (layer.heads, block.shape[0], n)
+        seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
+        if layer.centred_scores:
+            s = tempered(layer, centred_scores(layer, queries[:, block], keys, seen), block, n)
+        else:
+            s = scores(layer, parameters, queries[:, block], keys, block, everywhere, n)
+        b = averages(layer.weighting, s, seen, values, layer.exact_rows)
         if not isinstance(layer.weighting, Softmax):
             return b, jnp.zeros(b.shape[:-1], x.dtype)
         normaliser = jax.nn.logsumexp(jnp.where(seen, s, -jnp.inf), axis=-1)

@@ -15,7 +15,7 @@ from jaxsens.errors import Faults
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
-from jaxsens.models.positions import Learned
+from jaxsens.models.positions import LIMB_LENGTH, Learned, Limb
 from jaxsens.precision import numerics
 
 
@@ -80,6 +80,8 @@ def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
             faults.add(
                 "tokens", f"length {n}", f"at most the learned embedding's max_length = {term.max_length}"
             )
+        if isinstance(term, Limb) and n >= LIMB_LENGTH:
+            faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
     if isinstance(config.readout, int) and config.readout >= n:
         faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
 

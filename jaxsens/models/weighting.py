@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsens.errors import collecting
+from jaxsens.models.products import quotients, weighted_sums
 from jaxsens.models.schedules import SCHEDULES, Schedule
 
 
@@ -85,35 +86,56 @@ def weights(
     A softmax's scores come divided by the temperature already (`scores.tempered`). A row without visible keys
     gets weight 0 everywhere. Every branch is a sum of non-negative terms: nothing cancels.
     """
+    shares, total = _shares(weighting, scores, visible)
+    return shares / total
+
+
+def averages(
+    weighting: Weighting,
+    scores: Float[Array, "*batch m k"],
+    visible: Bool[Array, "*batch m k"],
+    values: Float[Array, "*batch k width"],
+    exact_rows: bool,
+) -> Float[Array, "*batch m width"]:
+    """sum_j w_ij v_j with the `weights` of each row, divided by their total after the sum.
+
+    So the average of 0s and 1s under equal weights is the rounded quotient of two exact counts. Added up from n
+    rounded shares 1/n, it was off by 4 counts at n = 20 000 in float32.
+    """
+    shares, total = _shares(weighting, scores, visible)
+    return quotients(weighted_sums(shares, values, exact_rows), total)
+
+
+def _shares(
+    weighting: Weighting, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    """What each key's weight is proportional to, and what makes it the weight when divided by."""
     masked = jnp.where(visible, scores, -jnp.inf)
-    if isinstance(weighting, Softmax):
-        return _softmax(masked, visible)
+    one = jnp.ones((*scores.shape[:-1], 1), scores.dtype)
     if isinstance(weighting, Sparsemax):
-        return _sparsemax(masked, visible)
+        return _sparsemax(masked, visible), one
     best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+    if isinstance(weighting, Softmax):
+        unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
+        total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+        return unnormalised, jnp.where(total > 0, total, 1)
+    chosen = _hard(weighting, (masked == best) & visible).astype(scores.dtype)
     # A score that is not a number spoils its row, as it does under softmax; no comparison would notice it.
-    return jnp.where(
-        jnp.isnan(best), jnp.nan, _hard(weighting, (masked == best) & visible).astype(scores.dtype)
-    )
-
-
-def _hard(weighting: Weighting, ties: Bool[Array, "*rows keys"]) -> Array:
+    chosen = jnp.where(jnp.isnan(best), jnp.nan, chosen)
     if isinstance(weighting, AverageHard):
-        return ties / jnp.maximum(jnp.sum(ties, axis=-1, keepdims=True), 1)
+        return chosen, jnp.maximum(jnp.sum(chosen, axis=-1, keepdims=True), 1)
+    return chosen, one
+
+
+def _hard(weighting: Weighting, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+    if isinstance(weighting, AverageHard):
+        return ties
     keys = ties.shape[-1]
     if isinstance(weighting, LeftmostHard):
         chosen = jnp.argmax(ties, axis=-1)
     else:
         chosen = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
     return (jnp.arange(keys) == chosen[..., None]) & ties
-
-
-def _softmax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:
-    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
-    finite = jnp.where(jnp.isfinite(best), best, 0)
-    unnormalised = jnp.where(visible, jnp.exp(masked - finite), 0)
-    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-    return unnormalised / jnp.where(total > 0, total, 1)
 
 
 def _sparsemax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:

@@ -37,6 +37,8 @@ class Measurable:
         alphabet_size: how many symbols may be put in, where the model says.
         vocabulary_size: symbols it can read, where the model says.
         readout: "last", a position or "mean", where the model says; a callable is taken to read the last.
+        outputs: the output coordinates that the model designates to be measured; None for all.
+        exact_length: the longest input on which the model is exact in its dtype, where it promises to be exact.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -46,6 +48,8 @@ class Measurable:
     alphabet_size: int | None = None
     vocabulary_size: int | None = None
     readout: int | str = "last"
+    outputs: tuple[int, ...] | None = None
+    exact_length: int | None = None
 
     @property
     def dtype(self) -> str:
@@ -165,6 +169,8 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             alphabet_size=config.alphabet_size,
             vocabulary_size=config.vocabulary_size,
             readout=config.readout,
+            outputs=getattr(model, "outputs", None),
+            exact_length=getattr(model, "exact_length", None),
         )
     graph, state = nnx.split(model)
     # Called on a copy, so that counters of random streams move there and not in the user's model.

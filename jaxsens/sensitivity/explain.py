@@ -76,7 +76,7 @@ def explain(model: Any, n: int, *, engine: str = "auto", alphabet_size: int | No
     faults.raise_if_any()
     platform = jax.default_backend()
     with numerics(subject.dtype):
-        runner, choice = choose(subject, engine, "l2", None, int(n))
+        runner, choice = choose(subject, engine, "l2", subject.outputs, int(n))
         flips = (int(n) - (subject.readout != "mean")) * ((size or 2) - 1)
         tokens = jax.ShapeDtypeStruct((int(n),), jnp.int32)
         cost = runner.cost(subject.parameters, tokens, platform)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens.errors import Faults, InputError
-from jaxsens.models.transformer import check_length
+from jaxsens.errors import InputError, PrecisionWarning
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable, measurable
-from jaxsens.sensitivity.choice import ENGINES, choose
+from jaxsens.sensitivity.arguments import beyond_precision, checked, chosen_outputs, places
+from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.flips import Sample, enumerate_flips
-from jaxsens.sensitivity.norms import NORMS, Norm
+from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.versions import versions
 
@@ -38,7 +39,7 @@ def flip_sensitivity(
     symbols: Sequence[int] | None = None,
     positions: Sequence[int] | Sample | None = None,
     norm: Norm = "l2",
-    outputs: Sequence[int] | None = None,
+    outputs: Sequence[int] | Literal["all"] | None = None,
     engine: Literal["auto", "vmap", "difference"] = "auto",
     batch_size: int | None = None,
     memory_budget: int | None = None,
@@ -64,7 +65,8 @@ def flip_sensitivity(
             By default all but the readout position (the last one, where the model does not say otherwise): it
             reaches the output through the skip connection and changes it by O(1) in every model.
         norm: "l2", "l1" or "linf".
-        outputs: which coordinates of the output enter the norm; all by default.
+        outputs: which coordinates of the output enter the norm, or "all". By default those that the model designates
+            (`model.outputs` of a jaxsens transformer, as compiled ones have), and all where it designates none.
         engine: "vmap", the specification: one forward pass a flip; "difference": carries the change through a jaxsens
             transformer exactly, without subtracting outputs; or "auto": "difference" where it applies.
             `jaxsens.explain` says what "auto" would do, and what it would cost.
@@ -77,36 +79,42 @@ def flip_sensitivity(
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
+    Warns:
+        PrecisionWarning: if the input is longer than the model is exact in its dtype (`model.exact_length`).
+
     Raises:
         MeasurementInterrupted: on Ctrl-C, with what was finished.
         InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
             finite, differs between two identical calls, is not a vector, or has a size that depends on n.
     """
     subject = measurable(model)
-    words, alphabet = _checked(
+    words, alphabet = checked(
         subject, tokens, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget
     )
-    places, drawn = _positions(subject, words.shape[1], positions)
+    where, drawn = places(subject, words.shape[1], positions)
+    chosen = chosen_outputs(subject, outputs)
+    imprecise = beyond_precision(subject, words.shape[1])
+    if imprecise is not None:
+        warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
-        dtype = _checked_output(subject, words, outputs)
-        chosen = None if outputs is None else tuple(int(k) for k in outputs)
+        dtype = _checked_output(subject, words, chosen)
         runner, choice = choose(subject, engine, norm, chosen, words.shape[1])
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
         explicit = positions is not None and not isinstance(positions, Sample)
-        flips = enumerate_flips(words, alphabet, places, special | explicit, drawn)
+        flips = enumerate_flips(words, alphabet, where, special | explicit, drawn)
         if not len(flips):
             raise InputError(
                 f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
                 "give a longer input or positions=..."
             )
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        where = placement.Placement(
+        devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
         interrupted, declined = None, 0
         try:
             norms, declined = placement.measure(
-                runner, parameters, words, flips.inputs, flips.positions, flips.symbols, where, progress
+                runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, progress
             )
         except placement.Interrupted as stop:
             interrupted, norms = stop, stop.norms
@@ -129,95 +137,6 @@ def flip_sensitivity(
     if interrupted is not None:
         raise MeasurementInterrupted(result) from interrupted
     return result
-
-
-def _checked(
-    subject: Measurable,
-    tokens: Any,
-    alphabet_size: int | None,
-    symbols: Sequence[int] | None,
-    norm: str,
-    outputs: Sequence[int] | None,
-    engine: str,
-    batch_size: int | None,
-    memory_budget: int | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
-    faults = Faults("flip_sensitivity")
-    words = np.asarray(tokens)
-    if not np.issubdtype(words.dtype, np.integer):
-        faults.add("tokens", str(words.dtype), "an array of whole numbers, the symbols' ids")
-    elif words.ndim not in (1, 2) or words.size == 0:
-        faults.add("tokens", f"shape {words.shape}", "shape (n,) or (batch, n), neither of them 0")
-    else:
-        words = words.reshape(-1, words.shape[-1])
-        if words.min() < 0:
-            faults.add("tokens", int(words.min()), "ids of at least 0")
-        if subject.vocabulary_size is not None and words.max() >= subject.vocabulary_size:
-            faults.add("tokens", int(words.max()), f"the model reads ids 0 to {subject.vocabulary_size - 1}")
-        if subject.config is not None:
-            check_length(subject.config, words.shape[1], faults)
-        words = words.astype(np.int32)
-    alphabet = _alphabet(subject, alphabet_size, symbols, faults)
-    if norm not in NORMS:
-        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    if engine not in ("auto", *ENGINES):
-        faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
-    for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
-        ):
-            faults.add(name, value, "a whole number of at least 1, or None for the default")
-    if outputs is not None and (len(outputs) == 0 or any(not _is_int(k) or k < 0 for k in outputs)):
-        faults.add("outputs", outputs, "a sequence of 0-based output coordinates, or None for all")
-    faults.raise_if_any()
-    return words, alphabet
-
-
-def _alphabet(
-    subject: Measurable, alphabet_size: int | None, symbols: Sequence[int] | None, faults: Faults
-) -> np.ndarray:
-    size = alphabet_size if alphabet_size is not None else subject.alphabet_size
-    limit = subject.vocabulary_size
-    if alphabet_size is not None and symbols is not None:
-        faults.add("symbols", symbols, "give alphabet_size or symbols, not both")
-    if symbols is not None:
-        chosen = np.unique(np.asarray(symbols))
-        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen[0] < 0:
-            faults.add("symbols", symbols, "at least one symbol id, each at least 0")
-        elif limit is not None and chosen[-1] >= limit:
-            faults.add("symbols", int(chosen[-1]), f"the model reads ids 0 to {limit - 1}")
-        return chosen
-    if size is None:
-        faults.add(
-            "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
-        )
-        return np.zeros(0, int)
-    if not _is_int(size) or size < 2:
-        faults.add("alphabet_size", size, "a whole number of at least 2")
-        return np.zeros(0, int)
-    if subject.alphabet_size is not None and size > subject.alphabet_size:
-        faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
-    return np.arange(size)
-
-
-def _positions(
-    subject: Measurable, n: int, positions: Sequence[int] | Sample | None
-) -> tuple[np.ndarray, Sample | None]:
-    drawn = positions if isinstance(positions, Sample) else None
-    given = drawn.positions if drawn is not None else positions
-    if given is None:
-        readout = n - 1 if subject.readout == "last" else subject.readout
-        return np.array([p for p in range(n) if p != readout], int), drawn
-    chosen = np.asarray(given)
-    faults = Faults("flip_sensitivity")
-    if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer):
-        faults.add("positions", given, "a sequence of 0-based positions, jaxsens.sample(count), or None")
-    elif chosen.min() < 0 or chosen.max() >= n:
-        wrong = int(chosen.min() if chosen.min() < 0 else chosen.max())
-        faults.add("positions", wrong, f"positions from 0 to {n - 1}")
-    faults.raise_if_any()
-    return np.unique(chosen), drawn
 
 
 def _checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[int] | None) -> str:
@@ -284,7 +203,3 @@ def _check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
             f"model: the output is not finite under {int(bad.sum())} of {len(norms)} flips, first at position "
             f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights"
         )
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -14,7 +14,7 @@ from jaxsens.models.positions import Rotary
 from jaxsens.models.products import inner_products, weighted_sums
 from jaxsens.models.scores import inverse_temperature, projected, scores, turned
 from jaxsens.models.trace import LayerTrace
-from jaxsens.models.weighting import weights
+from jaxsens.models.weighting import averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change, weight_change
 
 
@@ -172,4 +172,4 @@ def hard_rows(
     both = jax.vmap(lambda q, k: scores(layer, parameters, q, k, rows, keys, n))(*pairs)
     before, after = (weights(layer.weighting, s, seen) for s in both)
     moved = weighted_sums(after - before, kept.values, True) + weighted_sums(after, dv, True)
-    return moved, weighted_sums(after, new[2], True)
+    return moved, averages(layer.weighting, both[1], seen, new[2], True)

@@ -1,4 +1,4 @@
-"""The difference engine: carries each flip's change through the network, exactly, for every transformer config."""
+"""The difference engine: carries each flip's change through the network, exactly, for nearly every config."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def refusal(config: TransformerConfig) -> str | None:
     """Why the difference engine cannot serve a config, or None if it can."""
     if any(isinstance(config.layer(k).weighting, Sparsemax) for k in range(config.layers)):
         return "sparsemax: its support depends on all scores of a row at once, and no difference rule is known to us"
+    if config.centred_scores:
+        return "centred scores: the engine forms plain ones, which lose the digits that centring keeps"
     return None
 
 
 @dataclass(frozen=True)
 class DifferenceEngine(Engine):
-    """Exact, for every transformer config but sparsemax, hard attention and its ties included.
+    """Exact, for every transformer config but sparsemax and centred scores, hard attention and its ties included.
 
     Costs per flip: depth 1, O(n d); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
     With a readout of the mean over positions the last layer counts as a middle one.

@@ -57,7 +57,7 @@ def refusal(config: TransformerConfig) -> str | None:
     checks = (
         (config.layers == 2, "two layers"),
         (all(isinstance(layer.weighting, Softmax) for layer in layers), "softmax weighting"),
-        (config.scores == "dot-product", "dot-product scores"),
+        (config.scores == "dot-product" and not config.centred_scores, "plain dot-product scores"),
         (config.layer_norm == "none", "no layer normalisation"),
         (config.activation == "relu", "relu"),
         (bool(layers) and layers[0].feed_forward > 1, "hidden units in the first layer"),

@@ -1,0 +1,140 @@
+"""The arguments of `flip_sensitivity`: every fault found before any work, and defaults that depend on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxsens.errors import Faults
+from jaxsens.models.transformer import check_length
+from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.sensitivity.flips import Sample
+from jaxsens.sensitivity.norms import NORMS
+
+
+def checked(
+    subject: Measurable,
+    tokens: Any,
+    alphabet_size: int | None,
+    symbols: Sequence[int] | None,
+    norm: str,
+    outputs: Sequence[int] | str | None,
+    engine: str,
+    batch_size: int | None,
+    memory_budget: int | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
+    faults = Faults("flip_sensitivity")
+    words = np.asarray(tokens)
+    if not np.issubdtype(words.dtype, np.integer):
+        faults.add("tokens", str(words.dtype), "an array of whole numbers, the symbols' ids")
+    elif words.ndim not in (1, 2) or words.size == 0:
+        faults.add("tokens", f"shape {words.shape}", "shape (n,) or (batch, n), neither of them 0")
+    else:
+        words = words.reshape(-1, words.shape[-1])
+        if words.min() < 0:
+            faults.add("tokens", int(words.min()), "ids of at least 0")
+        if subject.vocabulary_size is not None and words.max() >= subject.vocabulary_size:
+            faults.add("tokens", int(words.max()), f"the model reads ids 0 to {subject.vocabulary_size - 1}")
+        if subject.config is not None:
+            check_length(subject.config, words.shape[1], faults)
+        words = words.astype(np.int32)
+    alphabet = _alphabet(subject, alphabet_size, symbols, faults)
+    if norm not in NORMS:
+        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
+    if engine not in ("auto", *ENGINES):
+        faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
+    for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
+        ):
+            faults.add(name, value, "a whole number of at least 1, or None for the default")
+    if not _are_outputs(outputs):
+        faults.add(
+            "outputs", outputs, 'a sequence of 0-based output coordinates, "all", or None for the default'
+        )
+    faults.raise_if_any()
+    return words, alphabet
+
+
+def _alphabet(
+    subject: Measurable, alphabet_size: int | None, symbols: Sequence[int] | None, faults: Faults
+) -> np.ndarray:
+    size = alphabet_size if alphabet_size is not None else subject.alphabet_size
+    limit = subject.vocabulary_size
+    if alphabet_size is not None and symbols is not None:
+        faults.add("symbols", symbols, "give alphabet_size or symbols, not both")
+    if symbols is not None:
+        chosen = np.unique(np.asarray(symbols))
+        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen[0] < 0:
+            faults.add("symbols", symbols, "at least one symbol id, each at least 0")
+        elif limit is not None and chosen[-1] >= limit:
+            faults.add("symbols", int(chosen[-1]), f"the model reads ids 0 to {limit - 1}")
+        return chosen
+    if size is None:
+        faults.add(
+            "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
+        )
+        return np.zeros(0, int)
+    if not _is_int(size) or size < 2:
+        faults.add("alphabet_size", size, "a whole number of at least 2")
+        return np.zeros(0, int)
+    if subject.alphabet_size is not None and size > subject.alphabet_size:
+        faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
+    return np.arange(size)
+
+
+def places(
+    subject: Measurable, n: int, positions: Sequence[int] | Sample | None
+) -> tuple[np.ndarray, Sample | None]:
+    """The 0-based positions that may be flipped, and the sample to draw of their flips, if one is asked for."""
+    drawn = positions if isinstance(positions, Sample) else None
+    given = drawn.positions if drawn is not None else positions
+    if given is None:
+        readout = n - 1 if subject.readout == "last" else subject.readout
+        return np.array([p for p in range(n) if p != readout], int), drawn
+    chosen = np.asarray(given)
+    faults = Faults("flip_sensitivity")
+    if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer):
+        faults.add("positions", given, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+    elif chosen.min() < 0 or chosen.max() >= n:
+        wrong = int(chosen.min() if chosen.min() < 0 else chosen.max())
+        faults.add("positions", wrong, f"positions from 0 to {n - 1}")
+    faults.raise_if_any()
+    return np.unique(chosen), drawn
+
+
+def chosen_outputs(subject: Measurable, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
+    """The output coordinates that enter the norm: those asked for, else the model's own; None means all of them."""
+    if outputs is None:
+        return subject.outputs
+    return None if isinstance(outputs, str) else tuple(int(k) for k in outputs)
+
+
+def beyond_precision(subject: Measurable, n: int) -> str | None:
+    """Why a model that is exact up to some length only cannot be trusted at length n, or None if it can."""
+    limit = subject.exact_length
+    if limit is None or n <= limit:
+        return None
+    remedy = "under another condition"
+    if subject.dtype == "float32":
+        remedy = f'with dtype="float64", which is right further out, or {remedy}'
+    return (
+        f"n = {n}: in {subject.dtype} this model is exact up to n = {limit} only. Rounding blurs which key its "
+        f"attention chooses, so what is measured may be an effect of rounding; build the model {remedy}"
+    )
+
+
+def _are_outputs(outputs: object) -> bool:
+    if outputs is None or isinstance(outputs, str):
+        return outputs in (None, "all")
+    if not isinstance(outputs, Sequence | np.ndarray):
+        return False
+    return len(outputs) > 0 and all(_is_int(k) and k >= 0 for k in outputs)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,36 @@
+"""Models with centred scores are measured by forward passes, and mean what they mean with plain scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.sensitivity.difference import folded
+from tests.small_models import random_parameters, small
+
+WORD = np.array([2, 0, 1, 0, 1, 3])
+
+
+@pytest.mark.parametrize("weighting", ["temperature-log", "average-hard"])
+def test_their_sensitivity_is_that_of_the_plain_model(weighting):
+    config = small(weighting=weighting, mask="future", positions=("sinusoidal", "length"))
+    parameters = random_parameters(config)
+    plain, centred = (
+        jaxsens.flip_sensitivity(
+            jaxsens.Transformer(config.replace(centred_scores=chosen), parameters=parameters), WORD
+        )
+        for chosen in (False, True)
+    )
+    assert plain.engine.name == "difference"
+    assert centred.engine.name == "vmap"
+    assert "centred scores" in centred.engine.reason
+    np.testing.assert_allclose(centred.norms, plain.norms, rtol=1e-9, atol=1e-13)
+
+
+def test_the_difference_engine_refuses_them_by_name():
+    model = jaxsens.Transformer(small(centred_scores=True))
+    with pytest.raises(jaxsens.EngineRefusal, match=r"centred scores.*engine=\"vmap\""):
+        jaxsens.flip_sensitivity(model, WORD, engine="difference")
+    assert jaxsens.explain(model, 6).engine.name == "vmap"
+    assert "plain" in str(folded.refusal(small(feed_forward=20, centred_scores=True)))
