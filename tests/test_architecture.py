@@ -16,13 +16,14 @@ PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
 LEAVES = {"errors", "files", "precision", "versions"}
-MEASUREMENT = {"models", "sensitivity", "theory", "logic", "languages", "training"}
+MEASUREMENT = {"models", "sensitivity", "theory", "logic", "languages", "training", "constructions"}
 MAY_IMPORT: dict[str, set[str]] = {
     "models": set(),
     "languages": set(),
     "sensitivity": {"models"},
     "theory": {"models"},
     "logic": {"models"},
+    "constructions": {"models", "logic"},
     "training": {"models", "languages"},
     "experiments": MEASUREMENT,
     "analysis": MEASUREMENT | {"experiments"},
@@ -91,6 +92,9 @@ def fault(importer: str, target: str) -> str | None:
         ("jaxsens.models.masks", "jaxsens.sensitivity.flips", False),
         ("jaxsens.theory.lipschitz", "jaxsens.sensitivity.flips", False),
         ("jaxsens.sensitivity.flips", "jaxsens.theory.lipschitz", False),
+        ("jaxsens.constructions.soften", "jaxsens.models.transformer", True),
+        ("jaxsens.constructions.soften", "jaxsens.sensitivity.flips", False),
+        ("jaxsens.sensitivity.flips", "jaxsens.constructions.soften", False),
         ("jaxsens.languages.parity", "jaxsens.models", False),
         ("jaxsens.experiments.runner", "jaxsens.analysis.fits", False),
         ("jaxsens.errors", "jaxsens.files", False),
