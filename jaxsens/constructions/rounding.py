@@ -1,0 +1,92 @@
+"""Feed-forward networks that round and compare: Lemmas 9 and 27 of Yang et al. (arXiv 2412.09925)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.constructions.arguments import count
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One hidden unit, coefficient * relu(slope * z + bias)."""
+
+    coefficient: float
+    slope: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class ReluForm:
+    """A piecewise linear function of one number z, as the sum of hidden units: what a feed-forward layer computes."""
+
+    units: tuple[Unit, ...]
+
+    def __call__(self, z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """The function at each z, in the dtype of z."""
+        parts = [unit.coefficient * np.maximum(unit.slope * z + unit.bias, 0) for unit in self.units]
+        return np.sum(parts, axis=0)
+
+    @property
+    def lipschitz(self) -> float:
+        """The steepest slope: an error in z grows by no more than this factor."""
+        kinks = sorted(self.units, key=lambda unit: -unit.bias / unit.slope)
+        falling = sum(unit.coefficient * unit.slope for unit in kinks if unit.slope < 0)
+        changes = (unit.coefficient * abs(unit.slope) for unit in kinks)
+        return max(abs(slope) for slope in accumulate(changes, initial=falling))
+
+
+ROUND = ReluForm((Unit(1, 2, -1 / 2), Unit(-1, 2, -3 / 2)))
+"""Lemma 9: relu(2 z - 1/2) - relu(2 z - 3/2): 0 for z <= 1/4, 1 for z >= 3/4.
+
+Exactly so in float32 and float64, up to z = 2^21: the numbers subtracted are multiples of the spacing of z."""
+
+AT_LEAST_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2)))
+"""[k >= 0] for z within 1/4 of the whole number k."""
+
+EQUALS_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2), Unit(-1, 2, -1 / 2), Unit(1, 2, -3 / 2)))
+"""[k = 0] for z within 1/4 of the whole number k."""
+
+NOT = ReluForm((Unit(1, -1, 1),))
+"""1 - z for a Boolean z."""
+
+AND = ReluForm((Unit(1, 1, -1),))
+"""Both of two Booleans whose sum is z."""
+
+OR = ReluForm((Unit(1, 1, 0), Unit(-1, 1, -1)))
+"""One of any two Booleans whose sum is z, or both."""
+
+
+def affine_pieces(width: int, layers: int) -> int:
+    """How many affine pieces a ReLU network from R to R with `layers` hidden layers of `width` has at most.
+
+    (width + 1)^layers: where the input of a layer is affine in x, so is the argument of each unit, which then changes
+    sign once at most. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
+    """
+    count("affine_pieces", width=width, layers=layers)
+    return (width + 1) ** layers
+
+
+def affine_pieces_simple(width: int, layers: int) -> int:
+    """(2 width)^layers, at least `affine_pieces`."""
+    count("affine_pieces_simple", width=width, layers=layers)
+    return (2 * width) ** layers
+
+
+def rounding_width(layers: int, bits: int) -> int:
+    """Lemma 27: the least width with which `layers` hidden layers could round longer numbers to `bits` bits.
+
+    Rounding needs 2^bits pieces: the two least arguments that round to one number and the least that rounds to the
+    next are not on a line, so there is a kink between any such three, and these lie apart. So with bits = log n and
+    a fixed depth the width is a power of n: a transformer of fixed size cannot round its activations.
+    """
+    count("rounding_width", layers=layers, bits=bits)
+    width = max(1, math.floor(2 ** (bits / layers)) - 2)
+    while affine_pieces(width, layers) < 2**bits:
+        width += 1
+    return width

@@ -1,0 +1,273 @@
+"""Uniform-tieless transformers (Yang et al., arXiv 2412.09925, Definitions 4 and 5): which models are, and by how much.
+
+An average-hard transformer is uniform-tieless if each head either gives every visible key the same score whatever the
+input, or has one largest score in every row. There are finitely many inputs of a length n, so the gaps between the
+largest score and the next have a smallest, gamma(n) > 0 (Lemma 24). It is measured here, with the other numbers that
+Theorem 26 needs, by running the model on all inputs of length n, or on given ones if those are too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.models import layers
+from jaxsens.models.centred import centred_scores
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.scores import scores
+from jaxsens.models.transformer import Transformer, check_length, check_tokens
+from jaxsens.models.weighting import AverageHard
+from jaxsens.precision import numerics
+
+MAX_INPUTS = 2**16
+"""All inputs of a length are tried if they are no more than this."""
+
+PRODUCTS_IN_MEMORY = 2**23
+"""Inputs are run in batches that make no more products q_ic k_jc than this at once."""
+
+ROUNDING_UNITS = 32
+"""Scores are taken to be off by no more than so many units of rounding, relative to what their products add up to."""
+
+
+@dataclass(frozen=True, eq=False)
+class UniformTieless:
+    """What is measured of a uniform-tieless model on inputs of one length.
+
+    Attributes:
+        n: the length.
+        inputs: how many inputs were run.
+        exhaustive: whether these are all there are: every word over the alphabet and, if the model has an
+            end-of-sequence symbol, every word that ends with it.
+        uniform: for each layer, for each head, whether its scores are 0 because its queries or its keys are.
+        gaps: for each layer, for each head, the least difference between a row's largest score and the next, less
+            what rounding may have added; infinite for uniform heads and where no row sees two keys.
+        magnitudes: the largest |entry| of x^(0), ..., x^(L) in each coordinate.
+        spreads: for each layer, for each head and coordinate, how far apart the values v_j W_O of one input may be.
+    """
+
+    n: int
+    inputs: int
+    exhaustive: bool
+    uniform: tuple[tuple[bool, ...], ...]
+    gaps: tuple[tuple[float, ...], ...]
+    magnitudes: Float[np.ndarray, "layers+1 width"]
+    spreads: tuple[Float[np.ndarray, "heads width"], ...]
+
+    @property
+    def gap(self) -> float:
+        """gamma(n): the least of all gaps; infinite if there is nothing to choose."""
+        return min((gap for layer in self.gaps for gap in layer), default=np.inf)
+
+    @property
+    def x_max(self) -> float:
+        """x_max(n): the largest |entry| of x^(0), at least 1."""
+        return max(1.0, float(self.magnitudes[0].max()))
+
+
+def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> UniformTieless:
+    """Runs `model` on all inputs of length n, or on `words` (k, n), and measures gaps and magnitudes.
+
+    O(inputs L n (n + d) H head_width). With `words` the result holds for these inputs only.
+
+    Raises:
+        InputError: if the model is none of those Theorem 26 is about, with all reasons at once; if a head that is not
+            uniform ties, with head, position (from 0) and word; if numbers overflow; if there are more than
+            `MAX_INPUTS` inputs and no `words`.
+    """
+    faults = Faults("a uniform-tieless transformer")
+    if not isinstance(model, Transformer):
+        faults.add("model", type(model).__name__, "a jaxsens.Transformer")
+        faults.raise_if_any()
+    _check_config(model.config, faults)
+    if not is_count(n, 1):
+        faults.add("n", n, "a whole number of at least 1")
+    else:
+        check_length(model.config, n, faults)
+    faults.raise_if_any()
+    tried = all_inputs(model.config, n) if words is None else _checked(model.config, n, words)
+    uniform = uniform_heads(model.parameters)
+    gaps, where, magnitudes, spreads = _measured(model, tried, uniform)
+    if not np.isfinite(magnitudes).all():
+        k = int(np.argmin(np.isfinite(magnitudes).all(axis=1)))
+        faults.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
+        faults.raise_if_any()
+    certain = _less_rounding(model, gaps, where, magnitudes, faults)
+    faults.raise_if_any()
+    return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
+
+
+def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:
+    """For each layer, for each head, whether W_Q = 0 or W_K = 0, so that all scores are 0 on any input."""
+
+    def zero(matrices: Array) -> np.ndarray:
+        return np.all(np.asarray(matrices) == 0, axis=(1, 2))
+
+    return tuple(
+        tuple(bool(head) for head in zero(layer.query) | zero(layer.key)) for layer in parameters.layers
+    )
+
+
+def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]:
+    """Every word of length n over the alphabet, in order, and after them those that end with the end symbol instead.
+
+    Raises:
+        InputError: if there are more than `MAX_INPUTS`.
+    """
+    symbols, end = config.alphabet_size, config.end_of_sequence
+    total = symbols**n + (0 if end is None else symbols ** (n - 1))
+    if total > MAX_INPUTS:
+        raise InputError(
+            f"n = {n}: there are {total} inputs of this length, and at most {MAX_INPUTS} are all tried; give `words`"
+        )
+
+    def over_alphabet(length: int) -> np.ndarray:
+        place = symbols ** np.arange(length - 1, -1, -1)
+        return np.arange(symbols**length)[:, None] // place % symbols
+
+    found = over_alphabet(n)
+    if end is None:
+        return found
+    ended = np.pad(over_alphabet(n - 1), ((0, 0), (0, 1)), constant_values=end)
+    return np.concatenate([found, ended])
+
+
+def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterator[Int[np.ndarray, "m n"]]:
+    """The words in batches of one size within `PRODUCTS_IN_MEMORY`, the last filled up with its first word."""
+    n = words.shape[1]
+    widest = max([config.width, *(_per_pair(config, k) for k in range(config.layers))])
+    size = min(len(words), max(1, PRODUCTS_IN_MEMORY // (n**2 * widest)))
+    for start in range(0, len(words), size):
+        batch = words[start : start + size]
+        yield np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
+
+
+def _per_pair(config: TransformerConfig, k: int) -> int:
+    return config.layer(k).heads * config.layer(k).head_width
+
+
+def _check_config(config: TransformerConfig, faults: Faults) -> None:
+    for k in range(config.layers):
+        layer, name = config.layer(k), f"layer {k}: "
+        if not isinstance(layer.weighting, AverageHard):
+            faults.add(f"{name}weighting", layer.weighting, '"average-hard"')
+        if layer.scores != "dot-product":
+            faults.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
+        if layer.layer_norm != "none":
+            faults.add(f"{name}layer_norm", layer.layer_norm, '"none"')
+        if layer.activation != "relu" and layer.feed_forward:
+            faults.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
+        for term in layer.position_scores:
+            faults.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
+
+
+def _checked(config: TransformerConfig, n: int, words: ArrayLike) -> Int[np.ndarray, "k n"]:
+    found = np.asarray(words)
+    if found.ndim != 2 or found.shape[1] != n or not len(found):
+        raise InputError(f"words = an array of shape {found.shape}: give an array of shape (words, {n})")
+    check_tokens(config, found)
+    return found
+
+
+def _measured(
+    model: Transformer, words: Int[np.ndarray, "k n"], uniform: tuple[tuple[bool, ...], ...]
+) -> tuple[list[np.ndarray], list[list[tuple[int, np.ndarray]]], np.ndarray, tuple[np.ndarray, ...]]:
+    """Least gaps and (position, word) where they are, magnitudes and spreads, over all words."""
+    config = model.config
+    gaps = [np.full(config.layer(k).heads, np.inf) for k in range(config.layers)]
+    where = [[(0, words[0]) for _ in range(config.layer(k).heads)] for k in range(config.layers)]
+    magnitudes = np.zeros((config.layers + 1, config.width))
+    spreads = tuple(np.zeros((config.layer(k).heads, config.width)) for k in range(config.layers))
+    for batch in batches(config, words):
+        with numerics(config.dtype):
+            found = _run(config, model.parameters, jnp.asarray(batch))
+        for k, (gap, spread) in enumerate(found[0]):
+            np.maximum(spreads[k], np.asarray(spread).max(axis=0), out=spreads[k])
+            for h, rows in enumerate(np.moveaxis(np.asarray(gap, np.float64), 1, 0)):
+                row = np.unravel_index(
+                    np.argmin(rows), rows.shape
+                )  # the first that is no number, if there is one
+                if not uniform[k][h] and not rows[row] >= gaps[k][h]:
+                    gaps[k][h], where[k][h] = rows[row], (int(row[1]), batch[row[0]])
+        np.maximum(magnitudes, np.asarray(found[1], np.float64).max(axis=0), out=magnitudes)
+    return gaps, where, magnitudes, spreads
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(
+    config: TransformerConfig, parameters: TransformerParameters, words: Array
+) -> tuple[list[tuple[Array, Array]], Array]:
+    """For each layer gaps (words, heads, n), spreads (words, heads, width); magnitudes (words, layers + 1, width)."""
+
+    def one(tokens: Array) -> tuple[list[tuple[Array, Array]], Array]:
+        kept, y = layers.trace(config, parameters, tokens)
+        found = []
+        for k, values in enumerate(kept):
+            gaps = _gaps(config, parameters, k, values.queries, values.keys)
+            moved = jnp.einsum("hjc,hcd->hjd", values.values, parameters.layers[k].output)
+            found.append((gaps, jnp.max(moved, axis=1) - jnp.min(moved, axis=1)))
+        return found, jnp.max(jnp.abs(jnp.stack([*(values.x for values in kept), y])), axis=1)
+
+    return jax.vmap(one)(words)
+
+
+def _gaps(
+    config: TransformerConfig, parameters: TransformerParameters, k: int, queries: Array, keys: Array
+) -> Float[Array, "heads n"]:
+    """Each row's largest score less the next, 0 if it occurs twice; infinite for rows that see one key or none."""
+    layer, n = config.layer(k), queries.shape[1]
+    everywhere = jnp.arange(n)
+    if n == 1:
+        return jnp.full((layer.heads, 1), jnp.inf, queries.dtype)
+    seen = visible(layer.mask, everywhere[:, None], everywhere[None, :])
+    seen = jnp.broadcast_to(seen, (layer.heads, n, n))
+    if layer.centred_scores:
+        s = centred_scores(layer, queries, keys, seen)
+    else:
+        s = scores(layer, parameters.layers[k], queries, keys, everywhere, everywhere, n)
+    best = jax.lax.top_k(jnp.where(seen, s, -jnp.inf), 2)[0]
+    return jnp.where(jnp.sum(seen, axis=-1) > 1, best[..., 0] - best[..., 1], jnp.inf)
+
+
+def _less_rounding(
+    model: Transformer,
+    gaps: list[np.ndarray],
+    where: list[list[tuple[int, np.ndarray]]],
+    magnitudes: np.ndarray,
+    faults: Faults,
+) -> tuple[tuple[float, ...], ...]:
+    """The gaps less what rounding may have added; notes every head that has a tie or cannot be told from one."""
+    unit = float(np.finfo(model.config.dtype).eps)
+    certain: list[tuple[float, ...]] = []
+    for k, parameters in enumerate(model.parameters.layers):
+        queries = magnitudes[k] @ np.abs(np.asarray(parameters.query, np.float64))
+        keys = magnitudes[k] @ np.abs(np.asarray(parameters.key, np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = (queries * keys).sum(axis=1) / np.sqrt(queries.shape[1])
+        for h, allowance in enumerate(ROUNDING_UNITS * unit * products):
+            gap, (position, word) = gaps[k][h], where[k][h]
+            if gap > allowance:
+                continue
+            found = f"gap {gap:.3g} at position {position} of {word.tolist()}"
+            if gap == 0:
+                remedy = (
+                    "one largest score a row (position embeddings can break ties), or W_Q = 0: a uniform head"
+                )
+            elif np.isfinite(gap) and np.isfinite(allowance):
+                remedy = (
+                    f"a gap above {allowance:.3g}, what rounding in {model.config.dtype} may make of a tie"
+                )
+            else:
+                remedy = "parameters with which scores stay finite"
+            faults.add(f"layer {k}, head {h}", found, remedy)
+        certain.append(tuple(float(gap) for gap in gaps[k] - ROUNDING_UNITS * unit * products))
+    return tuple(certain)

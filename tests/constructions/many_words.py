@@ -1,0 +1,66 @@
+"""The forward pass of a constructed transformer on many words at once, in plain NumPy.
+
+`tests.reference` is the specification of a model, one query and one key at a time. This is the same for the part of the
+family that constructions use (dot-product scores, no layer norm, ReLU), with a batch axis: all words of a length in one
+pass. `test_many_words.py` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
+
+
+def activations(config: Any, parameters: Any, tokens: np.ndarray) -> np.ndarray:
+    """y^(L) at every position of every word: tokens (words, n) to (words, n, width), float64."""
+    return trace(config, parameters, tokens)[0]
+
+
+def trace(config: Any, parameters: Any, tokens: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """y^(L), and the residual stream after each attention."""
+    n = tokens.shape[-1]
+    x = np.asarray(parameters.embedding, np.float64)[tokens]
+    for row, term in enumerate(config.position_terms):
+        x = x + term.values(n)[:, None] * np.asarray(parameters.components[row], np.float64)
+    attended = []
+    for k in range(config.layers):
+        layer, given = config.layer(k), parameters.layers[k]
+        x = x + sum(_head(layer, given, h, x) for h in range(layer.heads))
+        attended.append(x)
+        if layer.feed_forward:
+            hidden = np.maximum(x @ np.asarray(given.w1, np.float64) + np.asarray(given.b1, np.float64), 0)
+            x = x + hidden @ np.asarray(given.w2, np.float64) + np.asarray(given.b2, np.float64)
+    return x, attended
+
+
+def _head(layer: Any, given: Any, h: int, x: np.ndarray) -> np.ndarray:
+    query, key, value, output = (
+        np.asarray(matrix[h], np.float64) for matrix in (given.query, given.key, given.value, given.output)
+    )
+    n = x.shape[1]
+    scores = np.einsum("wid,wjd->wij", x @ query / np.sqrt(layer.head_width), x @ key, optimize=True)
+    i, j = np.arange(1, n + 1)[:, None], np.arange(1, n + 1)[None, :]
+    seen = {"none": j > 0, "future": j <= i, "past": j >= i}[layer.mask] & (i > 0)
+    return weights(layer.weighting, scores, seen) @ (x @ value) @ output
+
+
+def weights(weighting: Any, scores: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    n = scores.shape[-1]
+    if isinstance(weighting, Softmax):
+        lengths = np.full(n, n) if weighting.by == "length" else np.arange(1, n + 1)
+        scores = scores * weighting.inverse_temperature(lengths)[:, None]
+    scores = np.where(seen, scores, -np.inf)
+    best = scores.max(axis=-1, keepdims=True)
+    if isinstance(weighting, Softmax):
+        power = np.exp(scores - best)
+        return power / power.sum(axis=-1, keepdims=True)
+    ties = scores == best
+    if isinstance(weighting, AverageHard):
+        return ties / ties.sum(axis=-1, keepdims=True)
+    if isinstance(weighting, LeftmostHard):
+        return np.eye(n)[np.argmax(ties, axis=-1)]
+    assert isinstance(weighting, RightmostHard)
+    return np.eye(n)[n - 1 - np.argmax(ties[..., ::-1], axis=-1)]
