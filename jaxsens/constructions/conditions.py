@@ -1,0 +1,160 @@
+"""The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so.
+
+Yang et al. (2024) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
+with position embeddings that grow with it. Both may know n, or may be future-masked and know only the query's position
+i, as an autoregressive decoder does. `CONDITIONS` names these, what is beside them here, and the control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxsens.errors import Faults
+from jaxsens.logic import Comparison, CountPredicate, Formula, operators, predicates, subformulas, violations
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
+
+ConditionName = Literal[
+    "temperature",
+    "unbounded",
+    "temperature-bounded",
+    "bounded-softmax",
+    "average-hard",
+    "leftmost-hard",
+    "rightmost-hard",
+]
+
+CONDITIONS: dict[str, str] = {
+    "temperature": "softmax at the theorem's temperature; counting also has the embeddings i and i^2, which grow",
+    "unbounded": "softmax at temperature 1, with the theorem's embeddings, which grow with n",
+    "temperature-bounded": "softmax at a temperature that falls with n, every embedding bounded (beyond the paper)",
+    "bounded-softmax": "the control: the parameters of `temperature` at temperature 1, i/n for i and (i/n)^2 for i^2",
+    "average-hard": "the parameters of `temperature` with average hard attention: what is simulated",
+    "leftmost-hard": "as average-hard, with leftmost hard attention; no counting, which needs averages",
+    "rightmost-hard": "as average-hard, with rightmost hard attention; no counting, which needs averages",
+}
+"""The conditions by name."""
+
+_HARD: dict[str, Weighting] = {
+    "average-hard": AverageHard(),
+    "leftmost-hard": LeftmostHard(),
+    "rightmost-hard": RightmostHard(),
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition, and whether the network is autoregressive: future-masked, with nothing that depends on n."""
+
+    name: ConditionName
+    autoregressive: bool = False
+
+    @property
+    def hard(self) -> bool:
+        """Whether attention is hard."""
+        return self.name in _HARD
+
+    @property
+    def promises(self) -> bool:
+        """Whether the network is to equal the formula: in every condition but the control."""
+        return self.name != "bounded-softmax"
+
+    def weighting(self, formula: Formula) -> Weighting:
+        """The weighting function of every layer, for the temperature is one for all heads (constructions' trap T10)."""
+        if self.hard:
+            return _HARD[self.name]
+        return Softmax(self._schedule(formula), by="query" if self.autoregressive else "length")
+
+    def _schedule(self, formula: Formula) -> Schedule:
+        used = operators(formula)
+        if self.name in ("unbounded", "bounded-softmax") or not used:
+            return Schedule()
+        if self.autoregressive:
+            return Schedule(power=1.0 if used <= {"#L"} else 2.0)
+        cubic = self.name == "temperature-bounded" and any(needs_table(part) for part in subformulas(formula))
+        return Schedule(power=3.0 if cubic else 1.0)
+
+
+def needs_table(part: Formula) -> bool:
+    """Whether the bounded construction must look a count up: for a predicate of it, or to add counts of both
+    directions. Other comparisons are decided by the sign of an average."""
+    return isinstance(part, CountPredicate) or (isinstance(part, Comparison) and len(part.directions) > 1)
+
+
+def theorem(formula: Formula, condition: Condition) -> str:
+    """Which statement of Yang et al. (2024) gives the network of this formula in this condition."""
+    used = operators(formula)
+    counts, temporal = used & {"#L", "#R"}, used - {"#L", "#R"}
+    if not used:
+        return "no attention: the formula looks at one position"
+    if counts:
+        known, masked = ("Corollary 22", "Corollary 23") if temporal else ("Theorem 20", "Theorem 21")
+    elif temporal <= {"Y", "X"}:
+        known, masked = "Theorem 12", "Theorem 13"
+    elif temporal <= {"S", "U"}:
+        known, masked = "Theorem 15", "Theorem 16"
+    else:
+        known, masked = "Corollary 17", "Corollary 18"
+    name = masked if condition.autoregressive else known
+    if condition.name == "temperature":
+        return f"{name}(a)" if name not in ("Theorem 21", "Corollary 23") else name
+    if condition.name == "unbounded":
+        grows = " with the factor i in place of i^2" if condition.autoregressive else ""
+        return f"{name}(b){grows}"
+    if condition.name == "temperature-bounded":
+        return f"{name}(a) with bounded embeddings, which is beyond the paper" if counts else f"{name}(a)"
+    if condition.name == "bounded-softmax":
+        return f"the control of {name}: nothing promises that it computes the formula"
+    return f"the hard attention that {name} simulates"
+
+
+def table_row(formula: Formula) -> str:
+    """The row of the paper's table of results (Fig. 1) that the formula belongs to."""
+    used = operators(formula)
+    if used & {"#L", "#R"}:
+        return "counting"
+    if not used:
+        return "Boolean"
+    return f"LTL[{','.join(sign for sign in ('Y', 'X', 'S', 'U') if sign in used)}]"
+
+
+def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
+    """Notes every reason why the formula has no network in this condition."""
+    used = operators(formula)
+    counts = sorted(used & {"#L", "#R"})
+    if condition.autoregressive:
+        for violation in violations(formula, "past"):
+            faults.messages.append(f"autoregressive: {violation}")
+    if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
+        faults.add(
+            "condition",
+            condition.name,
+            f"{' and '.join(counts)} need uniform attention, which only average-hard and softmax have: "
+            'condition="average-hard"',
+        )
+    if not (condition.autoregressive and counts):
+        return
+    if condition.name == "unbounded":
+        faults.add(
+            "condition",
+            condition.name,
+            "Theorem 21 and Corollary 23 count without n at a temperature only, and no single look-up can do it at "
+            'temperature 1: condition="temperature", or autoregressive=False',
+        )
+    if condition.name == "bounded-softmax":
+        faults.add(
+            "condition",
+            condition.name,
+            "the control divides i by n, which an autoregressive network does not know: autoregressive=False",
+        )
+    if condition.name == "temperature-bounded" and any(
+        isinstance(part, CountPredicate) for part in subformulas(formula)
+    ):
+        listed = ", ".join(str(each) for each in predicates(formula))
+        faults.add(
+            "condition",
+            condition.name,
+            f"predicates of a count ({listed}) are looked up in a table whose bounded keys depend on n: "
+            'condition="temperature", or autoregressive=False',
+        )
