@@ -9,8 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxsens.constructions.compiled import CompiledTransformer as CompiledTransformer
+    from jaxsens.constructions.compiler import compile_formula as compile_formula
+    from jaxsens.constructions.named import construction as construction
+    from jaxsens.constructions.soften import soften as soften
     from jaxsens.errors import EngineRefusal as EngineRefusal
     from jaxsens.errors import InputError as InputError
+    from jaxsens.errors import PrecisionWarning as PrecisionWarning
     from jaxsens.models.baselines import LSTM as LSTM
     from jaxsens.models.baselines import RNN as RNN
     from jaxsens.models.baselines import Convolution as Convolution
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.result import load_result as load_result
 
 _HOME = {
+    "CompiledTransformer": "jaxsens.constructions.compiled",
+    "compile_formula": "jaxsens.constructions.compiler",
+    "construction": "jaxsens.constructions.named",
+    "soften": "jaxsens.constructions.soften",
     "explain": "jaxsens.sensitivity.explain",
     "MeasurementInterrupted": "jaxsens.sensitivity.flip_sensitivity",
     "RNNConfig": "jaxsens.models.baselines_config",
@@ -38,6 +47,7 @@ _HOME = {
     "EngineRefusal": "jaxsens.errors",
     "FlipSensitivity": "jaxsens.sensitivity.result",
     "InputError": "jaxsens.errors",
+    "PrecisionWarning": "jaxsens.errors",
     "Transformer": "jaxsens.models.transformer",
     "TransformerConfig": "jaxsens.models.config",
     "flip_sensitivity": "jaxsens.sensitivity.flip_sensitivity",
@@ -48,6 +58,7 @@ _HOME = {
 __all__ = [
     "LSTM",
     "RNN",
+    "CompiledTransformer",
     "Convolution",
     "ConvolutionConfig",
     "EngineRefusal",
@@ -55,13 +66,17 @@ __all__ = [
     "InputError",
     "LSTMConfig",
     "MeasurementInterrupted",
+    "PrecisionWarning",
     "RNNConfig",
     "Transformer",
     "TransformerConfig",
+    "compile_formula",
+    "construction",
     "explain",
     "flip_sensitivity",
     "load_result",
     "sample",
+    "soften",
 ]
 
 
