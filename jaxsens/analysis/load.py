@@ -40,6 +40,9 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         descriptions={variant.name: variant.description for variant in plan.variants},
         bounded={variant.name: variant.bounded for variant in plan.variants},
         norm=plan.norm,
+        outputs={variant.name: variant.outputs for variant in plan.variants if variant.outputs},
+        constructed=frozenset(variant.name for variant in plan.variants if variant.constructed),
+        exact_lengths={v.name: v.exact_length for v in plan.variants if v.exact_length is not None},
         config_text=read_config_text(directory),
     )
 

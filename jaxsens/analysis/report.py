@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, sensitivity_figure
-from jaxsens.analysis.findings import sentence, summary_sentence
+from jaxsens.analysis.findings import enumeration, sentence, summary_sentence
 from jaxsens.analysis.fits import ExponentFit, fit_exponents
 from jaxsens.analysis.heat_maps import profile_figure
 from jaxsens.analysis.load import load_sweep
@@ -34,9 +34,13 @@ DEFAULT_TITLE = "Flip sensitivity against input length"
 
 WHAT_IS_MEASURED = (
     "Exchange one symbol of an input of n symbols: by how much does the output of a transformer change? That distance, "
-    "‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read out, is measured here for {flips} (a flip), on networks "
-    "that share their weights and inputs and differ in one choice only."
+    "‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read out, is measured here for {flips} (a flip), on "
+    "{networks}."
 )
+
+RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
+
+CONSTRUCTED_NETWORKS = "networks with constructed weights, which no seed changes"
 
 WHAT_IS_KNOWN = (
     "With softmax attention and position embeddings that stay bounded as n grows, it is at most of order 1/n: "
@@ -44,6 +48,11 @@ WHAT_IS_KNOWN = (
     "by a factor that grows with n, or position embeddings that grow with n, lift that limit (Yang et al. 2024), "
     "and it was never one for hard attention. That a variant may escape the limit does not mean that its weights "
     "make use of it."
+)
+
+BEYOND_EXACTNESS = (
+    "Rounding may have changed results at the longest inputs: {variant} is predicted to be exact up to n = {n}. "
+    "What is said of longer inputs is what that number format computes, not what the construction promises."
 )
 
 ABOUT_SAMPLES = (
@@ -135,7 +144,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     sections = [
         Section(
             "What was found",
-            paragraphs=(ABOUT_SAMPLES,) if data.sampled else (),
+            paragraphs=((ABOUT_SAMPLES,) if data.sampled else ()) + _beyond_exactness(data),
             bullets=(
                 *(summary_sentence(fits, statistic) for statistic in main),
                 *(sentence(fit) for fit in fits if fit.variant == data.variants[0] and fit.statistic in main),
@@ -159,7 +168,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     return Report(
         title=data.title or DEFAULT_TITLE,
         claim=data.claim,
-        introduction=(WHAT_IS_MEASURED.format(flips=flips), WHAT_IS_KNOWN),
+        introduction=(WHAT_IS_MEASURED.format(flips=flips, networks=_networks(data)), WHAT_IS_KNOWN),
         warning=_warning(data),
         sections=tuple(sections),
     )
@@ -183,6 +192,23 @@ def render(report: Report, drawings: Mapping[str, bytes]) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("report.html").render(report=report, sources=sources)
+
+
+def _networks(data: SweepData) -> str:
+    constructed = [variant for variant in data.variants if variant in data.constructed]
+    if not constructed:
+        return RANDOM_NETWORKS
+    if len(constructed) == len(data.variants):
+        return CONSTRUCTED_NETWORKS
+    return (
+        f"networks with random weights and on {CONSTRUCTED_NETWORKS} ({enumeration(constructed)}), all with the same "
+        "inputs"
+    )
+
+
+def _beyond_exactness(data: SweepData) -> tuple[str, ...]:
+    """A paragraph for each variant that was measured at lengths for which it is not exact."""
+    return tuple(BEYOND_EXACTNESS.format(variant=v, n=n) for v, n in data.inexact.items())
 
 
 def _warning(data: SweepData) -> str:

@@ -68,12 +68,19 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool]) -> 
 
 
 def variant_table(data: SweepData) -> ReportTable:
-    """What each variant is, and whether Lemma 5's condition on position embeddings holds for it."""
+    """What each variant is, whether Lemma 5's condition on position embeddings holds for it, and what is measured."""
     rows = [
-        (variant, data.descriptions.get(variant, ""), _boundedness(data.bounded, variant))
+        (
+            variant,
+            data.descriptions.get(variant, ""),
+            "constructed" if variant in data.constructed else "random",
+            _boundedness(data.bounded, variant),
+            data.outputs.get(variant, "\N{EM DASH}"),
+        )
         for variant in data.variants
     ]
-    return ReportTable(caption="", header=("variant", "what it is", "position embeddings"), rows=tuple(rows))
+    header = ("variant", "what it is", "weights", "position embeddings", "measured in the output")
+    return ReportTable(caption="", header=header, rows=tuple(rows))
 
 
 def points_table(data: SweepData) -> ReportTable:

@@ -45,6 +45,9 @@ class SweepData:
     descriptions: by variant, one line that says what it is; absent if not known.
     bounded: by variant, whether its position embeddings stay bounded as n grows; absent if not known.
     norm: of the change of the output, "l1", "l2" or "linf".
+    outputs: by variant, in words, which coordinates of its output enter the norm; absent if not known.
+    constructed: the variants whose weights are given by a construction, not drawn by the seed.
+    exact_lengths: by variant, the longest input that a construction is exact for; absent if there is none.
     config_text: the config file as it was given; empty if there is none.
     """
 
@@ -57,6 +60,9 @@ class SweepData:
     descriptions: Mapping[str, str]
     bounded: Mapping[str, bool]
     norm: str
+    outputs: Mapping[str, str]
+    constructed: frozenset[str]
+    exact_lengths: Mapping[str, int]
     config_text: str
 
     @property
@@ -70,6 +76,12 @@ class SweepData:
     def sampled(self) -> bool:
         """Whether some point measured a random sample of its flips only."""
         return any(run.flips < run.population for run in self.runs)
+
+    @property
+    def inexact(self) -> Mapping[str, int]:
+        """The variants that were measured at lengths for which they are not exact, with the last exact length."""
+        beyond = {v for v, n, _ in (run.key for run in self.runs) if n > self.exact_lengths.get(v, n)}
+        return {variant: exact for variant, exact in self.exact_lengths.items() if variant in beyond}
 
     @property
     def missing(self) -> tuple[PointKey, ...]:

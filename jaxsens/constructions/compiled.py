@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
+from jaxsens.constructions.conditions import Read
 from jaxsens.constructions.exactness import exact_length
 from jaxsens.constructions.network import Head, Network
 from jaxsens.errors import InputError
@@ -17,8 +18,6 @@ from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax, Weighting
 from jaxsens.precision import DTYPES
-
-Read = Literal["output", "before-rounding", "everything"]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 from jaxsens.constructions.affine import Affine, total
 from jaxsens.constructions.builder import Builder
-from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read, designated, make
-from jaxsens.constructions.conditions import CONDITIONS, Condition, ConditionName, refuse, table_row, theorem
+from jaxsens.constructions.compiled import CompiledTransformer, Promise, designated, make
+from jaxsens.constructions.conditions import (
+    CONDITIONS,
+    Condition,
+    ConditionName,
+    Read,
+    check_choices,
+    refuse,
+    table_row,
+    theorem,
+)
 from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
 from jaxsens.constructions.network import Network
 from jaxsens.constructions.temporal import neighbour, since
@@ -33,7 +42,6 @@ from jaxsens.logic import (
     subformulas,
     violations,
 )
-from jaxsens.precision import DTYPES
 
 
 def compile_formula(
@@ -162,15 +170,7 @@ def _checked(
     usable = len(symbols) >= 2 and len(set(symbols)) == len(symbols)
     if not usable or not all(isinstance(name, str) and name for name in symbols):
         faults.add("alphabet", alphabet, 'at least two different symbols, such as "01" or ["a", "b"]')
-    for name, value, choices in (
-        ("condition", condition, tuple(CONDITIONS)),
-        ("dtype", dtype, DTYPES),
-        ("read", read, get_args(Read)),
-    ):
-        if value not in choices:
-            faults.add(name, value, f"one of {', '.join(choices)}")
-    if not isinstance(autoregressive, bool):
-        faults.add("autoregressive", autoregressive, "True or False")
+    check_choices(condition, autoregressive, dtype, read, faults)
     if isinstance(formula, str):
         try:
             formula = parse(formula)

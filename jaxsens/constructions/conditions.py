@@ -8,12 +8,13 @@ i, as an autoregressive decoder does. `CONDITIONS` names these, what is beside t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxsens.errors import Faults
 from jaxsens.logic import Comparison, CountPredicate, Formula, operators, predicates, subformulas, violations
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
+from jaxsens.precision import DTYPES
 
 ConditionName = Literal[
     "temperature",
@@ -24,6 +25,9 @@ ConditionName = Literal[
     "leftmost-hard",
     "rightmost-hard",
 ]
+
+Read = Literal["output", "before-rounding", "everything"]
+"""What `flip_sensitivity` measures by default of a constructed model."""
 
 CONDITIONS: dict[str, str] = {
     "temperature": "softmax at the theorem's temperature; counting also has the embeddings i and i^2, which grow",
@@ -74,6 +78,21 @@ class Condition:
             return Schedule(power=1.0 if used <= {"#L"} else 2.0)
         cubic = self.name == "temperature-bounded" and any(needs_table(part) for part in subformulas(formula))
         return Schedule(power=3.0 if cubic else 1.0)
+
+
+def check_choices(
+    condition: object, autoregressive: object, dtype: object, read: object, faults: Faults
+) -> None:
+    """Notes which of the arguments that every construction has are none of the values there are."""
+    for name, value, choices in (
+        ("condition", condition, tuple(CONDITIONS)),
+        ("dtype", dtype, DTYPES),
+        ("read", read, get_args(Read)),
+    ):
+        if value not in choices:
+            faults.add(name, value, f"one of {', '.join(choices)}")
+    if not isinstance(autoregressive, bool):
+        faults.add("autoregressive", autoregressive, "True or False")
 
 
 def needs_table(part: Formula) -> bool:

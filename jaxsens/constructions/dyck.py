@@ -28,12 +28,12 @@ scores from differences of keys nothing is lost then; from plain products, they 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from jaxsens.constructions.affine import Affine, total
 from jaxsens.constructions.builder import Builder
-from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read, designated, make
-from jaxsens.constructions.conditions import CONDITIONS, Condition, ConditionName
+from jaxsens.constructions.compiled import CompiledTransformer, Promise, designated, make
+from jaxsens.constructions.conditions import Condition, ConditionName, Read, check_choices
 from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import Network, Pair
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
@@ -41,7 +41,6 @@ from jaxsens.constructions.temporal import SINCE_ERROR
 from jaxsens.errors import Faults, is_count
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, Softmax, Weighting
-from jaxsens.precision import DTYPES
 
 SHARPNESS = 20.0
 """g of the look-ups of depths: see above."""
@@ -198,15 +197,7 @@ def _check(kinds: int, condition: str, autoregressive: bool, dtype: str, read: s
     """Notes every reason against these arguments."""
     if not is_count(kinds, 1):
         faults.add("kinds", kinds, "how many kinds of brackets, a whole number of at least 1")
-    for name, value, choices in (
-        ("condition", condition, tuple(CONDITIONS)),
-        ("dtype", dtype, DTYPES),
-        ("read", read, get_args(Read)),
-    ):
-        if value not in choices:
-            faults.add(name, value, f"one of {', '.join(choices)}")
-    if not isinstance(autoregressive, bool):
-        faults.add("autoregressive", autoregressive, "True or False")
+    check_choices(condition, autoregressive, dtype, read, faults)
     if condition in ("leftmost-hard", "rightmost-hard"):
         faults.add(
             "condition",

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from jaxsens.constructions import chiang_cholak
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
-from jaxsens.constructions.compiled import CompiledTransformer, Read
+from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
-from jaxsens.constructions.conditions import ConditionName
+from jaxsens.constructions.conditions import ConditionName, Read, check_choices
 from jaxsens.constructions.dyck import dyck
 from jaxsens.errors import Faults, InputError
 from jaxsens.logic import LIBRARY
@@ -72,8 +72,10 @@ def construction(
             faults.add("read", read, '"output" or "everything": its logit is not rounded')
         faults.raise_if_any()
         return REFERENCES[name](dtype=dtype, read=read, **options)  # pyright: ignore[reportArgumentType]
-    faults.raise_if_any()
     chosen = "temperature" if condition is None else condition
+    if faults:
+        check_choices(chosen, autoregressive, dtype, read, faults)
+    faults.raise_if_any()
     if name == DYCK:
         return dyck(**options, condition=chosen, autoregressive=autoregressive, dtype=dtype, read=read)  # pyright: ignore[reportArgumentType]
     entry = LIBRARY[name]

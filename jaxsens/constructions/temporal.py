@@ -24,8 +24,8 @@ def neighbour(builder: Builder, operand: Affine, side: Literal["Y", "X"]) -> Aff
     """Y or X (Theorems 12 and 13): two heads look for the nearest even and the nearest odd position on one side.
 
     The nearest visible position of the other parity is i - 1 (or i + 1). The values are lowered by 2 at positions of
-    the wrong parity, so that a head that sees no right one, as at the first position, returns less than 0. So the ends need not be marked first,
-    which would take a layer.
+    the wrong parity, so that a head that sees no right one, as at the first position, returns less than 0. So the ends
+    need not be marked first, which would take a layer.
     """
     network, parity = builder.network, builder.position("alternating")
     mask = "future" if side == "Y" else "past"

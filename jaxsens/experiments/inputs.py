@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -35,28 +35,43 @@ class Symbols:
             return words
         return np.pad(words, ((0, 0), (0, 1)), constant_values=self.end_of_sequence)
 
+    def without_end(self) -> Symbols:
+        """The same alphabet without an end-of-sequence symbol."""
+        return Symbols(self.alphabet_size, None)
+
     def word_length(self, n: int) -> int:
         """How many symbols the word of an input of length n has: the end-of-sequence symbol counts in n."""
         return n if self.end_of_sequence is None else n - 1
 
 
 @dataclass(frozen=True)
-class UniformWords:
-    """`count` words a point, every symbol drawn uniformly and independently from the alphabet."""
+class RandomWords:
+    """`count` words a point, drawn by its seed.
+
+    kind: "uniform", every symbol drawn uniformly and independently from the alphabet; or "balanced", every symbol
+    equally often, in random order. Where the length is no multiple of the alphabet's size, some symbols, drawn anew for
+    each word, stand once more than the others.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     count: Count = 1
+    kind: Literal["uniform", "balanced"] = "uniform"
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
-        draw = generator(seed, f"inputs.n={n}")
-        shape = (self.count, symbols.word_length(n))
-        return symbols.with_end(draw.integers(0, symbols.alphabet_size, size=shape))
+        size, m = symbols.alphabet_size, symbols.word_length(n)
+        if self.kind == "uniform":
+            words = generator(seed, f"inputs.n={n}").integers(0, size, size=(self.count, m))
+        else:
+            draw = generator(seed, f"balanced.n={n}")
+            orders = draw.permuted(np.tile(np.arange(size), (self.count, 1)), axis=1)
+            words = draw.permuted(orders[:, np.arange(m) % size], axis=1)
+        return symbols.with_end(words)
 
     def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
         """What determines the inputs, beside length and seed."""
         return {
-            "kind": "uniform",
+            "kind": self.kind,
             "count": self.count,
             "alphabet_size": symbols.alphabet_size,
             "end_of_sequence": symbols.end_of_sequence,
@@ -104,21 +119,44 @@ class GivenWords:
         }
 
 
-Inputs = UniformWords | GivenWords
+@dataclass(frozen=True)
+class SharedWords:
+    """Inputs for models of which only some have an end-of-sequence symbol.
+
+    All read the words of n symbols; a model with an end-of-sequence symbol reads it in place of the last symbol. That
+    is the position that is read out and not flipped, so every model has the same symbols flipped.
+    """
+
+    words: RandomWords | GivenWords
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64."""
+        words = self.words.tokens(symbols.without_end(), n, seed)
+        return words if symbols.end_of_sequence is None else symbols.with_end(words[:, :-1])
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, beside length and seed."""
+        described = self.words.expanded(symbols.without_end(), n)
+        if symbols.end_of_sequence is None:
+            return described
+        return {**described, "end_of_sequence": symbols.end_of_sequence, "end_replaces_last": True}
+
+
+Inputs = RandomWords | GivenWords | SharedWords
 """Where a point's inputs come from, ready to use."""
 
 
 def _kind(table: Any) -> str:
-    return "words-table" if isinstance(table, dict) and "file" in table else "uniform-table"
+    return "words-table" if isinstance(table, dict) and "file" in table else "random-table"
 
 
 InputsTable = Annotated[
-    Annotated[UniformWords, Tag("uniform-table")] | Annotated[WordFile, Tag("words-table")],
+    Annotated[RandomWords, Tag("random-table")] | Annotated[WordFile, Tag("words-table")],
     Discriminator(_kind),
 ]
-"""The `[inputs]` table: with `file` a file of words, else uniform random words."""
+"""The `[inputs]` table: with `file` a file of words, else random words."""
 
-INPUTS_ADAPTER: TypeAdapter[UniformWords | WordFile] = TypeAdapter(InputsTable)
+INPUTS_ADAPTER: TypeAdapter[RandomWords | WordFile] = TypeAdapter(InputsTable)
 
 
 def read_words(

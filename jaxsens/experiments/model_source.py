@@ -1,165 +1,71 @@
 """Where a point's model comes from: a `[model]` table becomes one of a few typed sources.
 
-A source says everything that determines the model (`expanded`), what the sweep needs to know of it without
-building it, and builds it for a seed. A further kind of source is one more class here and one more line in
-`read_source`.
+A source says everything that determines the model (`expanded`), what the sweep needs to know of it without a seed,
+and builds it for a seed. A key of the table says which kind of source it is: `formula`, `construction`, or `kind` for
+networks with random weights. A further kind of source is one more class and one more line in `_READERS` and `keys_of`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import ValidationError
+from jaxsens.errors import Faults
+from jaxsens.experiments.constructed_source import (
+    COMMON,
+    ConstructionModel,
+    FormulaModel,
+    read_construction,
+    read_formula,
+)
+from jaxsens.experiments.network_source import CONFIGS, Network, read_network
+from jaxsens.experiments.strict import field_names
 
-from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.inputs import Symbols
-from jaxsens.experiments.strict import check_fields, did_you_mean, field_names, messages, note_faults
-from jaxsens.models.baselines import LSTM, RNN, Convolution
-from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.positions import PositionTerm
-from jaxsens.models.schedules import SCHEDULES, Schedule
-from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import Weighting
-
-CONFIGS: dict[str, type] = {
-    "transformer": TransformerConfig,
-    "lstm": LSTMConfig,
-    "rnn": RNNConfig,
-    "convolution": ConvolutionConfig,
-}
-"""The kinds of network with random weights, by the name that `kind` in a `[model]` table gives."""
-
-_MODULES: dict[type, Callable[..., Any]] = {
-    TransformerConfig: Transformer,
-    LSTMConfig: LSTM,
-    RNNConfig: RNN,
-    ConvolutionConfig: Convolution,
-}
-
-_TYPED: dict[str, type] = {
-    cls.__name__: cls for cls in (*get_args(Weighting), *get_args(PositionTerm), Schedule)
-}
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network with random weights drawn by the point's seed."""
-
-    config: TransformerConfig | BaselineConfig
-
-    @property
-    def symbols(self) -> Symbols:
-        """The alphabet it reads."""
-        return Symbols(self.config.alphabet_size, self.config.end_of_sequence)
-
-    @property
-    def dtype(self) -> str:
-        """The dtype it computes in."""
-        return self.config.dtype
-
-    @property
-    def bounded(self) -> bool:
-        """Whether its position embeddings stay bounded as n grows; True where it has none."""
-        return self.config.bounded if isinstance(self.config, TransformerConfig) else True
-
-    def expanded(self) -> dict[str, Any]:
-        """The config with every default written out, as JSON values."""
-        return plain(self.config)
-
-    def check_length(self, n: int, faults: Faults) -> None:
-        """Notes why it cannot read inputs of length n, if it cannot."""
-        readout = getattr(self.config, "readout", "last")
-        if isinstance(self.config, TransformerConfig):
-            check_length(self.config, n, faults)
-        elif isinstance(readout, int) and readout >= n:
-            faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
-
-    def build(self, seed: int) -> Any:
-        """The model, a Flax NNX module."""
-        return _MODULES[type(self.config)](self.config, seed=seed)
-
-
-ModelSource = Network
+ModelSource = Network | FormulaModel | ConstructionModel
 """All kinds of source."""
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str, Faults], ModelSource | None]] = {
+    "formula": read_formula,
+    "construction": read_construction,
+    "kind": read_network,
+}
+"""How a table is read, by the key that says what it describes."""
 
 
 def read_source(table: Mapping[str, Any], path: str, faults: Faults) -> ModelSource | None:
     """The source that a `[model]` table describes, or None after noting every fault below `path`."""
-    table = dict(table)
-    kind = table.pop("kind", "transformer")
-    if not isinstance(kind, str) or kind not in CONFIGS:
-        faults.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
+    named = [key for key in _READERS if key in table]
+    if len(named) > 1:
+        faults.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
         return None
-    config = _read_config(CONFIGS[kind], table, path, faults)
-    return None if config is None else Network(config)
+    return _READERS[named[0] if named else "kind"](table, path, faults)
 
 
-def keys_of(kind: object) -> frozenset[str]:
-    """The keys a `[model]` table of this kind may have, `kind` apart; empty for a kind there is not."""
+def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that a table which describes the same kind of model as `table` may have, for all that we know: a
+    construction may have options of its own. Empty for a kind that there is not."""
+    if "formula" in table:
+        return frozenset(field_names(FormulaModel))
+    if "construction" in table:
+        return frozenset({"construction", *COMMON})
+    kind = table.get("kind", "transformer")
     config = CONFIGS.get(kind) if isinstance(kind, str) else None
-    return frozenset() if config is None else frozenset(field_names(config))
+    return frozenset() if config is None else frozenset({"kind", *field_names(config)})
 
 
-def _read_config(config: type, table: dict[str, Any], path: str, faults: Faults) -> Any:
-    """The config made of a table; None after noting what its types, and the config itself, refuse."""
-    noted = Faults(path)
-    values: dict[str, Any] = {}
-    refused: set[str] = set()
-    for key, value in table.items():
-        before = len(noted.messages)
-        values[key] = _typed(value, f"{path}.{key}", noted)
-        if len(noted.messages) > before:
-            refused.add(key)
-    try:
-        check_fields(config, {key: value for key, value in values.items() if key not in refused})
-    except ValidationError as error:
-        refused |= {str(detail["loc"][0]) for detail in error.errors(include_url=False)}
-        note_faults(error, path, noted, {"": ("kind", *field_names(config))})
-    made = None
-    try:
-        # A config cannot be made without an alphabet; with any, it can say what else is wrong.
-        stand_in = {"alphabet_size": 2} if "alphabet_size" in refused else {}
-        made = config(**stand_in, **{key: value for key, value in values.items() if key not in refused})
-    except InputError as error:
-        noted.messages += [f"{path}.{message}" for message in messages(error)]
-    faults.extend(noted)
-    return None if noted else made
+def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A `[model]` table with some keys replaced. Where the changes name another kind of model, or another construction,
+    the keys of `base` that it does not have are dropped."""
+    if any(key in changes for key in _READERS) and _described(changes) != _described(base):
+        kept = keys_of(changes) - _READERS.keys()
+        return {**{key: value for key, value in base.items() if key in kept}, **changes}
+    return {**base, **changes}
 
 
-def _typed(value: Any, path: str, faults: Faults) -> Any:
-    """Lists as tuples, and tables such as `{type = "Learned", max_length = 64}` as the value they describe."""
-    if isinstance(value, list):
-        return tuple(_typed(item, f"{path}[{i}]", faults) for i, item in enumerate(value))
-    if not isinstance(value, dict):
-        return value
-    fields = {key: _typed(item, f"{path}.{key}", faults) for key, item in value.items() if key != "type"}
-    name = value.get("type")
-    if not isinstance(name, str) or name not in _TYPED:
-        hint = did_you_mean(name, _TYPED) if isinstance(name, str) else f": one of {', '.join(_TYPED)}"
-        faults.messages.append(f"{path}.type = {name!r}: a table needs a known type{hint}")
-        return None
-    named = fields.get("inverse_temperature")
-    if isinstance(named, str) and named in SCHEDULES:
-        fields["inverse_temperature"] = SCHEDULES[named]
-    try:
-        check_fields(_TYPED[name], fields)
-        return _TYPED[name](**fields)
-    except ValidationError as error:
-        note_faults(error, path, faults, {"": field_names(_TYPED[name])})
-        return None
-
-
-def plain(value: Any) -> Any:
-    """JSON values for a config: dataclasses as tables with their `type`, tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    return value
+def _described(table: Mapping[str, Any]) -> tuple[str, object]:
+    """What kind of model a table describes; of constructions, which."""
+    if "formula" in table:
+        return "formula", None
+    if "construction" in table:
+        return "construction", table["construction"]
+    return "kind", table.get("kind", "transformer")

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from jaxsens.errors import is_count
 from jaxsens.experiments.inputs import Inputs
 from jaxsens.experiments.model_source import ModelSource
 from jaxsens.experiments.strict import STRICT
@@ -28,7 +29,17 @@ def _known_engine(name: str) -> str:
     return name
 
 
+def _outputs(value: object) -> object:
+    """A list of coordinates sorted, each once."""
+    if value in ("designated", "all"):
+        return value
+    if not isinstance(value, list) or not value or not all(is_count(one) for one in value):
+        raise ValueError('should be "designated", "all" or a list of coordinates, from 0 on')
+    return tuple(sorted(set(value)))
+
+
 Engine = Annotated[str, AfterValidator(_known_engine)]
+Outputs = Annotated[Literal["designated", "all"] | tuple[int, ...], BeforeValidator(_outputs)]
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,8 @@ class Measurement:
         sample: measure so many flips a point, drawn by the point's seed; all of them if not given.
         batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
         memory_budget: bytes of temporary memory, where no batch_size is given.
+        outputs: the coordinates of the output that enter the norm: those that the model designates (all of them in
+            networks with random weights), all, or a list, from 0 on.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -49,6 +62,7 @@ class Measurement:
     sample: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
+    outputs: Outputs = "designated"
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,12 @@ class Point:
 
     @cached_property
     def expanded(self) -> dict[str, Any]:
-        """Everything that determines the numbers, defaults written out, and nothing else."""
+        """Everything that determines the numbers, defaults written out, and nothing else.
+
+        `outputs` came later: it stands there only where it is given, so that older points keep their keys.
+        """
+        chosen = self.measure.outputs
+        outputs = {} if chosen == "designated" else {"outputs": chosen if chosen == "all" else [*chosen]}
         return {
             "format": FORMAT,
             "model": self.source.expanded(),
@@ -79,6 +98,7 @@ class Point:
                 "engine": self.measure.engine,
                 "norm": self.measure.norm,
                 "sample": self.measure.sample,
+                **outputs,
             },
         }
 

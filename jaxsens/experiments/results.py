@@ -43,13 +43,25 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """A variant of a sweep: one line on what it changes, whether its position embeddings stay bounded (True
-    where it has none), and its model with every default written out."""
+    """A variant of a sweep.
+
+    Attributes:
+        name: unique within the sweep.
+        description: one line on what it is.
+        bounded: whether its position embeddings stay bounded; True where it has none.
+        model: with every default written out.
+        constructed: whether its weights are given by a construction, not drawn by the seed.
+        outputs: in words, which coordinates of its output are measured; empty if not known.
+        exact_length: the longest input for which a construction is exact; None where there is none.
+    """
 
     name: str
     description: str
     bounded: bool
     model: dict[str, Any]
+    constructed: bool = False
+    outputs: str = ""
+    exact_length: int | None = None
 
 
 @dataclass(frozen=True)

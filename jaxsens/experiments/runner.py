@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ class _Run:
         self._cost = CostModel()
         self._compiled: set[tuple[str, int]] = set()
         self._csv_written = time.monotonic()
+        self._warned: set[tuple[str, type[Warning]]] = set()
 
     def measure_missing(self) -> None:
         damaged = self._look(self.sweep.points)
@@ -206,18 +208,31 @@ class _Run:
     def _measure(self, point: Point, reporter: Reporter) -> PointMetadata:
         began = time.perf_counter()
         measure = point.measure
-        result = flip_sensitivity(
-            point.source.build(point.seed),
-            point.tokens(),
-            positions=None if measure.sample is None else sample(measure.sample, point.seed),
-            norm=measure.norm,
-            engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
-            batch_size=measure.batch_size,
-            memory_budget=measure.memory_budget,
-            progress=lambda flips, of: reporter.inside(str(point), flips, of),
-        )
+        with self._noting_warnings(point, reporter):
+            result = flip_sensitivity(
+                point.source.build(point.seed),
+                point.tokens(),
+                positions=None if measure.sample is None else sample(measure.sample, point.seed),
+                norm=measure.norm,
+                outputs=None if measure.outputs == "designated" else measure.outputs,
+                engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+                batch_size=measure.batch_size,
+                memory_budget=measure.memory_budget,
+                progress=lambda flips, of: reporter.inside(str(point), flips, of),
+            )
         seconds = time.perf_counter() - began
         return write_point(self.directory, point, result, self.sweep.statistics, seconds)
+
+    @contextmanager
+    def _noting_warnings(self, point: Point, reporter: Reporter) -> Iterator[None]:
+        """Prints warnings beside the progress, those of one kind once a variant: every longer input repeats them."""
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+        for warning in caught:
+            kind = (point.variant, warning.category)
+            if kind not in self._warned:
+                reporter.note(f"warning: {point}: {warning.message}")
+            self._warned.add(kind)
 
     def _is_first(self, point: Point) -> bool:
         return (point.variant, point.n) not in self._compiled

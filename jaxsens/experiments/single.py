@@ -14,14 +14,16 @@ from jaxtyping import Int
 from pydantic import TypeAdapter
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.inputs import Symbols, UniformWords
-from jaxsens.experiments.model_source import ModelSource, read_source
+from jaxsens.experiments.inputs import RandomWords
+from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.strict import did_you_mean, field_names, read_table
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant
 from jaxsens.sensitivity.result import FlipSensitivity
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
+_CONSTRUCTED = ("formula", "construction")
+_ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     Args:
         config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
         variant: a built-in variant or one of the file's; changes `[model]` first.
-        options: keys of a `[model]` table that come last and win.
+        options: keys of a `[model]` table that come last and win. A formula or a construction among them replaces the
+            model; only the keys that it has too are kept.
 
     Raises:
         InputError: listing every fault.
@@ -71,20 +74,48 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             table = known[variant].table(table)
         else:
             faults.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
-    source = read_source({**table, **options}, "model", faults)
+    source = read_source(_with_options(table, options, faults), "model", faults)
     faults.raise_if_any()
     if source is None:
         raise InputError("model: cannot be used")
     return source
 
 
+def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
+    """The `[model]` table with options of the command line, without those that its kind of model does not have."""
+    wanted = changed(table, options)
+    known = keys_of(wanted)
+    kinds = [key for key in _CONSTRUCTED if key in wanted]
+    if len(kinds) > 1:
+        return wanted
+    for name in [name for name in options if name not in known]:
+        if kinds:
+            has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
+            faults.add(
+                _option(name), options[name], f"leave it out; what goes with {_option(kinds[0])} is {has}"
+            )
+        elif name in _ONLY_CONSTRUCTED:
+            needed = "--formula" if name == "alphabet" else "--formula or --construction"
+            faults.add(
+                _option(name), options[name], f"give it with {needed}; random weights have no such choice"
+            )
+        else:
+            continue
+        del wanted[name]
+    return wanted
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
 def input_tokens(
-    symbols: Symbols, word: str | None, n: int | None, count: int, seed: int
+    source: ModelSource, word: str | None, n: int | None, count: int, seed: int
 ) -> Int[np.ndarray, "count n"]:
     """The inputs: a word as text, or `count` random ones of length n, those of a sweep's point of this n and seed.
 
-    A word is digits, one a symbol ("0110"), or whole numbers between blanks or commas; the end-of-sequence symbol
-    is put behind it where the model has one.
+    A word is its symbols' names, one a character or between blanks or commas. The symbols of a network with random
+    weights are called 0, 1, 2 ... The end-of-sequence symbol is put behind the word where the model has one.
 
     Raises:
         InputError: for both or neither, or a word that cannot be read.
@@ -100,15 +131,16 @@ def input_tokens(
         faults.add("--inputs", count, "1 with --tokens, which is one input")
     if word is None:
         faults.raise_if_any()
-        return UniformWords(count).tokens(symbols, n or 0, seed)
-    separated = any(not character.isdigit() for character in word.strip())
-    parts = word.replace(",", " ").split() if separated else list(word.strip())
-    if not parts or not all(part.isdigit() for part in parts):
-        faults.add("--tokens", word, 'digits, one a symbol ("0110"), or numbers between blanks ("3 11 0")')
-    elif max(map(int, parts)) >= symbols.alphabet_size:
-        faults.add("--tokens", word, f"symbols from 0 to {symbols.alphabet_size - 1}")
+        return RandomWords(count).tokens(source.symbols, n or 0, seed)
+    names = source.names
+    parts = list(word.strip())
+    if not all(part in names for part in parts):
+        parts = word.replace(",", " ").split()
+    if not parts or not all(part in names for part in parts):
+        known = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
+        faults.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
     faults.raise_if_any()
-    return symbols.with_end(np.array([[int(part) for part in parts]], dtype=np.int64))
+    return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 
 
 def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jaxsens.experiments.inputs import Inputs
+from jaxsens.experiments.inputs import Inputs, Symbols
 from jaxsens.experiments.model_source import ModelSource
+from jaxsens.experiments.network_source import EVERY
 from jaxsens.experiments.points import Measurement, Point
 from jaxsens.experiments.results import Plan, PlannedPoint, PlannedVariant
 
@@ -45,6 +46,12 @@ class Sweep:
             for seed in self.seeds
         )
 
+    @property
+    def _symbols(self) -> Symbols:
+        """What all variants read; without the end-of-sequence symbol where not all have it."""
+        every = {variant.source.symbols for variant in self.variants}
+        return every.pop() if len(every) == 1 else every.pop().without_end()
+
     @cached_property
     def plan(self) -> Plan:
         """What a sweep directory says of the sweep."""
@@ -57,10 +64,16 @@ class Sweep:
             statistics=self.statistics,
             norm=self.measure.norm,
             measure=asdict(self.measure),
-            inputs={str(n): self.inputs.expanded(self.variants[0].source.symbols, n) for n in self.lengths},
+            inputs={str(n): self.inputs.expanded(self._symbols, n) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
-                    variant.name, variant.description, variant.source.bounded, variant.source.expanded()
+                    variant.name,
+                    variant.description,
+                    variant.source.bounded,
+                    variant.source.expanded(),
+                    variant.source.constructed,
+                    _measured(variant.source, self.measure.outputs),
+                    variant.source.exact_length,
                 )
                 for variant in self.variants
             ),
@@ -69,3 +82,10 @@ class Sweep:
                 for point in self.points
             ),
         )
+
+
+def _measured(source: ModelSource, outputs: str | tuple[int, ...]) -> str:
+    """In words, which coordinates of the output enter the norm."""
+    if outputs == "designated":
+        return source.designated
+    return EVERY if outputs == "all" else f"coordinates {', '.join(map(str, outputs))}"

@@ -7,9 +7,10 @@ seeds = 5                           0..4, or a list
 variants = ["softmax", "leftmost-hard"]
 statistics = ["mean", "max"]
 
-[model]                             `kind` and its config's fields
-[inputs]                            `count` random words a point, or `file` of words
-[measure]                           engine, norm, sample, batch_size, memory_budget
+[model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
+                                    `condition`; or `construction`, `condition` and its options
+[inputs]                            `count` random words a point and their `kind`, or `file` of words
+[measure]                           engine, norm, outputs, sample, batch_size, memory_budget
 
 [[variant]]                         variants of one's own: name, model, add_positions, description
 """
@@ -30,10 +31,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.inputs import (
     INPUTS_ADAPTER,
-    Inputs,
+    GivenWords,
     InputsTable,
+    RandomWords,
+    SharedWords,
     Symbols,
-    UniformWords,
     WordFile,
     read_words,
 )
@@ -111,7 +113,7 @@ class _Tables:
     variants: _Variants = ()
     statistics: _Statistics = ("mean", "max")
     model: dict[str, Any] = field(default_factory=dict)
-    inputs: InputsTable = field(default_factory=UniformWords)
+    inputs: InputsTable = field(default_factory=RandomWords)
     measure: Measurement = field(default_factory=Measurement)
     variant: tuple[Variant, ...] = ()
 
@@ -122,7 +124,7 @@ TABLES = field_names(_Tables)
 """The keys of a config, outermost."""
 _KEYS = {
     "": TABLES,
-    "inputs": (*field_names(UniformWords), *field_names(WordFile)),
+    "inputs": (*field_names(RandomWords), *field_names(WordFile)),
     "measure": field_names(Measurement),
     "variant": field_names(Variant),
 }
@@ -150,12 +152,13 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     faults = Faults(subject)
     tables = read_table(_ADAPTER, raw, "", faults, _KEYS)
     variants = _variants(raw, faults)
-    symbols = _symbols(variants, faults)
+    symbols, shared = _symbols(variants, faults)
     lengths = _salvaged(TypeAdapter(_Lengths), raw.get("lengths"))
     measure = _salvaged(TypeAdapter(Measurement), raw.get("measure", {}))
     for variant in variants:
         _check_lengths(variant, lengths, faults)
         _check_engine(variant, measure, faults)
+        _check_outputs(variant, measure, faults)
     inputs = _inputs(raw, folder, symbols, lengths, faults)
     faults.messages[:] = dict.fromkeys(faults.messages)
     faults.raise_if_any()
@@ -168,7 +171,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         seeds=tables.seeds,
         variants=variants,
         statistics=tables.statistics,
-        inputs=inputs,
+        inputs=SharedWords(inputs) if shared else inputs,
         measure=tables.measure,
         text=text,
     )
@@ -220,17 +223,17 @@ def _chosen(raw: Mapping[str, Any]) -> list[Variant]:
     ]
 
 
-def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> Symbols | None:
-    """The alphabet that all variants read, for they read the same inputs."""
+def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> tuple[Symbols | None, bool]:
+    """The alphabet that all variants read, for they read the same inputs, and whether only some of them have an
+    end-of-sequence symbol, so that the inputs are `SharedWords`."""
     alphabets = {variant.name: variant.source.symbols for variant in variants}
-    if len(set(alphabets.values())) > 1:
-        listed = ", ".join(
-            f"{name}: {symbols.alphabet_size} symbols"
-            f"{' and the end-of-sequence symbol' if symbols.end_of_sequence is not None else ''}"
-            for name, symbols in alphabets.items()
-        )
+    if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
+        listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         faults.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
-    return next(iter(alphabets.values()), None)
+    symbols = next(iter(alphabets.values()), None)
+    if symbols is None or len(set(alphabets.values())) == 1:
+        return symbols, False
+    return symbols.without_end(), True
 
 
 def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...] | None, faults: Faults) -> None:
@@ -252,13 +255,23 @@ def _check_engine(variant: SweepVariant, measure: Measurement | None, faults: Fa
         faults.messages.append(f'measure.engine: variant "{variant.name}": {error}')
 
 
+def _check_outputs(variant: SweepVariant, measure: Measurement | None, faults: Faults) -> None:
+    """Notes where a variant's output lacks a coordinate that is asked for."""
+    size = variant.source.output_size
+    if measure is not None and isinstance(measure.outputs, tuple) and measure.outputs[-1] >= size:
+        faults.messages.append(
+            f'measure.outputs: variant "{variant.name}": its output has the coordinates 0 to {size - 1}, '
+            f"not {measure.outputs[-1]}"
+        )
+
+
 def _inputs(
     raw: Mapping[str, Any],
     folder: Path,
     symbols: Symbols | None,
     lengths: tuple[int, ...] | None,
     faults: Faults,
-) -> Inputs | None:
+) -> RandomWords | GivenWords | None:
     table = _salvaged(INPUTS_ADAPTER, raw.get("inputs", {}))
     if isinstance(table, WordFile):
         return None if symbols is None else read_words(table, folder, symbols, lengths or (), faults)

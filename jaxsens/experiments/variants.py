@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict
 
-from jaxsens.experiments.model_source import keys_of
+from jaxsens.experiments.model_source import changed
 from jaxsens.experiments.strict import STRICT
 from jaxsens.models.config import TransformerConfig
 
@@ -34,8 +34,8 @@ class Variant:
 
     Attributes:
         name: unique within a sweep.
-        model: keys that replace those of `[model]`. Another `kind` than that of `[model]` keeps only the keys
-            that its kind has too.
+        model: keys that replace those of `[model]`. Another kind of model (`kind`, `formula` or `construction`), or
+            another construction, keeps only the keys of `[model]` that it has too.
         add_positions: position embeddings beside those of the model.
         description: one line for plots, tables and reports; made from the change where empty.
     """
@@ -48,10 +48,7 @@ class Variant:
 
     def table(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """The variant's model table, from the sweep's."""
-        kept = dict(base)
-        if "kind" in self.model and self.model["kind"] != base.get("kind", "transformer"):
-            kept = {key: value for key, value in base.items() if key in keys_of(self.model["kind"])}
-        table = {**kept, **self.model}
+        table = changed(base, self.model)
         if self.add_positions:
             table["positions"] = [*_as_list(table.get("positions")), *self.add_positions]
         return table

@@ -84,6 +84,9 @@ def sweep_data(table: pd.DataFrame, **changes: object) -> SweepData:
         "descriptions": {variant: f"what {variant} is" for variant in variants},
         "bounded": {variant: variant != "unbounded" for variant in variants},
         "norm": "l2",
+        "outputs": dict.fromkeys(variants, "every coordinate"),
+        "constructed": frozenset(),
+        "exact_lengths": {},
         "config_text": "lengths = [16, 32]\n",
     }
     return SweepData(**(content | changes))  # type: ignore[arg-type]

@@ -136,10 +136,20 @@ def test_local_slopes_have_a_panel_a_variant_and_a_line_a_statistic():
         points({"a": {"mean": power(-1)}}, lengths=(64,)),
         points({"a": {"mean": power(-1)}}, seeds=1),
         points({"a": {"mean": power(0, 0.0)}}),
+        points({"a": {"mean": power(0)}}),
+        points({"a": {"mean": power(0, 1 - 2.0**-53)}}, seeds=1),
         points({"a": {"mean": power(-8)}}, lengths=(10, 1000, 100000)),
         points({"a": {"mean": power(-1)}}, lengths=(100, 101, 102)),
     ],
-    ids=["one length", "one seed", "only zeros", "forty powers of ten", "lengths close together"],
+    ids=[
+        "one length",
+        "one seed",
+        "only zeros",
+        "only ones",
+        "nearly one",
+        "forty powers of ten",
+        "lengths close together",
+    ],
 )
 def test_a_meagre_or_extreme_sweep_is_still_drawn_readably(table):
     figure = sensitivity_figure(

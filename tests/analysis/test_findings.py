@@ -59,6 +59,15 @@ def test_a_sentence_holds_exponent_and_interval():
     )
 
 
+def test_a_constant_is_called_constant_without_a_sign():
+    for value in (1.0, 0.1, 1 - 2.0**-53):
+        constant = fit_exponent(
+            np.tile(N, 2), np.full(8, value), np.repeat([0, 1], 4), variant="v", statistic="max"
+        )
+        assert growth(constant) is Growth.FLAT
+        assert sentence(constant) == "v: max stays about constant (exponent 0.00 [0.00, 0.00])"
+
+
 def test_the_summary_names_variants_that_behave_alike_together():
     table = points({"a": {"max": power(-1)}, "b": {"max": power(0)}, "c": {"max": power(-1)}})
     assert summary_sentence(fit_exponents(table), "max") == (

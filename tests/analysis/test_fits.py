@@ -101,6 +101,15 @@ def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():
     assert "exactly 0 at every length" in fit.note
 
 
+@pytest.mark.parametrize("value", [1.0, 0.1, 1 + 2.0**-52])
+def test_a_constant_has_exponent_0_and_an_interval_of_no_width(value):
+    fit = fit_exponent(np.tile(N, 3), np.full(3 * N.size, value), np.repeat([0, 1, 2], N.size))
+    assert abs(fit.exponent) < 1e-15
+    assert fit.ci_low == fit.exponent == fit.ci_high
+    assert fit.intercept == pytest.approx(math.log(value))
+    assert (fit.points, fit.zeros, fit.note) == (18, 0, "")
+
+
 def test_two_lengths_are_no_fit_however_many_values_there_are():
     fit = fit_exponent([16, 16, 32, 32], [1, 1.1, 0.5, 0.6], [0, 0, 0, 0])
     assert math.isnan(fit.exponent)

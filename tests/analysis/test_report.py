@@ -10,8 +10,16 @@ import pytest
 
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.report import build_report, render
-from jaxsens.analysis.report_tables import duration, exponent_table, missing_text, points_table, run_table
+from jaxsens.analysis.report_tables import (
+    duration,
+    exponent_table,
+    missing_text,
+    points_table,
+    run_table,
+    variant_table,
+)
 from jaxsens.analysis.style import svg_bytes
+from jaxsens.analysis.sweep_data import SweepData
 from tests.analysis.synthetic import points, power, six_variants, sweep_data
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -118,6 +126,57 @@ def test_what_a_config_says_is_shown_and_never_taken_for_html():
     assert "<b>1 & 2</b>" in page.words
     assert "<title>&lt;b&gt;1 &amp; 2&lt;/b&gt;</title>" in text
     assert "a < b" in page.words
+
+
+def constructions() -> SweepData:
+    """Random weights, constructions that do not fall, a control that does, and one that is exactly 0."""
+    names = ("random", "temperature", "unbounded", "control", "rounded")
+    laws = (power(-1), power(0), power(0, 1 - 2.0**-53), power(-1, 0.07), power(0, 0.0))
+    table = points({name: {"mean": law, "max": law} for name, law in zip(names, laws, strict=True)})
+    return sweep_data(
+        table,
+        constructed=frozenset(names[1:]),
+        outputs=dict.fromkeys(names, "the coordinate of the result") | {"random": "every coordinate"},
+    )
+
+
+def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
+    _, page = page_of(constructions())
+    said = (
+        "falls about as 1/n for random (−1.00) and control (−1.00); stays about constant for temperature (0.00) and "
+        "unbounded (0.00); is exactly 0 for rounded."
+    )
+    assert said in page.alternatives[0]
+    assert said in page.words
+    cells = {row[0]: row for row in exponent_table(fit_exponents(constructions().points), {}).rows}
+    assert cells["temperature"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
+    assert cells["unbounded"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
+    assert cells["rounded"][3] == "is exactly 0"
+    assert "nan" not in page.words
+
+
+def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measured():
+    data = constructions()
+    words = page_of(data)[1].words
+    assert (
+        "on networks with random weights and on networks with constructed weights, which no seed changes"
+        in words
+    )
+    assert "(temperature, unbounded, control and rounded)" in words
+    rows = {row[0]: row[2:] for row in variant_table(data).rows}
+    assert rows["random"] == ("random", "bounded", "every coordinate")
+    assert rows["control"] == ("constructed", "bounded", "the coordinate of the result")
+    assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words
+    only = dataclasses.replace(data, constructed=frozenset(data.variants))
+    assert "random weights" not in page_of(only)[1].words
+
+
+def test_lengths_beyond_which_rounding_counts_are_named():
+    data = constructions()
+    assert "Rounding" not in page_of(dataclasses.replace(data, exact_lengths={"temperature": 256}))[1].words
+    words = page_of(dataclasses.replace(data, exact_lengths={"temperature": 200, "control": 10**6}))[1].words
+    assert words.count("Rounding may have changed") == 1
+    assert "temperature is predicted to be exact up to n = 200" in words
 
 
 def test_statistics_beside_mean_and_max_have_a_figure_of_their_own():

@@ -16,7 +16,7 @@ def curve(model, lengths=LENGTHS) -> np.ndarray:
     for n in lengths:
         tokens = np.random.default_rng(n).integers(0, 2, n)
         positions = np.linspace(0, n - 2, 8).astype(int)
-        found.append(jaxsens.flip_sensitivity(model, tokens, positions=np.unique(positions)).max)
+        found.append(jaxsens.flip_sensitivity(model, tokens, positions=np.unique(positions).tolist()).max)
     return np.array(found)
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.inputs import Symbols, UniformWords, WordFile, read_words
-from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.inputs import RandomWords, Symbols, WordFile, read_words
+from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from tests.experiments.tiny import TINY, tiny_sweep
 
 BITS = Symbols(2, 2)
@@ -24,26 +24,26 @@ BITS = Symbols(2, 2)
 )
 def test_random_words_have_their_length_and_alphabet_and_end(n, seed, count, size, end):
     symbols = Symbols(size, size if end else None)
-    tokens = UniformWords(count).tokens(symbols, n, seed)
+    tokens = RandomWords(count).tokens(symbols, n, seed)
     assert tokens.shape == (count, n)
     word = tokens[:, :-1] if end else tokens
     assert ((word >= 0) & (word < size)).all()
     assert not end or (tokens[:, -1] == size).all()
-    assert np.array_equal(tokens, UniformWords(count).tokens(symbols, n, seed))
+    assert np.array_equal(tokens, RandomWords(count).tokens(symbols, n, seed))
 
 
 def test_random_words_differ_between_seeds_and_lengths_and_use_the_alphabet_evenly():
-    words = UniformWords(1)
+    words = RandomWords(1)
     a, b = words.tokens(BITS, 64, 0), words.tokens(BITS, 64, 1)
     assert not np.array_equal(a, b)
     assert not np.array_equal(a[:, :62], words.tokens(BITS, 63, 0)[:, :62])
-    many = UniformWords(1).tokens(Symbols(3, None), 30_000, 0)
+    many = RandomWords(1).tokens(Symbols(3, None), 30_000, 0)
     assert np.bincount(many[0]) == pytest.approx([10_000] * 3, abs=400)
 
 
 def test_the_stream_of_random_words_is_pinned():
     # A changed stream would silently give the points of a directory other inputs than their keys stand for.
-    assert UniformWords(2).tokens(BITS, 12, 3).tolist() == [
+    assert RandomWords(2).tokens(BITS, 12, 3).tolist() == [
         [0, 0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 2],
         [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 2],
     ]
@@ -56,6 +56,78 @@ def test_all_variants_of_a_sweep_read_the_same_inputs():
             tokens = [point.tokens() for point in sweep.points if (point.n, point.seed) == (n, seed)]
             assert len(tokens) == 3
             assert all(np.array_equal(tokens[0], other) for other in tokens)
+
+
+@given(
+    m=st.integers(1, 30),
+    size=st.integers(2, 6),
+    count=st.integers(1, 3),
+    seed=st.integers(0, 99),
+    end=st.booleans(),
+)
+def test_balanced_words_have_every_symbol_equally_often_or_once_more(m, size, count, seed, end):
+    symbols = Symbols(size, size if end else None)
+    words = RandomWords(count, "balanced").tokens(symbols, m + end, seed)
+    assert words.shape == (count, m + end)
+    for word in words[:, :m]:
+        often = np.bincount(word, minlength=size)
+        assert often.max() - often.min() == (m % size != 0)
+
+
+def test_balanced_words_come_in_every_order_alike():
+    words = RandomWords(6000, "balanced").tokens(Symbols(2, None), 4, 0)
+    _, often = np.unique(words, axis=0, return_counts=True)
+    assert often == pytest.approx([1000] * 6, abs=130)
+    odd = RandomWords(3000, "balanced").tokens(Symbols(3, None), 1, 0)
+    assert np.bincount(odd[:, 0]) == pytest.approx([1000] * 3, abs=110)
+
+
+def test_the_stream_of_balanced_words_is_pinned():
+    assert RandomWords(2, "balanced").tokens(BITS, 9, 3).tolist() == [
+        [1, 0, 1, 0, 0, 0, 1, 1, 2],
+        [0, 1, 0, 1, 0, 0, 1, 1, 2],
+    ]
+
+
+ENDS = """
+lengths = [4, 7]
+seeds = 2
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 0
+[[variant]]
+name = "end"
+[[variant]]
+name = "none"
+model = {end_symbol = false}
+"""
+
+
+@pytest.mark.parametrize("inputs", ["count = 3", 'count = 3\nkind = "balanced"', 'file = "words.txt"'])
+def test_an_end_symbol_that_not_all_variants_have_stands_in_place_of_the_last_symbol(tmp_path, inputs):
+    (tmp_path / "words.txt").write_text("0 1 0 1\n1 1 1 0\n0 0 1 1 0 0 1\n")
+    sweep = parse_sweep_config(ENDS + f"[inputs]\n{inputs}\n", folder=tmp_path)
+    points = {(point.variant, point.n, point.seed): point for point in sweep.points}
+    for n in sweep.lengths:
+        for seed in sweep.seeds:
+            with_end, without = points["end", n, seed], points["none", n, seed]
+            assert np.array_equal(with_end.tokens()[:, :-1], without.tokens()[:, :-1])
+            assert (with_end.tokens()[:, -1] == 2).all()
+            assert (without.tokens() < 2).all()
+            assert with_end.key != without.key
+
+
+def test_without_an_end_symbol_the_words_and_keys_are_those_of_a_sweep_of_its_own():
+    both, alone = (
+        parse_sweep_config(text) for text in (ENDS, ENDS.replace('name = "end"\n[[variant]]\n', ""))
+    )
+    assert [point.key for point in both.points if point.variant == "none"] == [
+        point.key for point in alone.points
+    ]
+    assert "end_replaces_last" in both.points[0].expanded["inputs"]
 
 
 def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):

@@ -28,6 +28,10 @@ def key(sweep, variant="softmax", n=4, seed=0):
         ("feed_forward = 0", 'feed_forward = 0\n[measure]\nnorm = "l1"'),
         ("feed_forward = 0", 'feed_forward = 0\n[measure]\nengine = "vmap"'),
         ("feed_forward = 0", "feed_forward = 0\n[measure]\nsample = 2"),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\noutputs = "all"'),
+        ("feed_forward = 0", "feed_forward = 0\n[measure]\noutputs = [0, 2]"),
+        ("feed_forward = 0", 'feed_forward = 0\n[inputs]\nkind = "balanced"'),
+        ("feed_forward = 0", "feed_forward = 0\ncentred_scores = true"),
     ],
 )
 def test_what_determines_the_numbers_changes_the_key(before, after):
@@ -46,10 +50,26 @@ def test_what_determines_the_numbers_changes_the_key(before, after):
         ("feed_forward = 0", 'feed_forward = 0\npositions = "sinusoidal"'),  # the default, written out
         ("feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Sinusoidal"}]'),
         ("feed_forward = 0", "feed_forward = 0\n[measure]\nbatch_size = 3\nmemory_budget = 1000000"),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\noutputs = "designated"'),
+        ("feed_forward = 0", 'feed_forward = 0\n[inputs]\nkind = "uniform"'),
+        ("feed_forward = 0", "feed_forward = 0\ncentred_scores = false"),
     ],
 )
 def test_what_does_not_determine_the_numbers_leaves_the_key(before, after):
     assert key(tiny_sweep(before, after)) == key(tiny_sweep())
+
+
+def test_keys_are_those_under_which_points_are_stored_already():
+    # A changed key would measure every point of every directory again: see FORMAT in points.py.
+    assert key(tiny_sweep()) == "867fae9e94a5f1a70b40942bbf89d73358ef50c7a7b1708fc9cb5605aea11bae"
+
+
+def test_the_order_of_output_coordinates_is_not_in_the_key():
+    swapped, sorted_ = (
+        tiny_sweep(after=f"[measure]\noutputs = {given}\n") for given in ("[2, 0, 2]", "[0, 2]")
+    )
+    assert key(swapped) == key(sorted_)
+    assert sorted_.measure.outputs == (0, 2)
 
 
 def test_points_differ_in_their_keys():

@@ -251,4 +251,10 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
     assert shape == (3, 6)
     positions = options.pop("positions")
     assert (positions.count, positions.seed) == (5, 1)
-    assert options == {"norm": "l1", "batch_size": 2, "memory_budget": 999, "engine": "vmap"}
+    assert options == {
+        "norm": "l1",
+        "outputs": None,
+        "batch_size": 2,
+        "memory_budget": 999,
+        "engine": "vmap",
+    }

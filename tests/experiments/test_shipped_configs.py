@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxsens.experiments.constructed_source import ConstructionModel
 from jaxsens.experiments.sweep_config import load_sweep_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
@@ -22,8 +23,8 @@ def header(path: Path) -> dict[str, str]:
     return {name: " ".join(body.split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def test_there_are_the_three_configs():
-    assert {path.stem for path in CONFIGS} >= {"quickstart", "gpu", "cluster"}
+def test_there_are_the_four_configs():
+    assert {path.stem for path in CONFIGS} >= {"quickstart", "gpu", "cluster", "constructions"}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -32,10 +33,38 @@ def test_a_config_loads_and_has_what_a_fit_and_an_interval_need(path):
     assert len(sweep.lengths) >= 3
     assert len(sweep.seeds) >= 3
     assert {"mean", "max"} <= set(sweep.statistics)
-    assert [variant.name for variant in sweep.variants][:6] == SIX
     assert sweep.title
     assert sweep.claim
     assert len({point.key for point in sweep.points}) == len(sweep.points)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "gpu", "cluster"])
+def test_the_configs_of_random_weights_begin_with_the_same_six_variants(name):
+    sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == name))
+    assert [variant.name for variant in sweep.variants][:6] == SIX
+
+
+def test_the_constructions_stand_beside_random_weights_and_their_control():
+    sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == "constructions"))
+    sources = {variant.name: variant.source for variant in sweep.variants}
+    constructed = {name: source for name, source in sources.items() if isinstance(source, ConstructionModel)}
+    assert set(sources) - set(constructed) == {"random"}
+    assert {(source.construction, source.condition, source.read) for source in constructed.values()} == {
+        ("parity", "temperature", "output"),
+        ("parity", "unbounded", "output"),
+        ("parity", "temperature-bounded", "output"),
+        ("parity", "bounded-softmax", "everything"),
+        ("parity", "bounded-softmax", "before-rounding"),
+        ("chiang-cholak-parity", None, "everything"),
+    }
+    assert {name for name, source in sources.items() if source.bounded} == {
+        "random", "temperature-bounded", "control", "control-unrounded", "chiang-cholak",
+    }  # fmt: skip
+    assert sweep.lengths[0] == 16
+    assert sweep.lengths[-1] >= 1024
+    assert any(n & (n - 1) for n in sweep.lengths)
+    # Lengths for which float64 is not exact would show rounding, not the construction.
+    assert all((source.exact_length or 0) >= sweep.lengths[-1] for source in constructed.values())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from jaxsens.errors import InputError
+from jaxsens.experiments.network_source import Network
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
+from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.positions import Learned
 from jaxsens.models.schedules import Schedule
@@ -18,9 +20,15 @@ from tests.experiments.tiny import TINY, tiny_sweep
 
 def transformer(variant: SweepVariant) -> TransformerConfig:
     """The config of a variant that is a transformer."""
-    config = variant.source.config
+    config = config_of(variant)
     assert isinstance(config, TransformerConfig)
     return config
+
+
+def config_of(variant: SweepVariant) -> TransformerConfig | BaselineConfig:
+    """The config of a variant that is a network with random weights."""
+    assert isinstance(variant.source, Network)
+    return variant.source.config
 
 
 def faults_of(text: str) -> list[str]:
@@ -37,7 +45,7 @@ def test_a_config_becomes_a_sweep_with_the_defaults_written_out():
     assert sweep.lengths == (4, 6)
     assert sweep.seeds == (0, 1)
     assert [variant.name for variant in sweep.variants] == ["softmax", "leftmost-hard"]
-    config = sweep.variants[0].source.config
+    config = config_of(sweep.variants[0])
     expected = TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0)
     assert config == expected
     assert sweep.measure.engine == "auto"
@@ -116,6 +124,12 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
         ("inputs", "{count = 0}"),
         ("measure", '{norm = "l3"}'),
         ("measure", "{sample = 1.5}"),
+        ("measure", '{outputs = "some"}'),
+        ("measure", "{outputs = []}"),
+        ("measure", "{outputs = [-1]}"),
+        ("measure", "{outputs = [0.5]}"),
+        ("inputs", '{kind = "even"}'),
+        ("inputs", '{file = "words.txt", kind = "balanced"}'),
         ("model", "{alphabet_size = 1}"),
         ("model", "{alphabet_size = true}"),
         ("model", '{alphabet_size = 2, kind = "mamba"}'),
@@ -193,7 +207,7 @@ def test_variants_that_read_different_alphabets_are_refused():
 
 def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
     sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
-    config = sweep.variants[-1].source.config
+    config = config_of(sweep.variants[-1])
     assert (type(config).__name__, config.width, config.layers) == ("LSTMConfig", 4, 1)
     (fault,) = faults_of(TINY + '[[variant]]\nname = "lstm"\nmodel = {kind = "lstm", heads = 2}\n')
     assert fault.startswith('variant "lstm": model.heads: unknown key')
@@ -205,6 +219,15 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
     (tmp_path / "broken.toml").write_text("lengths = [")
     with pytest.raises(InputError, match=r"broken\.toml: not TOML"):
         load_sweep_config(tmp_path / "broken.toml")
+
+
+def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
+    own = '[measure]\noutputs = [1, 9]\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
+    faults = faults_of(TINY + own)
+    expected = "its output has the coordinates 0 to 3, not 9"
+    assert faults == [
+        f'measure.outputs: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
+    ]
 
 
 def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():

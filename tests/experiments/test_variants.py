@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.experiments.variants import BUILT_IN
+from jaxsens.experiments.variants import BUILT_IN, Variant
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.weighting import WEIGHTINGS
 from tests.experiments.tiny import tiny_sweep
@@ -65,3 +65,30 @@ def test_the_unbounded_variant_adds_to_the_positions_that_are_there(positions, e
     table = BUILT_IN["unbounded"].table({"alphabet_size": 2, **tomllib.loads(positions)})
     terms = TransformerConfig(**table).position_terms
     assert [type(term).__name__ for term in terms] == expected
+
+
+NETWORK = {"alphabet_size": 2, "width": 8, "heads": 2, "dtype": "float64"}
+FORMULA = {"formula": "Q_1", "alphabet": "01", "condition": "unbounded", "dtype": "float32"}
+PARITY = {"construction": "parity", "condition": "unbounded", "kinds": 3}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "expected"),
+    [
+        (NETWORK, {"formula": "Q_1"}, {"dtype": "float64", "formula": "Q_1"}),
+        (NETWORK, {"construction": "parity"}, {"dtype": "float64", "construction": "parity"}),
+        (FORMULA, {"kind": "transformer", "width": 4}, {"dtype": "float32", "kind": "transformer", "width": 4}),
+        (PARITY, {"kind": "lstm", "width": 4}, {"kind": "lstm", "width": 4}),
+        (PARITY, {"construction": "first"}, {"construction": "first", "condition": "unbounded"}),
+        (PARITY, {"construction": "parity", "read": "everything"}, PARITY | {"read": "everything"}),
+        (PARITY, {"condition": "temperature"}, PARITY | {"condition": "temperature"}),
+        (PARITY, {"formula": "Q_1"}, {"condition": "unbounded", "formula": "Q_1"}),
+        (FORMULA, {"formula": "Q_0"}, FORMULA | {"formula": "Q_0"}),
+        (FORMULA, {"construction": "parity"},
+         {"construction": "parity", "condition": "unbounded", "dtype": "float32"}),
+        (NETWORK | {"kind": "lstm"}, {"formula": "Q_1"}, {"dtype": "float64", "formula": "Q_1"}),
+        (NETWORK, {"kind": "transformer"}, NETWORK | {"kind": "transformer"}),
+    ],
+)  # fmt: skip
+def test_a_variant_of_another_kind_of_model_keeps_only_what_that_kind_has_too(base, changes, expected):
+    assert Variant("v", changes).table(base) == expected

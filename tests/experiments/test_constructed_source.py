@@ -1,0 +1,203 @@
+"""Formulas and constructions as a sweep's models: what a table says, how it is refused, what is then measured."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxsens.constructions.chiang_cholak import ReferenceTransformer
+from jaxsens.constructions.compiled import CompiledTransformer
+from jaxsens.errors import Faults, PrecisionWarning
+from jaxsens.experiments import runner
+from jaxsens.experiments.constructed_source import ConstructionModel, FormulaModel
+from jaxsens.experiments.model_source import read_source
+from jaxsens.experiments.results import read_plan, read_points
+from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.sweep import Sweep
+from jaxsens.experiments.sweep_config import parse_sweep_config
+from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet
+
+PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}
+
+
+def read(**table: Any) -> Any:
+    """The source that a table describes."""
+    faults = Faults("test")
+    source = read_source(table, "model", faults)
+    faults.raise_if_any()
+    return source
+
+
+def faults_of(**table: Any) -> list[str]:
+    """What is wrong with a table, one message each."""
+    faults = Faults("test")
+    assert read_source(table, "model", faults) is None
+    return faults.messages
+
+
+def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
+    source = read(**PARITY, condition="unbounded", read="everything", dtype="float32", autoregressive=False)
+    assert isinstance(source, FormulaModel)
+    model = source.build(seed=0)
+    assert isinstance(model, CompiledTransformer)
+    assert (model.promise.condition, model.config.dtype, model.outputs) == ("unbounded", "float32", None)
+    assert (source.symbols.alphabet_size, source.symbols.end_of_sequence) == (2, None)
+    assert not source.bounded
+    assert source.exact_length == model.exact_length > 16
+    assert model.accepts("0111")
+    assert not model.accepts("0110")
+
+
+def test_no_seed_changes_a_constructed_model_but_every_seed_changes_the_inputs():
+    text = 'lengths = [8]\nseeds = 2\n[model]\nformula = "Y Q_1"\nalphabet = "01"\n[[variant]]\nname = "y"\n'
+    first, second = parse_sweep_config(text).points
+    assert first.source.build(first.seed) is second.source.build(second.seed)
+    assert not np.array_equal(first.tokens(), second.tokens())
+    assert first.key != second.key
+
+
+def test_a_formula_is_expanded_as_logic_prints_it_with_the_defaults():
+    expected = {
+        "type": "FormulaModel",
+        "formula": "odd(#L[Q_1])",
+        "alphabet": ["0", "1"],
+        "condition": "temperature",
+        "autoregressive": False,
+        "dtype": "float64",
+        "read": "output",
+    }
+    assert read(**PARITY).expanded() == expected
+    spelled_out = {"formula": "odd(#L[(Q_1)])", "alphabet": ["0", "1"], "condition": "temperature"}
+    assert read(**spelled_out) == read(**PARITY)
+
+
+def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
+    source = read(construction="chiang-cholak-parity", sharpness=2.0, read="everything")
+    assert isinstance(source, ConstructionModel)
+    assert source.symbols.end_of_sequence == 2
+    expanded = source.expanded()
+    assert expanded["options"] == {"sharpness": 2.0}
+    assert expanded["condition"] is None
+    reference = source.build(0)
+    assert isinstance(reference, ReferenceTransformer)
+    assert reference.variant.sharpness == 2.0
+    parity = read(construction="parity")
+    assert parity.expanded()["condition"] == "temperature"
+    assert parity.expanded() == read(construction="parity", condition="temperature").expanded()
+    assert parity.build(0).accepts("0111")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (
+            {"formula": "Q_a & (Q_b", "alphabet": 3, "conditoin": "x", "read": "all"},
+            ["alphabet = 3: a string", "read: should be 'output'", 'conditoin: unknown key; did you mean "condition"',
+             "formula, line 1, column 11: expected"],
+        ),
+        (
+            {"formula": "Q_a & Q_b", "alphabet": "01", "condition": "hot"},
+            ["condition = 'hot': one of", "formula: Q_a: the alphabet", "formula: Q_b: the alphabet"],
+        ),
+        ({"formula": "X #L[Q_1] > 1", "alphabet": "01", "condition": "leftmost-hard", "autoregressive": True},
+         ["condition = 'leftmost-hard': #L", "autoregressive: X"]),
+        ({"formula": "Q_a"}, ["alphabet: required"]),
+        ({"formula": "Q_1", "alphabet": "01", "width": 8}, ["width: unknown key"]),
+        ({"formula": 3, "alphabet": ["0", 1]},
+         ["formula: should be a valid string", "alphabet[1]: should be a valid string"]),
+        ({"construction": "parrity"}, ["construction = 'parrity': one of parity"]),
+        ({"construction": "parity", "width": 8, "dtype": 64},
+         ["dtype: should be 'float32'", "width = 8: it has no options"]),
+        ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
+    ],
+)  # fmt: skip
+def test_every_fault_is_said_at_once_with_its_place(table, expected):
+    found = faults_of(**table)
+    for beginning in expected:
+        assert [text for text in found if text.startswith(f"model.{beginning}")], (beginning, found)
+    assert len(found) == len(expected), found
+
+
+def test_a_table_that_names_two_models_is_refused():
+    (fault,) = faults_of(**PARITY, construction="parity", kind="lstm")
+    assert fault == "model: formula and construction and kind each name a model; give one of them"
+
+
+MIXED = """
+lengths = [6, 9]
+seeds = 1
+[model]
+construction = "parity"
+[measure]
+engine = "vmap"
+[[variant]]
+name = "random"
+model = {kind = "transformer", alphabet_size = 2, width = 4, heads = 1, layers = 1, feed_forward = 0}
+[[variant]]
+name = "temperature"
+[[variant]]
+name = "control"
+model = {condition = "bounded-softmax", read = "before-rounding"}
+[[variant]]
+name = "reference"
+model = {construction = "chiang-cholak-parity", read = "everything"}
+"""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """The directory of a sweep over random weights, a construction, its control and a reference."""
+    directory = tmp_path_factory.mktemp("mixed")
+    sweep = parse_sweep_config(MIXED)
+    assert not run_sweep(sweep, directory, sweep.points, quiet()).failures
+    return directory
+
+
+def test_one_sweep_measures_random_weights_and_constructions(mixed):
+    rows = read_points(mixed)
+    n = np.array([6, 9])
+    largest = {name: np.asarray(rows["max"][rows["variant"] == name]) for name in rows["variant"].unique()}
+    assert largest["temperature"].tolist() == [1, 1]
+    assert np.all((largest["control"] > 0) & (largest["control"] < 0.1))
+    assert np.all(largest["random"] > 0)
+    assert largest["reference"] * n == pytest.approx(1, abs=0.2)
+
+
+def test_the_plan_says_what_is_constructed_and_what_is_measured(mixed):
+    plan = {variant.name: variant for variant in read_plan(mixed).variants}
+    assert [v.constructed for v in plan.values()] == [False, True, True, True]
+    assert [v.outputs for v in plan.values()] == [
+        "every coordinate",
+        "the coordinate of the result",
+        "what the last rounding reads",
+        "every coordinate",
+    ]
+    assert [v.bounded for v in plan.values()] == [True, False, True, True]
+    assert plan["random"].exact_length is None
+    assert all((plan[name].exact_length or 0) > 12 for name in ("temperature", "reference"))
+
+
+def warned(sweep: Sweep, tmp_path: Any, monkeypatch: Any) -> Console:
+    """A run whose measurements all warn."""
+
+    def warning(model: Any, tokens: Any, **options: Any) -> Any:
+        warnings.warn(f"n = {tokens.shape[1]} is too long", PrecisionWarning, stacklevel=1)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", warning)
+    console = quiet()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", PrecisionWarning)
+        assert not run_sweep(sweep, tmp_path, sweep.points, console).failures
+    return console
+
+
+def test_a_warning_is_printed_beside_the_progress_once_a_variant(tmp_path, monkeypatch):
+    text = printed(warned(parse_sweep_config(MIXED), tmp_path, monkeypatch))
+    lines = [line.partition("]  ")[2] for line in text.splitlines() if "warning" in line]
+    names = ("random", "temperature", "control", "reference")
+    assert lines == [f"warning: {name} n=6 seed=0: n = 6 is too long" for name in names]
