@@ -49,7 +49,7 @@ def test_the_first_command_sweeps_a_shipped_config():
     )  # 128: no repository
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=["any model", "own model"])
+@pytest.mark.parametrize("code", blocks("python"), ids=["any model", "own model", "construction"])
 def test_the_code_runs(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
