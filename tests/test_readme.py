@@ -18,9 +18,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", README)
 
 
-def test_there_are_two_commands_and_two_examples():
+def test_there_are_two_commands_and_three_examples():
     assert [len(text.splitlines()) for text in blocks("sh")] == [1, 1]
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
 
 
 SWEEP, TESTS = (text.strip() for text in blocks("sh"))
@@ -88,7 +88,7 @@ def test_every_subcommand_in_the_readme_is_one(capsys):
     from jaxsens.cli import main
 
     named = set(re.findall(r"\bjaxsens ([a-z]+)\b", "\n".join(re.findall(r"`([^`\n]+)`", README))))
-    assert named == {"sweep", "report", "measure"}
+    assert named == {"sweep", "report", "measure", "constructions"}
     for name in named:
         with pytest.raises(SystemExit) as end:
             main([name, "--help"])
