@@ -15,7 +15,7 @@ Direction = Literal["#L", "#R"]
 MASK_OF: dict[str, Literal["future", "past"]] = {"#L": "future", "#R": "past"}
 """The mask under which a query sees what a count of this direction counts."""
 
-LIMBS = {"index": 1, "square": 2, "length-index": 2, "length-square": 2}
+PLACES = {"index": 1, "square": 2, "length-index": 2, "length-square": 2}
 """In how many float32 numbers these components are kept: enough for n = 65536."""
 
 _BOUNDED = {"index": Component("fraction"), "square": Component("fraction-square")}
@@ -43,9 +43,9 @@ class Builder:
         """Components that add up to a whole one: as many as its digits need, or its bounded form over n or n^2."""
         if self.condition.name in ("bounded-softmax", "temperature-bounded"):
             return [self.network.component(_BOUNDED[name])]
-        if not self.digits or LIMBS[name] == 1:
+        if not self.digits or PLACES[name] == 1:
             return [self.position(name)]
-        return [self.network.component(Limb(name, place)) for place in range(LIMBS[name])]
+        return [self.network.component(Limb(name, place)) for place in range(PLACES[name])]
 
     def index_value(self) -> Affine:
         """j, as the value of a table look-up; j/n where embeddings are bounded."""

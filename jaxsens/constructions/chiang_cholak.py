@@ -112,15 +112,18 @@ class ReferenceTransformer(Transformer):
         available = -math.log(2 * float(np.finfo(self.config.dtype).eps))
         return 1 + bisect.bisect_right(range(2, 2**27), available, key=needed)
 
-    def accepts(self, tokens: Int[np.ndarray, "*batch n"]) -> Any:
+    def accepts(self, tokens: str | Int[np.ndarray, "*batch n"]) -> Any:
         """Whether each input is in the language, by the sign of its logit: a bool, or an array of them for a batch.
+
+        An input is tokens with the classification symbol last, or a text of bits without it.
 
         The empty word's PARITY logit is 0 (with layer norm 0/0, not a number): not positive, so it is rejected.
 
         Raises:
             InputError: for anything but bits and, last, the classification symbol.
         """
-        positive = np.asarray(self(self._checked(tokens)))[..., self.logit] > 0
+        inputs = self.prepare(tokens) if isinstance(tokens, str) else tokens
+        positive = np.asarray(self(self._checked(inputs)))[..., self.logit] > 0
         return bool(positive) if positive.ndim == 0 else positive
 
     def closed_form(self, n: int) -> float:

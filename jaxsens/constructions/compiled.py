@@ -82,7 +82,8 @@ class CompiledTransformer(Transformer):
         outputs: the coordinates that `flip_sensitivity` measures by default; None for all.
         heads: what the heads of every layer do, and how far each may be from hard attention.
         promise: what it computes.
-        exact_length: `promise.exact_length` of its own dtype; beyond it `flip_sensitivity` warns.
+        exact_length: `promise.exact_length` of its own dtype, beyond which `flip_sensitivity` warns; None where nothing
+            is promised.
     """
 
     def __init__(
@@ -101,18 +102,22 @@ class CompiledTransformer(Transformer):
         self.outputs = outputs
         self.heads = heads
         self.promise = promise
-        self.exact_length = promise.exact_to(config.dtype)
+        self.exact_length = promise.exact_to(config.dtype) if promise.exact else None
 
     def encode(self, word: Sequence[str]) -> Int[np.ndarray, " n"]:
         """The tokens of a word: a string of one-letter symbols, or a sequence of symbols."""
-        unknown = sorted({symbol for symbol in word if symbol not in self.alphabet})
+        unknown = sorted({symbol for symbol in word if symbol not in self.alphabet}, key=str)
         if unknown:
-            raise InputError(f"encode: word has {unknown}: the alphabet is {list(self.alphabet)}")
+            raise InputError(
+                f"encode: word has {unknown}: give symbols of the alphabet {list(self.alphabet)}; tokens go to the "
+                "model as they are"
+            )
         return np.array([self.alphabet.index(symbol) for symbol in word], np.int32)
 
-    def accepts(self, word: Sequence[str]) -> bool:
-        """Whether the output at the last position is nearer to 1 than to 0."""
-        return bool(np.asarray(self(self.encode(word)))[self.output] > 0.5)
+    def accepts(self, word: Sequence[str] | Int[np.ndarray, " n"]) -> bool:
+        """Whether the output at the last position of a word, or of its tokens, is nearer to 1 than to 0."""
+        tokens = word if np.asarray(word).dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
+        return bool(np.asarray(self(np.asarray(tokens)))[self.output] > 0.5)
 
 
 def designated(network: Network, output: int, read: Read) -> tuple[int, ...] | None:
@@ -143,7 +148,8 @@ def make(
         width=config.width,
         feed_forward=max((config.layer(k).feed_forward for k in range(config.layers)), default=0),
         exact_length=tuple(
-            (kind, exact_length(heads, promise.condition, promise.autoregressive, kind)) for kind in DTYPES
+            (kind, exact_length(heads, network.sums, promise.condition, promise.autoregressive, kind))
+            for kind in DTYPES
         ),
     )
     return CompiledTransformer(config, parameters, network.alphabet, output, outputs, network.heads, told)

@@ -42,6 +42,10 @@ from jaxsens.logic import (
     subformulas,
     violations,
 )
+from jaxsens.logic.printer import shortened
+
+LONGEST_TEXT = 300
+"""How much of a formula's text a promise shows: that of nested hops would fit no disk."""
 
 
 def compile_formula(
@@ -87,12 +91,12 @@ def compile_formula(
     value = translate(builder, read_formula)
     output = builder.network.settled(value)
     promise = Promise(
-        text=str(read_formula),
+        text=shortened(read_formula, LONGEST_TEXT),
         condition=condition,
         autoregressive=autoregressive,
         theorem=theorem(read_formula, wanted),
         table_row=table_row(read_formula),
-        exact=wanted.promises,
+        exact=wanted.promises or not operators(read_formula),
     )
     weighting = wanted.weighting(read_formula)
     return make(builder.network, weighting, dtype, output, designated(builder.network, output, read), promise)
@@ -167,9 +171,11 @@ def _checked(
 ) -> Formula:
     """The formula read; every argument that cannot be used is noted, and raised where nothing more can be said."""
     symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
-    usable = len(symbols) >= 2 and len(set(symbols)) == len(symbols)
-    if not usable or not all(isinstance(name, str) and name for name in symbols):
-        faults.add("alphabet", alphabet, 'at least two different symbols, such as "01" or ["a", "b"]')
+    named = all(isinstance(name, str) and name for name in symbols)
+    if not named or len(set(symbols)) < max(2, len(symbols)):
+        faults.add(
+            "alphabet", alphabet, 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
+        )
     check_choices(condition, autoregressive, dtype, read, faults)
     if isinstance(formula, str):
         try:
@@ -178,8 +184,8 @@ def _checked(
             faults.messages.append(str(error))
     elif not isinstance(formula, Formula):
         faults.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
-    if isinstance(formula, Formula) and symbols:
+    if isinstance(formula, Formula) and symbols and named:
         faults.messages += [f"formula: {violation}" for violation in violations(formula, alphabet=symbols)]
-    if not isinstance(formula, Formula) or condition not in CONDITIONS:
+    if not isinstance(formula, Formula) or condition not in tuple(CONDITIONS):
         faults.raise_if_any()
     return cast("Formula", formula)

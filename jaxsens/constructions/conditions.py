@@ -34,7 +34,7 @@ CONDITIONS: dict[str, str] = {
     "unbounded": "softmax at temperature 1, with the theorem's embeddings, which grow with n",
     "temperature-bounded": "softmax at a temperature that falls with n, every embedding bounded (beyond the paper)",
     "bounded-softmax": "the control: the parameters of `temperature` at temperature 1, i/n for i and (i/n)^2 for i^2",
-    "average-hard": "the parameters of `temperature` with average hard attention: what is simulated",
+    "average-hard": "average hard attention, the parameters of `temperature`; autoregressive Y and S of `unbounded`",
     "leftmost-hard": "as average-hard, with leftmost hard attention; no counting, which needs averages",
     "rightmost-hard": "as average-hard, with rightmost hard attention; no counting, which needs averages",
 }
@@ -125,7 +125,8 @@ def theorem(formula: Formula, condition: Condition) -> str:
         return f"{name}(a) with bounded embeddings, which is beyond the paper" if counts else f"{name}(a)"
     if condition.name == "bounded-softmax":
         return f"the control of {name}: nothing promises that it computes the formula"
-    return f"the hard attention that {name} simulates"
+    alike = ", with the scores of (b)" if condition.autoregressive and temporal else ""
+    return f"the hard attention that {name} simulates{alike}"
 
 
 def table_row(formula: Formula) -> str:

@@ -30,6 +30,7 @@ def comparison(builder: Builder, formula: Comparison, counted: list[Affine]) -> 
     if not weights:
         holds = {">=": formula.constant >= 0, "=": formula.constant == 0, "!=": formula.constant != 0}
         return Affine(constant=float(holds[formula.relation]))
+    builder.network.sums.append((formula.weight, formula.constant))
     if builder.condition.name != "temperature-bounded":
         value = _sum_of_counts(builder, formula, counted)
         if formula.relation == ">=":

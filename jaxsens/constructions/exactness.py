@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-from jaxsens.constructions.network import Head
+from jaxsens.constructions.network import Head, Sum
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 
@@ -13,11 +13,16 @@ MARGIN = 16
 """Rounding stays below 1/16 of what scores must resolve: some roundings a score, twice that in a difference."""
 
 LARGEST_SQUARE, LARGEST_LENGTH_SQUARE = 2**24, 2**16
-"""Up to which n the digits kept in float32 hold j^2 and n j^2 (`builder.LIMBS`)."""
+"""Up to which n the digits kept in float32 hold j^2 and n j^2 (`builder.PLACES`)."""
 
 
-def exact_length(heads: Sequence[Head], condition: str, autoregressive: bool, dtype: str) -> int:
-    """The predicted largest n at which all of these heads attend as in exact arithmetic.
+def exact_length(
+    heads: Sequence[Head], sums: Sequence[Sum], condition: str, autoregressive: bool, dtype: str
+) -> int:
+    """The predicted largest n at which all of these heads attend, and all of these sums are, as in exact arithmetic.
+
+    A sum of counts with the weight H and the constant c is of order H n + |c|, where numbers are 2 u (H n + |c|) apart,
+    and is right within 1/4 only while that is small; 0 says that not even n = 1 is sure.
 
     After the temperature, the scores of a head with the sharpness g resolve steps of g. With plain products (float64),
     a score that selects the nearest of the best is of order g n, a look-up of a table g n^2, so that rounding by u
@@ -31,6 +36,7 @@ def exact_length(heads: Sequence[Head], condition: str, autoregressive: bool, dt
     """
     u = UNIT_ROUNDOFF[dtype]
     limits = [int(1 / (MARGIN * u))]
+    limits += [max(0, int((1 / (MARGIN * u) - abs(constant)) / weight)) for weight, constant in sums]
     for head in heads:
         if head.kind in ("average", "exists"):
             continue

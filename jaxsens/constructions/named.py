@@ -12,6 +12,7 @@ from jaxsens.constructions.conditions import ConditionName, Read, check_choices
 from jaxsens.constructions.dyck import dyck
 from jaxsens.errors import Faults, InputError
 from jaxsens.logic import LIBRARY
+from jaxsens.precision import DTYPES
 
 DYCK = "dyck"
 REFERENCES = {"chiang-cholak-parity": chiang_cholak.parity, "chiang-cholak-first": chiang_cholak.first}
@@ -30,6 +31,7 @@ def names() -> tuple[str, ...]:
 
 def construction(
     name: str,
+    /,
     condition: ConditionName | None = None,
     *,
     autoregressive: bool = False,
@@ -61,24 +63,52 @@ def construction(
     for option, value in options.items():
         if option not in known:
             faults.add(option, value, f"its options are {', '.join(known)}" if known else "it has no options")
-    if name in REFERENCES:
-        if condition is not None:
-            faults.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
-        if autoregressive:
-            faults.add(
-                "autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N"
-            )
-        if read == "before-rounding":
-            faults.add("read", read, '"output" or "everything": its logit is not rounded')
-        faults.raise_if_any()
-        return REFERENCES[name](dtype=dtype, read=read, **options)  # pyright: ignore[reportArgumentType]
-    chosen = "temperature" if condition is None else condition
-    if faults:
-        check_choices(chosen, autoregressive, dtype, read, faults)
+    kept = {option: value for option, value in options.items() if option in known}
+    try:
+        if name in REFERENCES:
+            model = _reference(name, condition, autoregressive, dtype, read, kept, faults)
+        else:
+            chosen = "temperature" if condition is None else condition
+            model = _compiled(name, chosen, autoregressive, dtype, read, kept)
+    except InputError as error:
+        if faults:
+            faults.messages.append(str(error))
+            faults.raise_if_any()
+        raise
     faults.raise_if_any()
+    return model
+
+
+def _reference(
+    name: str,
+    condition: Any,
+    autoregressive: Any,
+    dtype: Any,
+    read: Any,
+    options: dict[str, Any],
+    faults: Faults,
+) -> ReferenceTransformer:
+    """One of Chiang and Cholak's; notes what of the common arguments it does not have."""
+    if condition is not None:
+        faults.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
+    if autoregressive:
+        faults.add("autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N")
+    if read == "before-rounding":
+        faults.add("read", read, '"output" or "everything": its logit is not rounded')
+        read = "output"
+    check_choices("temperature", False, dtype, read, faults)
+    # What is noted above is not to hide what else is wrong.
+    usable = {"read": "everything" if read == "everything" else "output"}
+    usable["dtype"] = dtype if dtype in DTYPES else "float64"
+    return REFERENCES[name](**usable, **options)
+
+
+def _compiled(
+    name: str, condition: Any, autoregressive: Any, dtype: Any, read: Any, options: dict[str, Any]
+) -> CompiledTransformer:
     if name == DYCK:
-        return dyck(**options, condition=chosen, autoregressive=autoregressive, dtype=dtype, read=read)  # pyright: ignore[reportArgumentType]
+        return dyck(**options, condition=condition, autoregressive=autoregressive, dtype=dtype, read=read)
     entry = LIBRARY[name]
     return compile_formula(
-        entry.formula, entry.alphabet, chosen, autoregressive=autoregressive, dtype=dtype, read=read
+        entry.formula, entry.alphabet, condition, autoregressive=autoregressive, dtype=dtype, read=read
     )

@@ -23,6 +23,9 @@ from jaxsens.models.weighting import Weighting
 Pair = tuple[Affine, Affine]
 """A query and a key, one number each; a head's score is the sum of query times key over its pairs."""
 
+Sum = tuple[int, int]
+"""Of a sum of counts that is compared with 0: H, the sum of its coefficients' sizes, and its constant."""
+
 Kind = Literal["average", "nearest", "table", "sign", "match", "exists"]
 
 
@@ -65,6 +68,7 @@ class Network:
         self._terms: dict[CoordinateTerm, int] = {}
         self._one: int | None = None
         self._layers: list[_Layer] = []
+        self.sums: list[Sum] = []
 
     @property
     def width(self) -> int:

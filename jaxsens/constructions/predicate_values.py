@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxsens.errors import InputError
 from jaxsens.logic import Predicate
 
 
@@ -22,5 +23,14 @@ class PredicateValues:
     def __call__(self, i: np.ndarray, n: int) -> np.ndarray:
         """The values at the positions i (whole numbers from 1 to n), float64."""
         if self.at_zero:
-            return np.full(np.shape(i), float(self.predicate.holds(0, n)))
-        return np.array([float(self.predicate.holds(int(value), n)) for value in i])
+            return np.full(np.shape(i), self._value(0, n))
+        return np.array([self._value(int(value), n) for value in i])
+
+    def _value(self, value: int, n: int) -> float:
+        try:
+            return float(self.predicate.holds(value, n))
+        except Exception as error:
+            raise InputError(
+                f"predicate {self.predicate}: it fails for the value {value} at n = {n}, with {type(error).__name__}: "
+                f"{error}; it must hold or not for every value from 0 to n"
+            ) from error

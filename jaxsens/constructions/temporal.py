@@ -9,6 +9,7 @@ from jaxsens.constructions.builder import Builder
 from jaxsens.constructions.lemmas import KAPPA, linear_gap_error_simple, value_error
 from jaxsens.constructions.network import Pair
 from jaxsens.constructions.rounding import ROUND
+from jaxsens.constructions.tie_breaking import LEFTMOST, RIGHTMOST
 
 NEIGHBOUR_ERROR = 1 / 32
 """How far a soft average may be from the neighbour's value.
@@ -31,7 +32,7 @@ def neighbour(builder: Builder, operand: Affine, side: Literal["Y", "X"]) -> Aff
     mask = "future" if side == "Y" else "past"
     found = {}
     for name, sign in (("even", parity), ("odd", -parity)):
-        pairs = _nearest(builder, sign, 1.0, 0.5, side)
+        pairs = _nearest(builder, sign, 2.0, side)
         value = operand + sign - 1.0
         found[name] = network.attend(mask, pairs, value, "nearest", NEIGHBOUR_ERROR, KAPPA)
     # At an odd position the head for even ones is asked: the other's result is lowered by 1 and rounds to 0.
@@ -47,32 +48,28 @@ def since(builder: Builder, left: Affine, right: Affine, side: Literal["S", "U"]
     network = builder.network
     decides = 1.0 - network.rectify([(left - right, 1.0)])
     mask = "future" if side == "S" else "past"
-    pairs = _nearest(builder, decides, 2.0, 1.0, side)
+    pairs = _nearest(builder, decides, 1.0, side)
     found = network.attend(mask, pairs, right, "nearest", SINCE_ERROR, KAPPA)
     return network.shaped((ROUND, found))
 
 
-def _nearest(builder: Builder, wanted: Affine, known: float, masked: float, side: str) -> list[Pair]:
-    """The scores of a search for the nearest position on a side with the highest `wanted`: Lemma 8's tie-breaking.
+def _nearest(builder: Builder, wanted: Affine, gap: float, side: str) -> list[Pair]:
+    """The scores of a search for the nearest position on a side with the highest `wanted`, which has this gap.
 
-    `wanted` has the gap 2 / `known`. Query and key by condition, with c = KAPPA known: known n, c (wanted + t j/n);
-    autoregressive, KAPPA (2 `masked` wanted - ...), see the branches. Wanted and tie-break are pairs of their own, so
-    that the sum of a large and a small number is never rounded.
+    Lemma 8's tie-breaking, scaled so that scores fall by KAPPA a position after the temperature. Wanted and tie-break
+    are pairs of their own, so that the sum of a large and a small number is never rounded.
     """
     condition = builder.condition
-    sign = 1.0 if side in ("Y", "S") else -1.0
+    one = Affine(constant=1.0)
     if not condition.autoregressive:
-        # Lemma 8(b), (c): c (wanted +- t j/n) at temperature 1/n, where t = 1/known is half of the gap.
-        scale = (
-            known
-            * KAPPA
-            * (builder.position("length") if condition.name == "unbounded" else Affine(constant=1.0))
-        )
-        return [(scale, wanted), (scale, (sign / known) * builder.position("fraction"))]
+        # Lemma 8(b), (c): wanted + slope gap j/n to the right, - to the left, at temperature 1/n.
+        tie = RIGHTMOST if side in ("Y", "S") else LEFTMOST
+        length = builder.position("length") if condition.name == "unbounded" else one
+        scale = (KAPPA / tie.fall_off(gap, 1)) * length
+        return [(scale, wanted), (scale, float(tie.terms(gap, 1, 1)) * builder.position("fraction"))]
     if condition.hard or condition.name == "unbounded":
-        # Beyond the paper: KAPPA (known i wanted + j), where the paper has i^2 (wanted - 1/j): scores grow as i only.
+        # Beyond the paper: i wanted / gap + j / 2, where the paper has i^2 (wanted - 1/j): scores grow as i only.
         index = builder.position("index")
-        return [(known * KAPPA * index, wanted), (Affine(constant=KAPPA), index)]
-    # Lemma 8(a): KAPPA (wanted - 1/j) at temperature 1/i^2, any gap of at least 1.
-    scale = Affine(constant=KAPPA)
-    return [(scale, masked * wanted), (scale, -builder.inverse("#L"))]
+        return [((2 * KAPPA / gap) * index, wanted), (KAPPA * one, index)]
+    # Lemma 8(a) for the gap 1: wanted / gap - 1/j, at temperature 1/i^2.
+    return [(KAPPA * one, (1 / gap) * wanted), (KAPPA * one, -builder.inverse("#L"))]

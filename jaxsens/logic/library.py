@@ -101,7 +101,7 @@ _ENTRIES = (
         LETTERS,
         parse("!Q_c S Q_a"),
         definitions.last_of_a_and_c_is_a,
-        note="over two symbols, as in !Q_0 S Q_1, it would not exercise tie-breaking: hence three",
+        note="over two symbols, as in Q_0 S Q_1, it would not exercise tie-breaking: hence three",
     ),
     NamedFormula(
         "3-gram",

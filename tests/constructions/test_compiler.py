@@ -7,11 +7,21 @@ from random import Random
 
 import numpy as np
 import pytest
+from jax import tree
 
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.errors import InputError
-from jaxsens.logic import LIBRARY, Formula, evaluate_tokens, formula, parse
+from jaxsens.logic import (
+    LIBRARY,
+    Comparison,
+    Formula,
+    PredicateFamily,
+    evaluate_tokens,
+    formula,
+    hop_induction,
+    parse,
+)
 from jaxsens.models.weighting import AverageHard
 from tests.constructions.many_words import activations, trace
 from tests.logic.random_formulas import OPERATORS, random_formula
@@ -106,16 +116,17 @@ def test_hundreds_of_random_formulas_equal_the_evaluator_on_all_words_up_to_leng
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("autoregressive", [False, True], ids=["knows-n", "autoregressive"])
 @pytest.mark.parametrize("condition", EXACT)
 @pytest.mark.parametrize("name", LIBRARY)
-def test_named_formulas_on_all_words_up_to_length_8_and_on_long_ones(name, condition):
+def test_named_formulas_on_all_words_up_to_length_8_and_on_long_ones(name, condition, autoregressive):
     entry = LIBRARY[name]
-    model = compiled(entry.formula, entry.alphabet, condition, False)
+    model = compiled(entry.formula, entry.alphabet, condition, autoregressive)
     if model is None:
-        pytest.skip("not promised in this condition")
-    for n in range(1, 9 if len(entry.alphabet) < 4 else 7):
-        every = words(len(entry.alphabet), n, 10**5)
-        for part in np.array_split(every, -(-len(every) // 500)):
+        return  # which are promised, a test above says
+    for n in range(1, 9):
+        every = words(len(entry.alphabet), n, 10**6)
+        for part in np.array_split(every, -(-len(every) // 2000)):
             assert wrong(model, entry.formula, part) == 0, n
     for n in (100, 255, 512):
         assert wrong(model, entry.formula, words(len(entry.alphabet), n, 3, seed=n)) == 0, n
@@ -191,16 +202,15 @@ def test_parameters_do_not_depend_on_n_and_do_not_grow(condition):
     """All dependence on n is in embeddings and temperature: the largest parameter of any named formula is small."""
     for entry in LIBRARY.values():
         model = compile_formula(entry.formula, entry.alphabet, condition)
-        from jax import tree
-
         assert max(float(np.abs(leaf).max()) for leaf in tree.leaves(model.parameters)) <= 24, entry.name
 
 
 def test_output_is_a_constant_for_constant_formulas():
     for text, value in (("true", 1.0), ("false", 0.0), ("0 >= 1", 0.0), ("#L[Q_a] >= #L[Q_a]", 1.0)):
         model = compile_formula(text, "ab")
-        assert wrong(model, parse(text), words(2, 5)) == 0
-        assert model.promise.theorem.startswith("no attention"), value
+        y = activations(model.config, model.parameters, words(2, 5))[..., model.output]
+        assert (y == value).all(), text
+        assert model.promise.theorem.startswith("no attention")
 
 
 def test_a_formula_of_one_position_needs_no_attention():
@@ -233,6 +243,7 @@ def test_deep_formulas_compile():
         (("odd(#L[Q_a])", "ab", "unbounded"), {"autoregressive": True}, ["Theorem 21"]),
         (("last & Y Q_a", "ab"), {"autoregressive": True}, ["depends on the word's length"]),
         (("Q_a", "a"), {}, ["at least two different symbols"]),
+        (("Q_a", [["a"], ["b"]], ["temperature"]), {}, ["alphabet", "condition"]),
         (("Q_a", "ab", "hot"), {"read": "all"}, ["condition = 'hot'", "read = 'all'"]),
         ((3, "ab"), {"autoregressive": 1}, ["formula = 3", "autoregressive = 1"]),
     ],
@@ -248,8 +259,76 @@ def test_encode_and_accept():
     model = compile_formula("odd(#L[Q_1])", "01")
     assert model.encode("0110").tolist() == [0, 1, 1, 0]
     assert [model.accepts(word) for word in ("0110", "1", "0", "10110")] == [False, True, False, True]
-    with pytest.raises(InputError, match="x"):
-        model.encode("0x")
+    assert model.accepts(np.array([0, 1]))
+    for word in ("0x", [0, "x"]):
+        with pytest.raises(InputError, match="x"):
+            model.encode(word)  # pyright: ignore[reportArgumentType]
+
+
+LARGE = (
+    "#L[Q_1] <= 20000000",
+    "#L[Q_1] != 20000000",
+    "5000*#L[Q_1] > 4999*#L[Q_0]",
+    "100003*#L[Q_1] >= 100002*#R[Q_0] + 1",
+    "100000*#L[Q_1] - 99999*#R[Q_1] + 5199848 >= 0",
+    "100*#L[Q_1] >= 99*#R[Q_0] + 7",
+)
+
+
+@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
+def test_large_coefficients_shorten_the_exact_length(condition):
+    """A sum of order H n + |c| has no digits left for its last unit; the promise knows, and float64 is right."""
+    for text in LARGE:
+        comparison = parse(text)
+        assert isinstance(comparison, Comparison)
+        model = compile_formula(text, "01", condition)
+        largest, constant = model.promise.exact_to("float32"), abs(comparison.constant)
+        assert largest * comparison.weight + constant <= max(2**20, constant), text
+        for tokens in (np.ones((1, 150), int), words(2, 101, 2), words(2, 1)):
+            assert wrong(model, comparison, tokens) == 0, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded", "average-hard"])
+def test_float32_models_are_exact_up_to_their_exact_length_or_400(condition):
+    random = Random(5)
+    sources = [parse(text) for text in LARGE] + [random_formula(random, 2, "01") for _ in range(12)]
+    for source in sources:
+        model = compile_formula(source, "01", condition, dtype="float32")
+        n = min(model.exact_length or 0, 400)
+        if n:
+            halves = np.arange(n) < n // 2
+            tokens = np.stack([np.ones(n), np.arange(n) % 2, halves, words(2, n, 1)[0]]).astype(int)
+            y = np.asarray(model.activations(tokens))[..., model.output]
+            np.testing.assert_array_equal(y, evaluate_tokens(source, tokens, "01"), err_msg=str(source))
+
+
+def test_formulas_whose_text_would_fit_no_disk_compile():
+    model = compile_formula(hop_induction(12, "a", "abc"), "abc")
+    assert len(model.promise.text) <= 300
+    assert len(str(model.promise)) < 2000
+
+
+def test_the_control_warns_of_nothing_for_it_promises_nothing():
+    assert compile_formula("odd(#L[Q_1])", "01", "bounded-softmax").exact_length is None
+    assert compile_formula("Q_1", "01", "bounded-softmax").promise.exact
+
+
+@pytest.mark.parametrize("name", ["parity", "since", "majority"])
+def test_the_control_has_the_parameters_of_the_temperature_version(name):
+    entry = LIBRARY[name]
+    hot, cold = (
+        compile_formula(entry.formula, entry.alphabet, each) for each in ("bounded-softmax", "temperature")
+    )
+    for one, other in zip(tree.leaves(hot.parameters), tree.leaves(cold.parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_predicate_that_fails_is_named():
+    broken = PredicateFamily("broken", (), lambda value, length: 1 // (value - 3) > 0)
+    model = compile_formula(parse("broken", predicates=[broken]), "01")
+    with pytest.raises(InputError, match="broken: it fails for the value 3 at n = 4, with ZeroDivisionError"):
+        model(np.zeros(4, int))
 
 
 def test_promise_says_what_the_model_is():
