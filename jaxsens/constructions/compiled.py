@@ -66,8 +66,8 @@ class Promise:
                 f"  by           {self.theorem} (table row {self.table_row})",
                 f"  temperature  {self.temperature}",
                 f"  embeddings   {', '.join(self.components) or 'none'} ({'' if self.bounded else 'un'}bounded)",
-                f"  size         {self.layers} layers, {self.heads} heads, width {self.width}, "
-                f"at most {self.feed_forward} hidden units",
+                f"  size         {self.layers} layer{'s' * (self.layers != 1)}, {self.heads} head{'s' * (self.heads != 1)}, "
+                f"width {self.width}, at most {self.feed_forward} hidden units",
                 f"  exact to     {exact if self.exact else 'nothing is promised'}",
             )
         )

@@ -116,13 +116,14 @@ def theorem(formula: Formula, condition: Condition) -> str:
     else:
         known, masked = "Corollary 17", "Corollary 18"
     name = masked if condition.autoregressive else known
+    warm = name if name in ("Theorem 21", "Corollary 23") else f"{name}(a)"  # these have a temperature only
     if condition.name == "temperature":
-        return f"{name}(a)" if name not in ("Theorem 21", "Corollary 23") else name
+        return warm
     if condition.name == "unbounded":
         grows = " with the factor i in place of i^2" if condition.autoregressive else ""
         return f"{name}(b){grows}"
     if condition.name == "temperature-bounded":
-        return f"{name}(a) with bounded embeddings, which is beyond the paper" if counts else f"{name}(a)"
+        return f"{warm} with bounded embeddings, which is beyond the paper" if counts else warm
     if condition.name == "bounded-softmax":
         return f"the control of {name}: nothing promises that it computes the formula"
     alike = ", with the scores of (b)" if condition.autoregressive and temporal else ""
@@ -150,7 +151,7 @@ def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
         faults.add(
             "condition",
             condition.name,
-            f"{' and '.join(counts)} need uniform attention, which only average-hard and softmax have: "
+            f"counting ({', '.join(counts)}) needs uniform attention, which only average-hard and softmax have: "
             'condition="average-hard"',
         )
     if not (condition.autoregressive and counts):

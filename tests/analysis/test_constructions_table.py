@@ -1,0 +1,97 @@
+"""The table of constructions as Markdown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from jaxsens.analysis import constructions_table
+from jaxsens.analysis.constructions_table import HEADINGS, cells, exponent_text, markdown, measured
+from jaxsens.constructions.compiler import compile_formula
+from jaxsens.constructions.conditions import ConditionName
+from jaxsens.errors import InputError
+from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
+
+LENGTHS = (10, 20, 40)
+
+
+def row(condition: ConditionName = "temperature", text="odd(#L[Q_1])", **changes) -> TableRow:
+    promise = compile_formula(
+        text, "01", condition, autoregressive=changes.pop("autoregressive", False)
+    ).promise
+    exact = {"float32": Exactness(700, 719, 614), "float64": Exactness(4000, None, 14249255)}
+    given = {
+        "name": "parity",
+        "read": "output",
+        "at": "last",
+        "lengths": LENGTHS,
+        "maxima": (1.0, 1.0, 1.0),
+        "means": tuple(1 / n for n in LENGTHS),
+        "exactness": exact,
+    }
+    return TableRow(promise=promise, **{**given, **changes})
+
+
+def test_a_row_says_what_the_network_is_and_what_was_measured():
+    assert cells(row("temperature-bounded")) == [
+        "counting",
+        "parity",
+        "temperature-bounded",
+        "Theorem 20(a) with bounded embeddings",
+        "1/n^3",
+        "(-1)^i, i/n^2, (i/n)^2, [i odd]",
+        "6, 7, 16",
+        "1",
+        "0.00",
+        "-1.00",
+        "700, not 719 (614)",
+        "4000 and more (1.4e7)",
+    ]
+
+
+def test_the_controls_row_says_what_was_read_and_promises_nothing():
+    found = cells(row("bounded-softmax", read="before-rounding", maxima=(4e-3, 1e-3, 2.5e-4), exactness={}))
+    assert found[3] == "control of Theorem 20"
+    assert found[7:9] == ["0.00025, before rounding", "-2.00"]
+    assert found[10:] == ["not promised", "not promised"]
+
+
+def test_decoders_and_first_positions_are_named():
+    found = cells(row("unbounded", "Y Q_1", autoregressive=True, at="first"))
+    assert found[1:3] == ["parity, read at the first position", "unbounded, autoregressive"]
+    assert found[5].endswith("(unbounded)")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((1, 1, 1), "0.00"),
+        ((4, 2, 1), "-1.00"),
+        ((1, 2, 4), "1.00"),
+        ((1, 0.9999, 0.9999), "0.00"),
+        ((0, 0, 0), "none: exactly 0"),
+        ((1, 0, 0), "none: 0 at some n"),
+    ],
+)
+def test_exponents(values, text):
+    assert exponent_text(LENGTHS, values) == text
+
+
+def test_the_table_is_markdown_with_one_line_a_row():
+    lines = markdown([row(), row("unbounded")], TablePlan(lengths=LENGTHS, cap=300)).splitlines()
+    assert len(lines) == 6
+    assert "n = 10, 20, 40" in lines[0]
+    assert "n = 100, 300" in lines[0]
+    assert {line.count("|") for line in lines[2:]} == {len(HEADINGS) + 1}
+
+
+def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
+    monkeypatch.setattr(constructions_table, "measure_table", lambda plan: iter([row()] * len(plan.rows)))
+    log = io.StringIO()
+    text = measured("since", 50, Console(file=log, width=80))
+    assert text.count("| parity |") == 6
+    assert "6/6  parity, temperature: 1 at n = 40" in log.getvalue()
+    with pytest.raises(InputError, match="is measured"):
+        measured("sinces", 50, Console(file=log))
