@@ -66,8 +66,8 @@ class Promise:
                 f"  by           {self.theorem} (table row {self.table_row})",
                 f"  temperature  {self.temperature}",
                 f"  embeddings   {', '.join(self.components) or 'none'} ({'' if self.bounded else 'un'}bounded)",
-                f"  size         {self.layers} layer{'s' * (self.layers != 1)}, {self.heads} head{'s' * (self.heads != 1)}, "
-                f"width {self.width}, at most {self.feed_forward} hidden units",
+                f"  size         {_counted(self.layers, 'layer')}, {_counted(self.heads, 'head')}, width {self.width}, "
+                f"at most {self.feed_forward} hidden units",
                 f"  exact to     {exact if self.exact else 'nothing is promised'}",
             )
         )
@@ -118,6 +118,10 @@ class CompiledTransformer(Transformer):
         """Whether the output at the last position of a word, or of its tokens, is nearer to 1 than to 0."""
         tokens = word if np.asarray(word).dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
         return bool(np.asarray(self(np.asarray(tokens)))[self.output] > 0.5)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def designated(network: Network, output: int, read: Read) -> tuple[int, ...] | None:
