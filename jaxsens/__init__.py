@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxsens.errors import EngineRefusal as EngineRefusal
     from jaxsens.errors import InputError as InputError
     from jaxsens.errors import PrecisionWarning as PrecisionWarning
+    from jaxsens.languages.named import language as language
     from jaxsens.models.baselines import LSTM as LSTM
     from jaxsens.models.baselines import RNN as RNN
     from jaxsens.models.baselines import Convolution as Convolution
@@ -51,6 +52,7 @@ _HOME = {
     "Transformer": "jaxsens.models.transformer",
     "TransformerConfig": "jaxsens.models.config",
     "flip_sensitivity": "jaxsens.sensitivity.flip_sensitivity",
+    "language": "jaxsens.languages.named",
     "load_result": "jaxsens.sensitivity.result",
     "sample": "jaxsens.sensitivity.flips",
 }
@@ -74,6 +76,7 @@ __all__ = [
     "construction",
     "explain",
     "flip_sensitivity",
+    "language",
     "load_result",
     "sample",
     "soften",

@@ -15,9 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
-LEAVES = {"errors", "files", "precision", "versions"}
+LEAVES = {"errors", "files", "precision", "strict", "versions"}
 MEASUREMENT = {"models", "sensitivity", "theory", "logic", "languages", "training", "constructions"}
 MAY_IMPORT: dict[str, set[str]] = {
+    "strict": set(),
     "models": set(),
     "languages": set(),
     "sensitivity": {"models"},
@@ -98,6 +99,11 @@ def fault(importer: str, target: str) -> str | None:
         ("jaxsens.languages.parity", "jaxsens.models", False),
         ("jaxsens.experiments.runner", "jaxsens.analysis.fits", False),
         ("jaxsens.errors", "jaxsens.files", False),
+        ("jaxsens.strict", "jaxsens.errors", True),
+        ("jaxsens.strict", "jaxsens.models.config", False),
+        ("jaxsens.training.config", "jaxsens.models.config_tables", True),
+        ("jaxsens.training.config", "jaxsens.experiments.single", False),
+        ("jaxsens.models.config_tables", "jaxsens.training.config", False),
         ("jaxsens.cli", "jaxsens.errors", True),
         ("jaxsens.models.masks", "jaxsens", False),
     ],

@@ -1,0 +1,276 @@
+"""What every language offers: a law over its words, their prefixes, the next symbol, and its cross-entropies.
+
+A language here is a set of words with a probability law over them, as in Hahn (2020), section 6. Read from left to
+right, the law says how probable each symbol, or the word's end, is after a prefix. All of it is exact: probabilities
+in closed form, samples without rejection. Pure NumPy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.errors import InputError
+from jaxsens.languages.arguments import check_counts, check_sampling, checked_tokens
+from jaxsens.languages.distributions import draw, entropy
+
+NO_PREFIX = -(2**31)
+"""The state of what begins no word."""
+
+CELLS = 2**22
+"""How many symbols are sampled at a time, so that many long words need little more memory than the result."""
+
+MISSING = 1e-12
+"""`sample_words` without a bound leaves out lengths that have at most this probability together."""
+
+LONGEST = 2**20
+"""Longer words than this are only sampled if asked for."""
+
+
+class Words(NamedTuple):
+    """Words of several lengths: `tokens` (count, longest) int32, filled up with the end symbol; `lengths` (count,)."""
+
+    tokens: Int[np.ndarray, "count longest"]
+    lengths: Int[np.ndarray, " count"]
+
+
+class Language(ABC):
+    """A set of words over an alphabet, with a law over them.
+
+    Symbols are numbered as in `alphabet`. Among the predictions, `end` = len(alphabet) is the word's end. In all that
+    is said of "after n symbols", the prefix of n symbols is drawn as `sample_prefixes` draws it: the first n symbols
+    of a word of the law that has at least n symbols. Every random draw comes from the NumPy generator given.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def alphabet(self) -> tuple[str, ...]:
+        """The symbols' names, in the order of their numbers."""
+
+    @property
+    def end(self) -> int:
+        """The number of the outcome "the word ends here": the one after the last symbol's."""
+        return len(self.alphabet)
+
+    @property
+    def outcomes(self) -> int:
+        """How many outcomes a prediction has: the symbols and the end."""
+        return len(self.alphabet) + 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Name and options; `language(**settings)` gives an equal language."""
+        fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
+        return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields}}
+
+    # Words
+
+    def member(self, tokens: Int[np.ndarray, "*batch n"]) -> Bool[np.ndarray, "*batch"]:
+        """Whether each word of n symbols is in the language.
+
+        Raises:
+            InputError: if `tokens` are no symbols of the alphabet.
+        """
+        states = self._states(self._checked_tokens(tokens))[..., -1]
+        sound = states != NO_PREFIX
+        return sound & (self._laws(np.where(sound, states, 0))[..., self.end] > 0)
+
+    def length_probabilities(self, longest: int) -> Float[np.ndarray, " lengths"]:
+        """P(a word has l symbols), l = 0..longest. They add up to less than 1 where words may be longer. O(longest)."""
+        check_counts(self.name, longest=longest)
+        return self._length_probabilities(longest)
+
+    def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
+        """Independent words of the law, or with `longest`, of the law given that a word has at most so many symbols.
+
+        Raises:
+            InputError: if an argument cannot be used; if without `longest` words of more than 2^20 symbols would have a
+                probability above 1e-12, or if with it no word is short enough.
+        """
+        check_sampling(self.name, generator, count=count, longest=0 if longest is None else longest)
+        lengths = draw(self._lengths_to_draw(longest), count, generator)
+        tokens = np.full((count, int(lengths.max(initial=0))), self.end, np.int32)
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
+            tokens[rows, :length] = self._in_parts(self._members, len(rows), int(length), generator)
+        return Words(tokens, lengths)
+
+    def sample_prefixes(
+        self, count: int, n: int, generator: np.random.Generator
+    ) -> Int[np.ndarray, "count n"]:
+        """Independent prefixes of exactly n symbols, int32: the first n symbols of words that have at least n.
+
+        They are drawn exactly, none rejected, in O(n) operations each (DYCK: O(n log n)).
+
+        Raises:
+            InputError: if an argument cannot be used.
+        """
+        check_sampling(self.name, generator, count=count, n=n)
+        return self._in_parts(self._prefixes, count, n, generator)
+
+    def sample_labelled(
+        self, count: int, n: int, generator: np.random.Generator
+    ) -> tuple[Int[np.ndarray, "count n"], Bool[np.ndarray, " count"]]:
+        """Words of n symbols for recognition, int32, and whether each is in the language.
+
+        Half are members, drawn from the law given the length n; half are not (of an odd `count`, a coin decides one).
+        Non-members are near misses: members with one symbol exchanged, as the language's class says. Where the length
+        has no members, all are prefixes of longer words; the empty word is labelled as what it is.
+
+        Raises:
+            InputError: if an argument cannot be used.
+        """
+        check_sampling(self.name, generator, count=count, n=n)
+        if n == 0:
+            tokens = np.zeros((count, 0), np.int32)
+            return tokens, self.member(tokens)
+        if not self._has_members(n):
+            return self._in_parts(self._prefixes, count, n, generator), np.zeros(count, bool)
+        labels = np.arange(count) < (count + int(generator.integers(0, 2))) // 2
+        generator.shuffle(labels)
+        tokens = np.empty((count, n), np.int32)
+        yes, no = np.flatnonzero(labels), np.flatnonzero(~labels)
+        tokens[yes] = self._in_parts(self._members, len(yes), n, generator)
+        tokens[no] = self._in_parts(self._non_members, len(no), n, generator)
+        return tokens, labels
+
+    # The next symbol
+
+    def next_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n1 v"]:
+        """The law of what comes after each prefix of the prefixes: after 0, 1, ..., n symbols; (..., n + 1, outcomes).
+
+        Raises:
+            InputError: if a row is no prefix of a word.
+        """
+        return self._laws(self._checked_states(prefixes))
+
+    def last_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch v"]:
+        """The law of what comes after the whole of each prefix: the last row of `next_probabilities`, alone.
+
+        Raises:
+            InputError: if a row is no prefix of a word.
+        """
+        return self._laws(self._checked_states(prefixes)[..., -1])
+
+    @abstractmethod
+    def marginal(self, n: int) -> Float[np.ndarray, " v"]:
+        """The law of the symbol after n symbols, the prefix unknown: the average of `last_probabilities`. Exact."""
+
+    # Cross-entropies of predicting the symbol after n symbols, in nats
+
+    @abstractmethod
+    def optimal_cross_entropy(self, n: int) -> float:
+        """The least cross-entropy possible after n symbols: the mean entropy of the next symbol given the prefix."""
+
+    def unigram_cross_entropy(self, n: int) -> float:
+        """The least cross-entropy after n symbols of a prediction that does not depend on the prefix.
+
+        It is the entropy of `marginal(n)`, reached by predicting just that. This is the "unigram chance level" to which
+        Hahn (2020), Theorem 6, lets the cross-entropy of soft attention on PARITY converge.
+        """
+        return float(entropy(self.marginal(n)))
+
+    def chance_cross_entropy(self, n: int) -> float:
+        """The cross-entropy of guessing uniformly among all outcomes, the end included: log(outcomes), for every n.
+
+        A model whose logits are all equal is here. What Theorem 6 calls chance is `unigram_cross_entropy`.
+        """
+        check_counts(self.name, n=n)
+        return float(np.log(self.outcomes))
+
+    # What each language says
+
+    @abstractmethod
+    def _states(self, tokens: np.ndarray) -> np.ndarray:
+        """What of each prefix of (..., n) tokens matters for what follows: (..., n + 1) integers, or NO_PREFIX.
+
+        The empty prefix has the state 0.
+        """
+
+    @abstractmethod
+    def _laws(self, states: np.ndarray) -> np.ndarray:
+        """The law of what comes next in each state, which is never NO_PREFIX: (..., outcomes)."""
+
+    @abstractmethod
+    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        """See `sample_prefixes`."""
+
+    @abstractmethod
+    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Words from the law given the length n, which has some."""
+
+    @abstractmethod
+    def _length_probabilities(self, longest: int) -> np.ndarray:
+        """See `length_probabilities`."""
+
+    def _has_members(self, n: int) -> bool:
+        """Whether some word has n >= 1 symbols."""
+        return True
+
+    def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Members of length n >= 1 with one symbol exchanged for another, both drawn uniformly."""
+        tokens = self._members(count, n, generator)
+        where = generator.integers(0, n, count)
+        shift = generator.integers(1, len(self.alphabet), count)
+        rows = np.arange(count)
+        tokens[rows, where] = (tokens[rows, where] + shift) % len(self.alphabet)
+        return tokens
+
+    # Arguments
+
+    def _checked_tokens(self, tokens: np.ndarray) -> np.ndarray:
+        return checked_tokens(self.name, self.alphabet, tokens)
+
+    def _checked_states(self, prefixes: np.ndarray) -> np.ndarray:
+        tokens = self._checked_tokens(prefixes)
+        states = self._states(tokens)
+        bad = states == NO_PREFIX
+        if bad.any():
+            row = np.unravel_index(int(np.argmax(bad[..., -1])), bad.shape[:-1])
+            length = int(np.argmax(bad[row]))
+            shown = "".join(self.alphabet[symbol] for symbol in tokens[row][max(length - 40, 0) : length])
+            raise InputError(
+                f"{self.name}: prefixes: the first {length} symbols of row {tuple(map(int, row))}, which end in "
+                f"{shown!r}, begin no word of the language: give prefixes of its words"
+            )
+        return states
+
+    def _lengths_to_draw(self, longest: int | None) -> np.ndarray:
+        if longest is not None:
+            found = self._length_probabilities(longest)
+            if not found.any():
+                raise InputError(f"{self.name}: longest = {longest}: no word is so short, give more")
+            return found
+        bound = 2**10
+        while True:
+            found = self._length_probabilities(bound)
+            missing = 1 - float(np.sum(found))
+            if missing <= MISSING:
+                return found
+            if bound >= LONGEST:
+                raise InputError(
+                    f"{self.name}: longest = None: words of more than {bound} symbols have probability {missing:.2g}; "
+                    "give longest, or options with which words are shorter"
+                )
+            bound *= 4
+
+    def _in_parts(
+        self,
+        sampler: Callable[[int, int, np.random.Generator], np.ndarray],
+        count: int,
+        n: int,
+        generator: np.random.Generator,
+    ) -> np.ndarray:
+        tokens = np.empty((count, n), np.int32)
+        rows = max(1, CELLS // (n + 1))
+        for first in range(0, count, rows):
+            part = tokens[first : first + rows]
+            part[:] = sampler(len(part), n, generator)
+        return tokens
