@@ -47,6 +47,7 @@ def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
     assert (model.promise.condition, model.config.dtype, model.outputs) == ("unbounded", "float32", None)
     assert (source.symbols.alphabet_size, source.symbols.end_of_sequence) == (2, None)
     assert not source.bounded
+    assert model.exact_length is not None
     assert source.exact_length == model.exact_length > 16
     assert model.accepts("0111")
     assert not model.accepts("0110")
@@ -104,7 +105,7 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
             ["condition = 'hot': one of", "formula: Q_a: the alphabet", "formula: Q_b: the alphabet"],
         ),
         ({"formula": "X #L[Q_1] > 1", "alphabet": "01", "condition": "leftmost-hard", "autoregressive": True},
-         ["condition = 'leftmost-hard': #L", "autoregressive: X"]),
+         ["condition = 'leftmost-hard': counting", "autoregressive: X"]),
         ({"formula": "Q_a"}, ["alphabet: required"]),
         ({"formula": "Q_1", "alphabet": "01", "width": 8}, ["width: unknown key"]),
         ({"formula": 3, "alphabet": ["0", 1]},
