@@ -2,56 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError
-
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import Faults
 from jaxsens.experiments.inputs import Symbols
-from jaxsens.experiments.strict import check_fields, did_you_mean, field_names, messages, note_faults
-from jaxsens.models.baselines import LSTM, RNN, Convolution
-from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.positions import PositionTerm
-from jaxsens.models.schedules import SCHEDULES, Schedule
-from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import Weighting
-
-CONFIGS: dict[str, type] = {
-    "transformer": TransformerConfig,
-    "lstm": LSTMConfig,
-    "rnn": RNNConfig,
-    "convolution": ConvolutionConfig,
-}
-"""The kinds of network with random weights, by the name that `kind` in a `[model]` table gives."""
+from jaxsens.models.config_tables import NetworkConfig, build, plain, read_config
+from jaxsens.models.transformer import check_length
 
 EVERY = "every coordinate"
 
-_MODULES: dict[type, Callable[..., Any]] = {
-    TransformerConfig: Transformer,
-    LSTMConfig: LSTM,
-    RNNConfig: RNN,
-    ConvolutionConfig: Convolution,
-}
+Weights = Literal["random", "constructed", "trained"]
+"""Where a model's weights come from: the point's seed, mathematics, or training."""
 
 _LATER = frozenset({"centred_scores"})
 """Fields that configs got when points were stored already, under keys made without them: written out only where they
 are not the default, so that these points are found again."""
-
-_TYPED: dict[str, type] = {
-    cls.__name__: cls for cls in (*get_args(Weighting), *get_args(PositionTerm), Schedule)
-}
 
 
 @dataclass(frozen=True)
 class Network:
     """A network with random weights drawn by the point's seed."""
 
-    config: TransformerConfig | BaselineConfig
-    constructed: ClassVar[bool] = False
+    config: NetworkConfig
+    weights: ClassVar[Weights] = "random"
     exact_length: ClassVar[int | None] = None
 
     @property
@@ -102,76 +78,10 @@ class Network:
 
     def build(self, seed: int) -> Any:
         """The model, a Flax NNX module."""
-        return _MODULES[type(self.config)](self.config, seed=seed)
+        return build(self.config, seed=seed)
 
 
 def read_network(table: Mapping[str, Any], path: str, faults: Faults) -> Network | None:
     """The network that a `[model]` table describes, or None after noting every fault below `path`."""
-    table = dict(table)
-    kind = table.pop("kind", "transformer")
-    if not isinstance(kind, str) or kind not in CONFIGS:
-        faults.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
-        return None
-    config = _read_config(CONFIGS[kind], table, path, faults)
+    config = read_config(table, path, faults, also=("formula", "construction"))
     return None if config is None else Network(config)
-
-
-def _read_config(config: type, table: Mapping[str, Any], path: str, faults: Faults) -> Any:
-    """The config made of a table; None after noting what its types, and the config itself, refuse."""
-    noted = Faults(path)
-    values: dict[str, Any] = {}
-    refused: set[str] = set()
-    for key, value in table.items():
-        before = len(noted.messages)
-        values[key] = _typed(value, f"{path}.{key}", noted)
-        if len(noted.messages) > before:
-            refused.add(key)
-    try:
-        check_fields(config, {key: value for key, value in values.items() if key not in refused})
-    except ValidationError as error:
-        refused |= {str(detail["loc"][0]) for detail in error.errors(include_url=False)}
-        note_faults(error, path, noted, {"": ("formula", "construction", "kind", *field_names(config))})
-    made = None
-    try:
-        # A config cannot be made without an alphabet; with any, it can say what else is wrong.
-        stand_in = {"alphabet_size": 2} if "alphabet_size" in refused else {}
-        made = config(**stand_in, **{key: value for key, value in values.items() if key not in refused})
-    except InputError as error:
-        noted.messages += [f"{path}.{message}" for message in messages(error)]
-    faults.extend(noted)
-    return None if noted else made
-
-
-def _typed(value: Any, path: str, faults: Faults) -> Any:
-    """Lists as tuples, and tables such as `{type = "Learned", max_length = 64}` as the value they describe."""
-    if isinstance(value, list):
-        return tuple(_typed(item, f"{path}[{i}]", faults) for i, item in enumerate(value))
-    if not isinstance(value, dict):
-        return value
-    fields = {key: _typed(item, f"{path}.{key}", faults) for key, item in value.items() if key != "type"}
-    name = value.get("type")
-    if not isinstance(name, str) or name not in _TYPED:
-        hint = did_you_mean(name, _TYPED) if isinstance(name, str) else f": one of {', '.join(_TYPED)}"
-        faults.messages.append(f"{path}.type = {name!r}: a table needs a known type{hint}")
-        return None
-    named = fields.get("inverse_temperature")
-    if isinstance(named, str) and named in SCHEDULES:
-        fields["inverse_temperature"] = SCHEDULES[named]
-    try:
-        check_fields(_TYPED[name], fields)
-        return _TYPED[name](**fields)
-    except ValidationError as error:
-        note_faults(error, path, faults, {"": field_names(_TYPED[name])})
-        return None
-
-
-def plain(value: Any) -> Any:
-    """JSON values for a config: dataclasses as tables with their `type`, tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    return value

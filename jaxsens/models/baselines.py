@@ -26,6 +26,7 @@ from jaxsens.models.baselines_config import (
     RecurrentConfig,
     RNNConfig,
 )
+from jaxsens.models.given import checked_parameters
 from jaxsens.precision import numerics
 
 
@@ -174,12 +175,16 @@ class Baseline(nnx.Module):
 
     `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
     the last layer at every position. Tokens are integers below `config.vocabulary_size`; a batch axis may stand in
-    front.
+    front. With `parameters`, these are used instead of random ones; their shapes must be those of the config.
     """
 
-    def __init__(self, config: BaselineConfig, seed: int = 0) -> None:
+    def __init__(
+        self, config: BaselineConfig, seed: int = 0, parameters: BaselineParameters | None = None
+    ) -> None:
         self.config = config
-        self.variables = nnx.data(jax.tree.map(nnx.Param, initialise(config, seed)))
+        drawn = initialise(config, seed)
+        given = drawn if parameters is None else checked_parameters(drawn, parameters, config.dtype)
+        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
 
     @property
     def parameters(self) -> BaselineParameters:
@@ -207,22 +212,28 @@ class Baseline(nnx.Module):
 class LSTM(Baseline):
     """The LSTM that an `LSTMConfig` describes, with random parameters of `seed` (see `initialise`)."""
 
-    def __init__(self, config: LSTMConfig, seed: int = 0) -> None:
-        super().__init__(_expected(config, LSTMConfig), seed)
+    def __init__(
+        self, config: LSTMConfig, seed: int = 0, parameters: BaselineParameters | None = None
+    ) -> None:
+        super().__init__(_expected(config, LSTMConfig), seed, parameters)
 
 
 class RNN(Baseline):
     """The simple RNN that an `RNNConfig` describes, with random parameters of `seed` (see `initialise`)."""
 
-    def __init__(self, config: RNNConfig, seed: int = 0) -> None:
-        super().__init__(_expected(config, RNNConfig), seed)
+    def __init__(
+        self, config: RNNConfig, seed: int = 0, parameters: BaselineParameters | None = None
+    ) -> None:
+        super().__init__(_expected(config, RNNConfig), seed, parameters)
 
 
 class Convolution(Baseline):
     """The convolution that a `ConvolutionConfig` describes, with random parameters of `seed` (see `initialise`)."""
 
-    def __init__(self, config: ConvolutionConfig, seed: int = 0) -> None:
-        super().__init__(_expected(config, ConvolutionConfig), seed)
+    def __init__(
+        self, config: ConvolutionConfig, seed: int = 0, parameters: BaselineParameters | None = None
+    ) -> None:
+        super().__init__(_expected(config, ConvolutionConfig), seed, parameters)
 
 
 def _expected(config: BaselineConfig, kind: type[BaselineConfig]) -> BaselineConfig:

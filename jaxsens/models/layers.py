@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.models.centred import REFINEMENTS
@@ -82,11 +80,6 @@ def apply(
 ) -> Float[Array, " outputs"]:
     """The model's output on one input: `read_out` of `activations`."""
     return read_out(config, parameters, activations(config, parameters, tokens))
-
-
-def parameters_from_numpy(tree: TransformerParameters, dtype: str) -> TransformerParameters:
-    """The same parameters as JAX arrays of `dtype`. Call inside `numerics(dtype)`."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), tree)
 
 
 def layer_operations(config: TransformerConfig, k: int, n: int) -> int:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from jaxsens.errors import Faults
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import checked_parameters
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.models.positions import LIMB_LENGTH, Learned, Limb
 from jaxsens.precision import numerics
@@ -35,7 +36,10 @@ class Transformer(nnx.Module):
         self, config: TransformerConfig, seed: int = 0, parameters: TransformerParameters | None = None
     ) -> None:
         self.config = config
-        given = initialise(config, seed) if parameters is None else _checked(config, parameters)
+        if parameters is None:
+            given = initialise(config, seed)
+        else:
+            given = checked_parameters(shapes(config), parameters, config.dtype)
         self.variables = nnx.data(jax.tree.map(nnx.Param, given))
 
     @property
@@ -107,19 +111,3 @@ def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
             value = least if least < 0 else largest
             faults.add("tokens", value, f"symbols from 0 to {config.vocabulary_size - 1}")
     faults.raise_if_any()
-
-
-def _checked(config: TransformerConfig, parameters: TransformerParameters) -> TransformerParameters:
-    expected = shapes(config)
-    faults = Faults("parameters")
-    want, have = jax.tree.structure(expected), jax.tree.structure(parameters)
-    if want != have:
-        faults.add("parameters", have, f"the structure of this config, {want}")
-        faults.raise_if_any()
-    wanted = jax.tree_util.tree_flatten_with_path(expected)[0]
-    for (path, shape), leaf in zip(wanted, jax.tree.leaves(parameters), strict=True):
-        if jnp.shape(leaf) != shape.shape:
-            faults.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
-    faults.raise_if_any()
-    with numerics(config.dtype):
-        return layers.parameters_from_numpy(parameters, config.dtype)

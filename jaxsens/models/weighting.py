@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -116,6 +117,7 @@ def _shares(
         return _sparsemax(masked, visible), one
     best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
     if isinstance(weighting, Softmax):
+        best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
         unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
         total = jnp.sum(unnormalised, axis=-1, keepdims=True)
         return unnormalised, jnp.where(total > 0, total, 1)

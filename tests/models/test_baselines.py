@@ -233,3 +233,20 @@ def test_configs_are_values():
     assert ConvolutionConfig(2).readout == "mean"
     with pytest.raises(dataclasses.FrozenInstanceError):
         RNNConfig(2).width = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_baseline_of_given_parameters_is_the_one_that_they_came_from(config):
+    kind, tokens = MODELS[type(config)], np.array([0, 1, 1, 0])
+    model = kind(config, seed=3)
+    same = kind(config, parameters=jax.tree.map(np.asarray, model.parameters))
+    assert np.array_equal(same(tokens), model(tokens))
+    assert not np.array_equal(kind(config, seed=4)(tokens), model(tokens))
+
+
+def test_parameters_of_another_config_are_refused_with_every_shape():
+    given = RNN(RNNConfig(2, width=4)).parameters
+    with pytest.raises(InputError, match=r"4 faults(?s:.)*embedding.*shape \(3, 5\)"):
+        RNN(RNNConfig(2, width=5), parameters=given)
+    with pytest.raises(InputError, match="the structure of this config"):
+        RNN(RNNConfig(2, width=4, layers=2), parameters=given)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
-from jaxsens.models.layers import parameters_from_numpy
+from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import CANCELLING, CARRIED, CHOSEN, SUBTRACTED, EngineTolerance, numerics
 from jaxsens.sensitivity.adapters import TransformerApply

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig, flip_sensitivity
-from jaxsens.models.layers import parameters_from_numpy
+from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import Learned
 from jaxsens.precision import CARRIED, numerics

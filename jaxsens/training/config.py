@@ -1,0 +1,266 @@
+"""A training config: a frozen value, made in Python or read strictly from TOML, every fault reported at once.
+
+task = "prediction"                 of the next symbol; or "recognition" of whole words
+seed = 0                            of the first weights, the data and the evaluations
+
+[language]                          name and the options of `jaxsens.languages.language`
+[model]                             kind ("transformer", "lstm", "rnn", "convolution") and its config's fields; the
+                                    alphabet, the logits and the readout follow from the language and the task
+[optimiser]                         steps, learning_rate, schedule, warmup, clip, weight_decay
+[data]                              lengths, distinct, spacing, batch, steps_per_call, curriculum, targets
+[evaluation]                        every, lengths, words
+[checkpoint]                        every, keep
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import TypeAdapter
+
+from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.languages import Language, language
+from jaxsens.models.baselines_config import ConvolutionConfig
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
+from jaxsens.models.transformer import check_length
+from jaxsens.strict import did_you_mean, field_names, messages, read_table
+from jaxsens.training.tables import (
+    CheckpointConfig,
+    DataConfig,
+    EvaluationConfig,
+    OptimiserConfig,
+    Stage,
+    check_calls,
+)
+
+Task = Literal["prediction", "recognition"]
+_TASKS = get_args(Task)
+
+CAUSAL = ("future", "strict-future")
+"""The masks under which what is predicted at a position depends on nothing behind it."""
+
+DERIVED = ("alphabet_size", "logits", "end_symbol", "readout")
+"""Fields of a network's config that follow from the language and the task."""
+
+_TABLES: dict[str, type] = {
+    "optimiser": OptimiserConfig,
+    "data": DataConfig,
+    "evaluation": EvaluationConfig,
+    "checkpoint": CheckpointConfig,
+}
+_ADAPTERS = {name: TypeAdapter(table) for name, table in _TABLES.items()}
+_KEYS = {name: {"": field_names(table), "curriculum": field_names(Stage)} for name, table in _TABLES.items()}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that determines a training.
+
+    Attributes:
+        language: what is learned.
+        model: the network's config. Its `logits` are filled in where they are None: one for each outcome of the
+            language to predict the next symbol, one for each label (no member, member) to recognise words.
+        optimiser, data, evaluation, checkpoint: see `jaxsens.training.tables`.
+        task: "prediction" or "recognition".
+        seed: of the first weights, the data and the evaluations.
+
+    A prediction model reads the boundary symbol, then the word: its output at position i is about the symbol after i
+    symbols of the word. So it must be causal: a recurrent network, or a transformer with a mask of `CAUSAL`. A
+    recognition model reads the word, then the boundary symbol, where its logits are read (a convolution's after its
+    average). The boundary symbol is the model's end-of-sequence symbol, number `alphabet_size`.
+
+    Raises:
+        InputError: listing every fault.
+    """
+
+    language: Language
+    model: NetworkConfig
+    optimiser: OptimiserConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    task: Task = "prediction"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        faults = Faults("TrainConfig")
+        if not isinstance(self.language, Language):
+            faults.add("language", self.language, 'a language, such as jaxsens.language("parity")')
+        if not isinstance(self.model, tuple(CONFIGS.values())):
+            faults.add("model", self.model, "the config of a transformer, an LSTM, an RNN or a convolution")
+        for name, table in _TABLES.items():
+            if not isinstance(getattr(self, name), table):
+                faults.add(name, getattr(self, name), f"a {table.__name__}")
+        faults.raise_if_any()
+        if self.task in _TASKS and self.model.logits is None:
+            outputs = logits_of(self.language, self.task)
+            object.__setattr__(self, "model", self.model.replace(logits=outputs))
+        tables = {name: getattr(self, name) for name in _TABLES}
+        _check(self.task, self.seed, self.language, self.model, tables, faults)
+        faults.raise_if_any()
+
+    @property
+    def boundary(self) -> int:
+        """The number of the boundary symbol: before a word to predict, behind a word to recognise."""
+        return len(self.language.alphabet)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> TrainConfig:
+        """Reads and checks a config file.
+
+        Raises:
+            InputError: if the file cannot be read, is no TOML, or has faults: all of them, with their paths.
+        """
+        try:
+            raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"config = {str(path)!r}: a readable TOML file is needed ({error})") from error
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path}: not TOML: {error}") from error
+        return cls.from_table(raw, str(path))
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], subject: str = "config") -> TrainConfig:
+        """The config of a table as TOML or `table` gives it.
+
+        Raises:
+            InputError: which begins with `subject` and lists every fault with its path.
+        """
+        faults = Faults(subject)
+        known = ("task", "seed", "language", "model", *_TABLES)
+        for key in table.keys() - set(known):
+            faults.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
+        task, seed = table.get("task", "prediction"), table.get("seed", 0)
+        learned = _read_language(table.get("language"), faults)
+        model = _read_model(table.get("model", {}), learned, task, faults)
+        tables: dict[str, Any] = {
+            name: read_table(adapter, table.get(name, {}), name, faults, _KEYS[name])
+            for name, adapter in _ADAPTERS.items()
+        }
+        _check(task, seed, learned, model, tables, faults)
+        faults.raise_if_any()
+        if learned is None or model is None:
+            raise InputError(f"{subject}: cannot be used")
+        return cls(language=learned, model=model, task=task, seed=seed, **tables)
+
+    def table(self) -> dict[str, Any]:
+        """The whole config with every default written out, as JSON values that `from_table` reads."""
+        kind = next(name for name, made in CONFIGS.items() if isinstance(self.model, made))
+        network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
+        tables = {name: _untyped(plain(getattr(self, name))) for name in _TABLES}
+        return {
+            "task": self.task,
+            "seed": self.seed,
+            "language": plain(self.language.settings),
+            "model": {"kind": kind, **network},
+            **tables,
+        }
+
+
+def logits_of(language: Language, task: Task) -> int:
+    """How many logits a model has: one an outcome of the next symbol, or one a label."""
+    return language.outcomes if task == "prediction" else 2
+
+
+def _check(
+    task: Any,
+    seed: object,
+    learned: Language | None,
+    model: NetworkConfig | None,
+    tables: Mapping[str, Any],
+    faults: Faults,
+) -> None:
+    """Notes what is wrong with the parts, and with each beside the others; what is None could not be read."""
+    if task not in _TASKS:
+        faults.add("task", task, '"prediction" or "recognition"')
+    if not is_count(seed):
+        faults.add("seed", seed, "a whole number of at least 0")
+    if model is not None and task in _TASKS:
+        _check_task(model, task, faults)
+        if learned is not None:
+            _check_outputs(model, learned, task, faults)
+    sound = {}
+    for name, part in tables.items():
+        own = Faults(name)
+        if part is not None:
+            part.check(own)
+            faults.extend(own)
+        sound[name] = None if own else part
+    data, evaluation = sound["data"], sound["evaluation"]
+    check_calls(faults, **sound)
+    for name, n in (
+        *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
+        *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation else ())),
+    ):
+        if isinstance(model, TransformerConfig):
+            own = Faults(name)
+            check_length(model, n + 1, own)
+            faults.messages += [f"{name}: {n} and the boundary symbol: {message}" for message in own.messages]
+
+
+def _check_task(model: NetworkConfig, task: Task, faults: Faults) -> None:
+    pooled = isinstance(model, ConvolutionConfig)
+    readout = getattr(model, "readout", "last")
+    if not pooled and readout != "last":
+        faults.add("model.readout", readout, '"last"')
+    if not model.end_symbol:
+        faults.add("model.end_symbol", model.end_symbol, "True: it is the boundary symbol")
+    if task == "prediction" and pooled:
+        faults.add(
+            "model.kind", "convolution", "another kind, or recognition: it averages over the whole input"
+        )
+    if task == "prediction" and isinstance(model, TransformerConfig):
+        for mask in sorted({model.layer(k).mask for k in range(model.layers)} - set(CAUSAL)):
+            faults.add(
+                "model.mask", mask, f"one of {', '.join(CAUSAL)} in every layer, to predict the next symbol"
+            )
+
+
+def _check_outputs(model: NetworkConfig, learned: Language, task: Task, faults: Faults) -> None:
+    symbols, outputs = len(learned.alphabet), logits_of(learned, task)
+    if model.alphabet_size != symbols:
+        faults.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
+    if model.logits != outputs:
+        faults.add("model.logits", model.logits, f"{outputs} for the {task} of {learned.name}, or None")
+
+
+def _read_language(table: object, faults: Faults) -> Language | None:
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        faults.add("language", table, 'a table with a name, such as {name = "parity", end_probability = 0.1}')
+        return None
+    try:
+        return language(**table)
+    except InputError as error:
+        faults.messages += [f"language.{message}" for message in messages(error)]
+    return None
+
+
+def _read_model(table: object, learned: Language | None, task: Any, faults: Faults) -> NetworkConfig | None:
+    """The network's config; where the language is not known, checked with a stand-in for its alphabet."""
+    if not isinstance(table, dict):
+        faults.add("model", table, "a table")
+        return None
+    own = Faults("model")
+    for key in table.keys() & set(DERIVED):
+        own.messages.append(f"model.{key}: follows from the language and the task; leave it out")
+    fields = {key: value for key, value in table.items() if key not in DERIVED}
+    if task == "prediction" and fields.get("kind", "transformer") == "transformer":
+        fields = {"mask": "future", **fields}
+    outputs = 2 if learned is None or task not in _TASKS else logits_of(learned, task)
+    derived = {"alphabet_size": 2 if learned is None else len(learned.alphabet), "logits": outputs}
+    model = read_config({**fields, **derived}, "model", own)
+    faults.extend(own)
+    return model
+
+
+def _untyped(value: Any) -> Any:
+    """JSON values without the names of types, which the tables of a config do not give."""
+    if isinstance(value, dict):
+        return {key: _untyped(item) for key, item in value.items() if key != "type"}
+    return [_untyped(item) for item in value] if isinstance(value, list) else value

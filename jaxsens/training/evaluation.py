@@ -1,0 +1,201 @@
+"""Cross-entropy and recognition at any length, also far beyond those trained on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import collecting, is_count
+from jaxsens.languages import Dyck, Language
+from jaxsens.models import baselines
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config_tables import CONFIGS, NetworkConfig
+from jaxsens.models.trace import SCORES_IN_MEMORY
+from jaxsens.models.transformer import check_tokens
+from jaxsens.precision import numerics
+from jaxsens.training.config import Task, logits_of
+from jaxsens.training.data import with_boundary
+from jaxsens.training.sequence import readout_logits
+
+_STREAMS = {"prediction": 2, "recognition": 3}  # of random numbers under one seed; training has 0 and 1
+_NUMBERS_IN_MEMORY = 2**24
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Of predicting the symbol after n symbols, in nats.
+
+    Attributes:
+        n: symbols before the one predicted.
+        words: prefixes sampled.
+        mean: the cross-entropy.
+        excess: by how much it is above the optimum, `language.optimal_cross_entropy(n)`.
+        standard_error: of both, from the sample.
+        choice: the part of the mean that is due to choosing the kind of a closing bracket, after prefixes that end in a
+            closing bracket and are not balanced (`Dyck.closing_choice_loss`); None for other languages.
+        choice_standard_error: of `choice`.
+    """
+
+    n: int
+    words: int
+    mean: float
+    excess: float
+    standard_error: float
+    choice: float | None = None
+    choice_standard_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """Of telling whether words of n symbols are in the language.
+
+    Attributes:
+        n: symbols of a word.
+        words: words sampled, half of them members where the language has both.
+        accuracy: the share of right answers; equal logits are a wrong one.
+        accuracy_standard_error: of the accuracy, from the sample.
+        margin: the mean of the right label's logit less the other's.
+        margin_standard_error: of the margin, from the sample.
+    """
+
+    n: int
+    words: int
+    accuracy: float
+    accuracy_standard_error: float
+    margin: float
+    margin_standard_error: float
+
+
+def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> CrossEntropy:
+    """The cross-entropy of a model's prediction of the symbol after n symbols.
+
+    Prefixes of exactly n symbols are drawn from the language. Over the next symbol the expectation is taken exactly,
+    with the language's law p of it given the prefix, and only the divergence from p to the prediction is averaged over
+    the prefixes: the rest of the cross-entropy, the mean entropy of p, is `language.optimal_cross_entropy(n)`, which
+    is exact. So a model that predicts p has exactly the optimum, whatever the sample.
+
+    Args:
+        subject: a trained model, a module such as `jaxsens.RNN` with a logit for every outcome, or the pair of a
+            network's config and its parameters.
+        language: whose words; its alphabet is the model's.
+        n: symbols before the one predicted; 0 or more.
+        words: how many prefixes.
+        seed: of the sample.
+
+    Raises:
+        InputError: if the model does not fit the language or the length, or an argument cannot be used.
+    """
+    config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
+    prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
+    outputs = logits(config, parameters, with_boundary(prefixes, language, "prediction"))
+    logs = outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True)
+    laws = language.last_probabilities(prefixes)
+    divergences = np.sum(laws * (np.log(np.where(laws > 0, laws, 1)) - logs), axis=-1)
+    excess = float(np.mean(divergences))
+    choice = language.closing_choice_loss(prefixes, logs) if isinstance(language, Dyck) else None
+    return CrossEntropy(
+        n,
+        words,
+        language.optimal_cross_entropy(n) + excess,
+        excess,
+        _standard_error(divergences),
+        None if choice is None else float(np.mean(choice)),
+        None if choice is None else _standard_error(choice),
+    )
+
+
+def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> Recognition:
+    """How well a model tells words of n symbols in the language from others, near misses among them.
+
+    Arguments and errors as those of `cross_entropy`; n is at least 1.
+    """
+    config, parameters = _checked(subject, language, n, words, seed, "recognition", least=1)
+    sample, labels = language.sample_labelled(words, n, _generator(seed, "recognition", n))
+    outputs = logits(config, parameters, with_boundary(sample, language, "recognition"))
+    margins = np.where(labels, 1, -1) * (outputs[:, 1] - outputs[:, 0])
+    right = (margins > 0).astype(np.float64)
+    return Recognition(
+        n,
+        words,
+        float(np.mean(right)),
+        _standard_error(right),
+        float(np.mean(margins)),
+        _standard_error(margins),
+    )
+
+
+def logits(
+    config: NetworkConfig, parameters: Any, tokens: Int[np.ndarray, "words n"]
+) -> Float[np.ndarray, "words logits"]:
+    """The model's output on each input in float64, a few inputs at a time so that memory suffices at any length."""
+    n = tokens.shape[1]
+    if isinstance(config, TransformerConfig):
+        check_tokens(config, tokens)
+        most = max((config.layer(k).heads for k in range(config.layers)), default=1)
+        held = max(most * n * min(n, max(1, SCORES_IN_MEMORY // (most * n))), n * config.width)
+    else:
+        baselines.check_tokens(config, jnp.asarray(tokens))
+        held = 4 * n * config.width
+    size = min(len(tokens), max(1, _NUMBERS_IN_MEMORY // held))
+    with numerics(config.dtype):
+        parts = []
+        for first in range(0, len(tokens), size):
+            # The last part is filled up, so that one compiled function serves all.
+            part = tokens[np.minimum(np.arange(first, first + size), len(tokens) - 1)]
+            parts.append(np.asarray(_logits(config, parameters, part), np.float64))
+    return np.concatenate(parts)[: len(tokens)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
+    return jax.vmap(partial(readout_logits, config, parameters))(tokens)
+
+
+def _checked(
+    subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
+) -> tuple[NetworkConfig, Any]:
+    config, parameters = _parts(subject)
+    with collecting("cross_entropy" if task == "prediction" else "accuracy") as faults:
+        if not isinstance(config, tuple(CONFIGS.values())):
+            faults.add(
+                "subject", type(subject).__name__, "a trained model, a network, or (config, parameters)"
+            )
+        elif not isinstance(language, Language):
+            faults.add("language", language, 'a language, such as jaxsens.language("parity")')
+        else:
+            symbols, wanted = len(language.alphabet), logits_of(language, task)
+            if (config.alphabet_size, config.end_symbol) != (symbols, True):
+                found = f"{config.alphabet_size} symbols, end_symbol={config.end_symbol}"
+                faults.add("subject", found, f"the {symbols} symbols of {language.name} and end_symbol=True")
+            if config.logits != wanted:
+                faults.add("subject", f"logits={config.logits}", f"a model with {wanted} logits for {task}")
+        if not is_count(n, least):
+            faults.add("n", n, f"a whole number of at least {least}")
+        if not is_count(words, 2):
+            faults.add("words", words, "a whole number of at least 2")
+        if not is_count(seed):
+            faults.add("seed", seed, "a whole number of at least 0")
+    return config, parameters
+
+
+def _parts(subject: Any) -> tuple[Any, Any]:
+    """Config and parameters of a pair, of a module, or of what holds a module as `model`."""
+    if isinstance(subject, tuple) and len(subject) == 2:
+        return subject
+    module = getattr(subject, "model", subject)
+    return getattr(module, "config", None), getattr(module, "parameters", None)
+
+
+def _generator(seed: int, task: Task, n: int) -> np.random.Generator:
+    return np.random.default_rng((seed, _STREAMS[task], n))
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))

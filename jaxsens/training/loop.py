@@ -1,0 +1,180 @@
+"""Training: from a config and a directory to a trained model, resumed exactly where it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.precision import numerics
+from jaxsens.training import checkpoints, storage
+from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.data import batches
+from jaxsens.training.evaluation import CrossEntropy, Recognition, accuracy, cross_entropy
+from jaxsens.training.events import (
+    Evaluated,
+    Event,
+    Note,
+    Saved,
+    Signals,
+    Stepped,
+    TrainingDiverged,
+    TrainingInterrupted,
+    Watcher,
+    noted_signals,
+)
+from jaxsens.training.optimiser import StepConfig, TrainState, initial_state, learning_rate, run_steps
+from jaxsens.training.records import Records
+
+METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
+EVALUATIONS = {
+    "prediction": (
+        "step",
+        "n",
+        "cross_entropy",
+        "excess",
+        "standard_error",
+        "choice",
+        "choice_standard_error",
+    ),
+    "recognition": (
+        "step",
+        "n",
+        "accuracy",
+        "accuracy_standard_error",
+        "margin",
+        "margin_standard_error",
+    ),
+}
+"""The columns of evaluation.csv, by task."""
+
+
+def train(
+    config: TrainConfig, directory: str | os.PathLike[str], progress: Watcher | None = None
+) -> TrainedModel:
+    """Trains the model of a config, or goes on with its training in `directory`; returns the trained model.
+
+    In the directory are written, always whole: `checkpoints/` (the newest `config.checkpoint.keep`), `metrics.csv` (a
+    row a call: means over its steps) and `evaluation.csv`. Everything is a function of the config: after an interrupted
+    or killed training, the same call goes on from the newest sound checkpoint and ends with the same weights, to the
+    last bit, and the same files, on one device. On GPUs that takes XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+
+    Args:
+        config: of the training.
+        directory: made if it is not there. One process at a time.
+        progress: called with what happens, see `jaxsens.training.events`.
+
+    Raises:
+        TrainingInterrupted: on Ctrl-C or SIGTERM, after the steps under way have ended and been saved; a second signal
+            does not wait for that.
+        TrainingDiverged: if the loss is no finite number any more.
+        InputError: if the directory holds another training, or another process trains there.
+    """
+    place = Path(directory)
+    with storage.lock(place), numerics(config.model.dtype), noted_signals() as signals:
+        _Training(config, place, _ignore if progress is None else progress, signals).run()
+    return load_checkpoint(place)
+
+
+def _ignore(event: Event) -> None:
+    """Watches nothing."""
+
+
+class _Training:
+    """One run of a training."""
+
+    def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, signals: Signals) -> None:
+        self.config, self.directory, self.tell, self.signals = config, directory, tell, signals
+        resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
+        self.saved = self.step = 0
+        if resumed is None:
+            self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial_state(config))
+        else:
+            self.step, self.state = resumed
+            self.saved = self.step
+            ended = self.step == config.optimiser.steps
+            tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+        last = None if resumed is None else self.step
+        self.metrics = Records(directory / "metrics.csv", METRICS, last)
+        self.evaluations = Records(directory / "evaluation.csv", EVALUATIONS[config.task], last)
+        self.steps = StepConfig(config.model, config.task, config.optimiser)
+
+    def run(self) -> None:
+        """Trains to the end."""
+        config, total = self.config, self.config.optimiser.steps
+        batch = batches(config, self.step) if self.step < total else None
+        while True:
+            self._evaluate()
+            stopped = self.signals.number
+            if self.step > self.saved and (
+                stopped is not None or self.step == total or self.step % config.checkpoint.every == 0
+            ):
+                self._save()
+            if stopped is not None:
+                raise TrainingInterrupted(self.step, self.directory, stopped)
+            if batch is None:
+                return
+            self.state, measured = run_steps(self.steps, self.state, batch.tokens, batch.targets)
+            # The device is at work meanwhile.
+            begun, done = self.step, batch
+            self.step += config.data.steps_per_call
+            batch = batches(config, self.step) if self.step < total else None
+            losses, norms = np.asarray(measured.loss), np.asarray(measured.gradient_norm)
+            self._record(begun, done.length, losses, norms, done.optimum)
+
+    def _record(self, begun: int, length: int, losses: np.ndarray, norms: np.ndarray, optimum: float) -> None:
+        loss, norm = float(np.mean(losses)), float(np.mean(norms))
+        rate = learning_rate(self.config.optimiser, begun)
+        self.metrics.add(self.step, length, loss, optimum, norm, rate)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.metrics.write()
+            first = begun + int(np.argmin(np.isfinite(losses) & np.isfinite(norms)))
+            raise TrainingDiverged(
+                f"optimiser.learning_rate = {self.config.optimiser.learning_rate!r}: the loss or its gradient is not "
+                f"finite at step {first}; give a smaller one, a longer warmup or a smaller clip"
+            )
+        self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
+
+    def _save(self) -> None:
+        # First what the checkpoint's step has seen, so that a kill in between loses no row.
+        self.metrics.write()
+        self.evaluations.write()
+        path = checkpoints.save(self.directory, self.config, self.step, self.state)
+        self.saved = self.step
+        self.tell(Saved(self.step, path))
+
+    def _evaluate(self) -> None:
+        """Evaluates where it is due, but for lengths that were before; ends early when a signal has come."""
+        every, total = self.config.evaluation.every, self.config.optimiser.steps
+        if not every or (self.step % every and self.step != total):
+            return
+        for n in self.config.evaluation.lengths:
+            if self.signals.number is not None:
+                return
+            if not self.evaluations.has(self.step, n):
+                result = self._evaluated(n, self.state)
+                self.evaluations.add(self.step, n, *_values(result))
+                self.evaluations.write()
+                self.tell(Evaluated(self.step, result))
+
+    def _evaluated(self, n: int, state: TrainState) -> CrossEntropy | Recognition:
+        measure = cross_entropy if self.config.task == "prediction" else accuracy
+        subject = (self.config.model, state.parameters)
+        return measure(subject, self.config.language, n, self.config.evaluation.words, self.config.seed)
+
+
+def _values(result: CrossEntropy | Recognition) -> tuple[float | None, ...]:
+    if isinstance(result, CrossEntropy):
+        return (
+            result.mean,
+            result.excess,
+            result.standard_error,
+            result.choice,
+            result.choice_standard_error,
+        )
+    return result.accuracy, result.accuracy_standard_error, result.margin, result.margin_standard_error

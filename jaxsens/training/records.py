@@ -1,0 +1,60 @@
+"""Tables of numbers that grow with the training, as CSV files that are always whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxsens.errors import InputError
+from jaxsens.files import write_text
+
+Value = int | float | None
+
+
+class Records:
+    """A table whose first column is the step; kept in memory and written whole.
+
+    Args:
+        path: of the CSV file.
+        columns: their names, "step" the first.
+        last: rows of later steps are dropped: the training goes on from there. Without it all rows are.
+
+    Raises:
+        InputError: if the file has other columns, or a row that is not of numbers.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], last: int | None) -> None:
+        self.path, self.columns = path, tuple(columns)
+        self.rows: list[tuple[str, ...]] = []
+        if last is not None and path.is_file():
+            self.rows = [row for row in self._read() if int(row[0]) <= last]
+
+    def add(self, *values: Value) -> None:
+        """Adds a row. Numbers are written so that reading gives them back exactly; None as an empty field."""
+        if len(values) != len(self.columns):
+            raise TypeError(f"{self.path.name} has the columns {self.columns}, not {len(values)} values")
+        self.rows.append(tuple("" if value is None else repr(value) for value in values))
+
+    def has(self, *first: int) -> bool:
+        """Whether a row begins with these values."""
+        wanted = tuple(map(repr, first))
+        return any(row[: len(wanted)] == wanted for row in self.rows)
+
+    def write(self) -> None:
+        """Writes the file, atomically."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([self.columns, *self.rows])
+        write_text(self.path, text.getvalue())
+
+    def _read(self) -> list[tuple[str, ...]]:
+        header, *rows = list(csv.reader(io.StringIO(self.path.read_text(encoding="utf-8")))) or [[]]
+        remedy = f"a table of {', '.join(self.columns)}; remove the file to begin it anew"
+        if tuple(header) != self.columns:
+            raise InputError(f"{self.path}: its columns are {header}: {remedy}")
+        for line, row in enumerate(rows, start=2):
+            if len(row) != len(self.columns) or not row[0].isdecimal():
+                raise InputError(f"{self.path}: line {line} cannot be read: {remedy}")
+        return [tuple(row) for row in rows]

@@ -1,0 +1,277 @@
+"""Checkpoints as folders of files: written whole or not at all, and read only if every byte is as it was written.
+
+FOLDER/step-00001000/state/        the arrays, by Orbax
+FOLDER/step-00001000/manifest.json the step, the config, versions, the size and SHA-256 of every file, the SHA-256 of
+                                   the contents of all arrays ("content"), and of the manifest itself ("checksum")
+
+Orbax alone restores wrong weights without a word after a bit has flipped on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from orbax import checkpoint as orbax
+
+from jaxsens.errors import Faults, InputError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_STATE = "state"
+_NAME = re.compile(r"step-(\d{8,})")
+_NO_LOCKS = (
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.ENOLCK,
+)  # from file systems that lock nothing: nothing can be refused
+_FIELDS = ("format", "step", "config", "versions", "content", "files", "checksum")
+
+
+class DamagedCheckpoint(InputError):
+    """A checkpoint that is not what was written. The message names the file and says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A sound checkpoint as it was read.
+
+    Attributes:
+        path: its folder.
+        step: after so many steps of training.
+        config: the config's table.
+        versions: what it was written with.
+        content: SHA-256 of the step, the part of the config given to `write` as identity, and all arrays.
+        arrays: by name.
+    """
+
+    path: Path
+    step: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    content: str
+    arrays: dict[str, np.ndarray]
+
+
+def write(
+    folder: Path,
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    versions: Mapping[str, str],
+) -> Path:
+    """Writes a checkpoint into a hidden folder, flushes it to disk and renames it; one of the same step is replaced.
+
+    A process that is killed meanwhile leaves the hidden folder, which `sweep_up` removes.
+    """
+    final = folder / f"step-{step:08d}"
+    hidden = folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    hidden.mkdir(parents=True)
+    try:
+        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(hidden / _STATE, dict(arrays))
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "config": dict(config),
+            "versions": dict(versions),
+            "content": _content(step, identity, arrays),
+            "files": {name: _facts(hidden / name) for name in _files(hidden)},
+        }
+        manifest["checksum"] = checksum(manifest)
+        (hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        for place in (*hidden.rglob("*"), hidden):
+            _flush(place)
+        if final.exists():
+            remove(final)
+        os.replace(hidden, final)
+        _flush(folder)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    return final
+
+
+def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Stored:
+    """Reads a checkpoint after checking every file of it.
+
+    Args:
+        path: its folder.
+        identity_of: a function from the config's table to the part that was given to `write` as identity.
+
+    Raises:
+        DamagedCheckpoint: naming every file that is missing, too many, or not as it was written.
+        InputError: if it was written by a later version of jaxsens.
+    """
+    manifest = read_manifest(path)
+    faults = Faults(f"checkpoint {path}")
+    listed, present = manifest["files"], _files(path)
+    for name in sorted(listed.keys() | set(present)):
+        if name not in present:
+            faults.messages.append(f"{name}: missing")
+        elif name not in listed:
+            faults.messages.append(f"{name}: not one of the files that were written")
+        elif (found := _facts(path / name)) != listed[name]:
+            if found["bytes"] != listed[name]["bytes"]:
+                text = f"{found['bytes']} bytes, but {listed[name]['bytes']} were written"
+            else:
+                text = "its SHA-256 is not that of what was written"
+            faults.messages.append(f"{name}: {text}")
+    _raise_damaged(faults)
+    try:
+        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
+            restored = checkpointer.restore(path / _STATE)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        wrote = manifest["versions"].get("orbax-checkpoint", "unknown")
+        raise DamagedCheckpoint(
+            f"{faults.subject}: {_STATE}: Orbax {version('orbax-checkpoint')} cannot restore what Orbax {wrote} wrote "
+            f"({error})"
+        ) from error
+    arrays = {name: np.asarray(value) for name, value in restored.items()}
+    config, step = manifest["config"], manifest["step"]
+    if _content(step, identity_of(config), arrays) != manifest["content"]:
+        faults.messages.append(
+            f"{_STATE}: the arrays restored from it, or the config, are not those that were saved"
+        )
+    _raise_damaged(faults)
+    return Stored(path, step, config, manifest["versions"], manifest["content"], arrays)
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, sound or not, by rising step."""
+    places = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(places, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint; a process that is killed meanwhile leaves no half of one under its name."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a damaged checkpoint so that it is not taken for one any more; returns its new path."""
+    aside = path.with_name(f"damaged-{path.name}-{secrets.token_hex(4)}")
+    os.replace(path, aside)
+    return aside
+
+
+def sweep_up(folder: Path) -> None:
+    """Removes what killed processes left half written or half removed. Only for the holder of the `lock`."""
+    for hidden in folder.glob(".step-*.tmp"):
+        shutil.rmtree(hidden)
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Keeps other processes from training in the same directory; it ends with the process, however that ends.
+
+    Raises:
+        InputError: if another process holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / ".lock", "w", encoding="utf-8") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"directory = {str(directory)!r}: another process trains there; wait for it, or name another"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, whose other files are not looked at.
+
+    Raises:
+        DamagedCheckpoint: if it is missing, or not as it was written.
+        InputError: if it was written by a later version of jaxsens.
+    """
+    subject = f"checkpoint {path}"
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: missing") from error
+    except (OSError, ValueError) as error:
+        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: cannot be read ({error})") from error
+    if not isinstance(manifest, dict) or any(name not in manifest for name in _FIELDS):
+        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: lacks some of {', '.join(_FIELDS)}")
+    if manifest["checksum"] != checksum(manifest):
+        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: its checksum is not that of what was written")
+    if manifest["format"] != FORMAT:
+        raise InputError(
+            f"{subject}: format {manifest['format']}, and this version of jaxsens reads {FORMAT}: use the one that "
+            f"wrote it, {manifest['versions'].get('jaxsens', 'unknown')}"
+        )
+    if _NAME.fullmatch(path.name) and manifest["step"] != step_of(path):
+        raise DamagedCheckpoint(
+            f"{subject}: {MANIFEST}: of step {manifest['step']}, which the name does not say"
+        )
+    return manifest
+
+
+def _raise_damaged(faults: Faults) -> None:
+    try:
+        faults.raise_if_any()
+    except InputError as error:
+        raise DamagedCheckpoint(str(error)) from None
+
+
+def _files(path: Path) -> list[str]:
+    """The files of a checkpoint but for its manifest, as relative paths."""
+    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
+    return sorted(name for name in names if name != MANIFEST)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    with open(file, "rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest, its own checksum not counted."""
+    return hashlib.sha256(_canonical({k: v for k, v in manifest.items() if k != "checksum"})).hexdigest()
+
+
+def _content(step: int, identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(_canonical({"step": step, "identity": identity}))
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(_canonical([name, str(array.dtype), array.shape]))
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _flush(place: Path) -> None:
+    opened = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

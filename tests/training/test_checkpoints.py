@@ -1,0 +1,281 @@
+"""A checkpoint is read only if every byte is as it was written; what is wrong is named; training falls back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsens import LSTM, InputError, Transformer
+from jaxsens.training import storage
+from jaxsens.training.checkpoints import FOLDER, check_directory, load_checkpoint
+from jaxsens.training.events import Note
+from jaxsens.training.loop import train
+from jaxsens.training.storage import DamagedCheckpoint
+from tests.training.tiny import Heard, tiny
+
+NEWEST, OLDER = "step-00000012", "step-00000008"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished training, not to be changed."""
+    directory = tmp_path_factory.mktemp("trained")
+    return train(tiny(), directory), directory
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """The directory of a finished training, to be damaged."""
+    return Path(shutil.copytree(trained[1], tmp_path / "copy"))
+
+
+def equal(a, b) -> bool:
+    pairs = zip(jax.tree.leaves(a.parameters), jax.tree.leaves(b.parameters), strict=True)
+    return all(np.array_equal(x, y) and x.dtype == y.dtype for x, y in pairs)
+
+
+def files_of(directory: Path, step: str = NEWEST) -> list[Path]:
+    return sorted(path for path in (directory / FOLDER / step).rglob("*") if path.is_file())
+
+
+def test_the_newest_checkpoint_is_loaded_or_the_one_that_is_named(trained):
+    model, directory = trained
+    assert sorted(path.name for path in (directory / FOLDER).iterdir()) == [OLDER, NEWEST]
+    newest = load_checkpoint(directory)
+    assert (newest.step, newest.fingerprint, newest.directory) == (12, model.fingerprint, model.directory)
+    assert (newest.config, newest.language) == (tiny(), tiny().language)
+    assert equal(newest.model, model.model)
+    for older in (directory / FOLDER / OLDER, str(directory / FOLDER / OLDER)):
+        loaded = load_checkpoint(older)
+        assert loaded.step == 8
+        assert not equal(loaded.model, model.model)
+        assert loaded.fingerprint != model.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"model": {"kind": "lstm", "dtype": "float64"}}, LSTM),
+        (
+            {"model": {"kind": "transformer", "heads": 2, "layer_norm": "pre", "positions": "index"}},
+            Transformer,
+        ),
+        (
+            {"task": "recognition", "model": {"kind": "transformer", "heads": 1, "feed_forward": 0}},
+            Transformer,
+        ),
+    ],
+)
+def test_every_kind_of_model_comes_back_as_the_module_that_was_trained(changes, kind, tmp_path):
+    config = tiny(**changes, optimiser={"steps": 4}, evaluation={"every": 0})
+    trained = train(config, tmp_path)
+    assert isinstance(trained.model, kind)
+    assert trained.model.config == config.model
+    assert equal(load_checkpoint(tmp_path).model, trained.model)
+    start = kind(config.model, seed=config.seed)
+    assert not equal(start, trained.model)
+    assert str(jax.tree.leaves(trained.model.parameters)[0].dtype) == config.model.dtype
+
+
+def test_the_fingerprint_is_that_of_the_training_and_not_of_the_files(trained, tmp_path):
+    again = train(tiny(evaluation={"every": 0}, checkpoint={"every": 2}), tmp_path / "again")
+    assert again.fingerprint == trained[0].fingerprint
+    assert train(tiny(seed=1), tmp_path / "other").fingerprint != again.fingerprint
+
+
+def test_a_flipped_bit_in_any_file_is_noticed_and_the_file_named(trained, copy):
+    files = files_of(copy)
+    assert len(files) > 5
+    for file in files:
+        sound = file.read_bytes()
+        for place in {0, len(sound) // 2, len(sound) - 1}:
+            damaged = bytearray(sound)
+            damaged[place] ^= 1
+            file.write_bytes(damaged)
+            with pytest.raises(DamagedCheckpoint) as caught:
+                load_checkpoint(copy)
+            assert file.relative_to(copy / FOLDER / NEWEST).as_posix() in str(caught.value)
+            assert str(copy / FOLDER / NEWEST) in str(caught.value)
+        file.write_bytes(sound)
+    assert load_checkpoint(copy).fingerprint == trained[0].fingerprint
+
+
+def test_truncated_missing_and_additional_files_are_named_all_at_once(copy):
+    data = [file for file in files_of(copy) if file.parent.name == "d"]
+    short = data[0].read_bytes()[:-1]
+    data[0].write_bytes(short)
+    data[1].unlink()
+    (copy / FOLDER / NEWEST / "state" / "new").write_text("x")
+    with pytest.raises(DamagedCheckpoint, match="3 faults") as caught:
+        load_checkpoint(copy)
+    names = [file.relative_to(copy / FOLDER / NEWEST).as_posix() for file in data]
+    assert f"{names[0]}: {len(short)} bytes, but {len(short) + 1} were written" in str(caught.value)
+    assert f"{names[1]}: missing" in str(caught.value)
+    assert "state/new: not one of the files" in str(caught.value)
+    assert str(caught.value).endswith(f"train again, or name {copy / FOLDER / OLDER}")
+    shutil.rmtree(copy / FOLDER / OLDER)
+    with pytest.raises(DamagedCheckpoint) as caught:
+        load_checkpoint(copy)
+    assert "older" not in str(caught.value)
+
+
+def edit(path: Path, sealed: bool, **changes) -> None:
+    """Changes the manifest; `sealed` gives it the checksum that belongs to the change."""
+    file = path / storage.MANIFEST
+    manifest = {**json.loads(file.read_text()), **changes}
+    if sealed:
+        manifest["checksum"] = storage.checksum(manifest)
+    file.write_text(json.dumps(manifest))
+
+
+def test_a_manifest_that_was_edited_cut_or_removed_is_refused(copy):
+    path = copy / FOLDER / NEWEST
+    table = tiny(model={"width": 5}).table()
+    edit(path, sealed=False, config=table)
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: its checksum"):
+        load_checkpoint(copy)
+    edit(path, sealed=True)
+    with pytest.raises(DamagedCheckpoint, match="the arrays restored from it, or the config, are not those"):
+        load_checkpoint(copy)
+    edit(path, sealed=True, step=11)
+    with pytest.raises(DamagedCheckpoint, match="of step 11, which the name does not say"):
+        load_checkpoint(copy)
+    edit(path, sealed=True, format=99)
+    with pytest.raises(InputError, match="format 99"):
+        load_checkpoint(copy)
+    (path / storage.MANIFEST).write_text("{}")
+    with pytest.raises(DamagedCheckpoint, match="lacks some of format, step"):
+        load_checkpoint(copy)
+    (path / storage.MANIFEST).write_text('{"format": 1, ')
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: cannot be read"):
+        load_checkpoint(copy)
+    (path / storage.MANIFEST).unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: missing"):
+        load_checkpoint(copy)
+
+
+def test_arrays_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
+    table = tiny().table()
+    arrays = {".parameters.embedding": np.zeros((3, 5), np.float32), ".parameters.head": np.zeros((4, 3))}
+    identity = {key: table[key] for key in table if key not in ("evaluation", "checkpoint")}
+    storage.write(tmp_path, 2, arrays, table, identity, {})
+    with pytest.raises(DamagedCheckpoint) as caught:
+        load_checkpoint(tmp_path)
+    text = str(caught.value)
+    assert ".parameters.embedding: float32 of shape (3, 5), its config needs float32 of shape (3, 4)" in text
+    assert ".parameters.head: float64 of shape (4, 3), its config needs float32 of shape (4, 3)" in text
+    assert ".parameters.layers[0].bias: missing" in text
+    assert ".optimiser" not in text
+
+
+def test_weights_that_were_damaged_before_their_hash_was_taken_are_refused(copy):
+    """What Orbax would not notice: another number in an array, with hashes of the files to match."""
+    path = copy / FOLDER / NEWEST
+    stored = storage.read(
+        path, lambda table: {k: table[k] for k in table if k not in ("evaluation", "checkpoint")}
+    )
+    arrays = {**stored.arrays, ".parameters.head": stored.arrays[".parameters.head"] + 1}
+    other = storage.write(copy / "other", 12, arrays, stored.config, {}, stored.versions)
+    shutil.rmtree(path / "state")
+    shutil.copytree(other / "state", path / "state")
+    edit(path, sealed=True, files=json.loads((other / storage.MANIFEST).read_text())["files"])
+    with pytest.raises(DamagedCheckpoint, match="the arrays restored from it"):
+        load_checkpoint(copy)
+
+
+def test_a_directory_without_checkpoints_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there is none"):
+        load_checkpoint(tmp_path / "nowhere")
+
+
+def test_training_falls_back_to_the_newest_sound_checkpoint_and_says_so(trained, copy):
+    file = files_of(copy)[-1]
+    file.write_bytes(file.read_bytes()[:-1])
+    heard = Heard()
+    again = train(tiny(), copy, heard)
+    notes = [note.text for note in heard.of(Note)]
+    assert len(notes) == 2
+    assert str(file.relative_to(copy / FOLDER / NEWEST)) in notes[0]
+    assert "set aside as damaged-step-00000012" in notes[0]
+    assert notes[1] == "goes on from step 8"
+    assert again.fingerprint == trained[0].fingerprint
+    names = sorted(path.name for path in (copy / FOLDER).iterdir())
+    assert [name[:21] for name in names] == ["damaged-step-00000012", OLDER, NEWEST]
+    for name in ("metrics.csv", "evaluation.csv"):
+        assert (copy / name).read_bytes() == (trained[1] / name).read_bytes()
+
+
+def test_without_any_sound_checkpoint_training_begins_anew(trained, copy):
+    for step in (OLDER, NEWEST):
+        (copy / FOLDER / step / storage.MANIFEST).unlink()
+    heard = Heard()
+    assert train(tiny(), copy, heard).fingerprint == trained[0].fingerprint
+    assert [note.text.split(" set aside")[0][-30:] for note in heard.of(Note)] != []
+    assert len(heard.of(Note)) == 2
+    assert (copy / "metrics.csv").read_bytes() == (trained[1] / "metrics.csv").read_bytes()
+
+
+def test_a_directory_of_another_training_is_refused_with_the_differences(copy):
+    other = tiny(seed=3, language={"end_probability": 0.2}, model={"width": 5}, checkpoint={"keep": 1})
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.name != ".lock"}
+    with pytest.raises(InputError, match="of another training") as quick:
+        check_directory(copy, other)
+    with pytest.raises(InputError, match="of another training") as caught:
+        train(other, copy)
+    assert str(quick.value) == str(caught.value)
+    assert f"{copy / FOLDER / NEWEST}" in str(caught.value)
+    assert "language.end_probability: 0.3 there, 0.2 here" in str(caught.value)
+    assert "model.width: 4 there, 5 here" in str(caught.value)
+    assert "seed: 0 there, 3 here" in str(caught.value)
+    assert "keep" not in str(caught.value)
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.name != ".lock"} == before
+
+
+def test_a_directory_of_the_same_training_or_of_none_is_not_refused(copy, tmp_path):
+    check_directory(tmp_path / "nowhere", tiny())
+    check_directory(copy, tiny(evaluation={"every": 2}))
+    (copy / FOLDER / NEWEST / storage.MANIFEST).write_text("{")
+    check_directory(copy, tiny())
+    with pytest.raises(InputError, match=f"{OLDER}, of another training"):
+        check_directory(copy, tiny(seed=1))
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    train(tiny(checkpoint={"every": 2, "keep": 3}), tmp_path)
+    names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    assert names == ["step-00000008", "step-00000010", "step-00000012"]
+
+
+def test_what_killed_processes_left_is_removed(copy):
+    left = copy / FOLDER / ".step-00000016.1-ab.tmp" / "state"
+    left.mkdir(parents=True)
+    (left / "file").write_text("half")
+    train(tiny(), copy)
+    assert sorted(path.name for path in (copy / FOLDER).iterdir()) == [OLDER, NEWEST]
+
+
+def test_file_systems_without_locks_can_be_trained_on(tmp_path, monkeypatch):
+    def refused(file, operation):
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr(storage.fcntl, "flock", refused)
+    with storage.lock(tmp_path):
+        pass
+    monkeypatch.setattr(storage, "_NO_LOCKS", ())
+    with pytest.raises(OSError, match="no locks here"), storage.lock(tmp_path):
+        pass
+
+
+def test_two_trainings_in_one_directory_at_once_are_refused(tmp_path):
+    with (
+        storage.lock(tmp_path),
+        pytest.raises(InputError, match="another process trains there"),
+    ):
+        train(tiny(), tmp_path)
+    assert train(tiny(), tmp_path).step == 12

@@ -1,0 +1,279 @@
+"""A training config is read strictly, with every fault at once, and written so that reading gives it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxsens import InputError, LSTMConfig, TransformerConfig
+from jaxsens.languages import Parity, language
+from jaxsens.models.baselines_config import ConvolutionConfig
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.weighting import Softmax
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.tables import DataConfig, EvaluationConfig, OptimiserConfig, Stage
+from tests.training.tiny import table, tiny
+
+FULL = """
+task = "prediction"
+seed = 7
+
+[language]
+name = "2dyck"
+open_probability = 0.4
+
+[model]
+kind = "transformer"
+width = 8
+heads = 2
+layers = 1
+feed_forward = 0
+weighting = { type = "Softmax", inverse_temperature = "log", by = "query" }
+positions = ["sinusoidal", { type = "Learned", max_length = 65 }]
+dtype = "float64"
+
+[data]
+lengths = [2, 16]
+distinct = 3
+spacing = 2
+batch = 5
+steps_per_call = 4
+curriculum = [{ step = 0, longest = 8 }, { step = 20, longest = 16 }]
+targets = "sampled"
+
+[optimiser]
+steps = 40
+learning_rate = 1
+schedule = "constant"
+warmup = 3
+clip = 0
+weight_decay = 0.1
+
+[evaluation]
+every = 8
+lengths = [64, 2]
+words = 3
+
+[checkpoint]
+every = 12
+keep = 1
+"""
+
+
+def test_every_key_of_a_file_reaches_the_config(tmp_path):
+    (tmp_path / "train.toml").write_text(FULL)
+    config = TrainConfig.from_toml(tmp_path / "train.toml")
+    assert config.language == language("2dyck", open_probability=0.4)
+    assert (config.task, config.seed, config.boundary) == ("prediction", 7, 4)
+    assert isinstance(config.model, TransformerConfig)
+    assert config.model.weighting == Softmax(Schedule(log_power=1.0), by="query")
+    assert (config.model.alphabet_size, config.model.logits, config.model.mask) == (4, 5, "future")
+    stages = (Stage(0, 8), Stage(20, 16))
+    assert config.data == DataConfig((2, 16), 3, 2, 5, 4, stages, "sampled")
+    assert config.optimiser == OptimiserConfig(40, 1, "constant", 3, 0, 0.1)
+    assert config.evaluation == EvaluationConfig(8, (64, 2), 3)
+    assert dataclasses.astuple(config.checkpoint) == (12, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        *itertools.product(["transformer", "lstm", "rnn"], ["prediction", "recognition"]),
+        ("convolution", "recognition"),
+    ],
+)
+def test_a_config_written_as_json_and_read_again_is_the_same(kind, task):
+    config = tiny(task=task, model={"kind": kind}, data={"curriculum": [{"step": 0, "longest": 4}]})
+    assert config.model.logits == (3 if task == "prediction" else 2)
+    assert TrainConfig.from_table(json.loads(json.dumps(config.table()))) == config
+
+
+def test_a_config_made_in_python_is_that_of_the_table():
+    from_python = TrainConfig(
+        language=Parity(0.3), model=LSTMConfig(2, width=4), optimiser=OptimiserConfig(100), task="recognition"
+    )
+    from_table = TrainConfig.from_table(
+        {
+            "task": "recognition",
+            "language": {"name": "parity", "end_probability": 0.3},
+            "model": {"kind": "lstm", "width": 4},
+            "optimiser": {"steps": 100},
+        }
+    )
+    assert from_python == from_table
+    assert from_python.model.logits == 2
+
+
+def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
+    text = """
+        task = "predict"
+        seed = -1
+        modle = 1
+        [language]
+        name = "parity"
+        end_probability = 2
+        [model]
+        kind = "lstm"
+        widht = 8
+        layers = 1.5
+        logits = 3
+        [data]
+        batch = "8"
+        curriculum = [{ step = 0, long = 3 }]
+        [optimiser]
+        step = 10
+        [evaluation]
+        every = -3
+        lengths = [4, 4]
+        [checkpoint]
+        keep = 0
+    """
+    (tmp_path / "train.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        TrainConfig.from_toml(tmp_path / "train.toml")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'train.toml'}: 15 faults")
+    for line in (
+        "modle: unknown key",
+        "task = 'predict'",
+        "seed = -1",
+        "language.end_probability = 2",
+        'model.widht: unknown key; did you mean "width"?',
+        "model.layers: should be a valid integer, not 1.5",
+        "model.logits: follows from the language and the task; leave it out",
+        "data.batch: should be a valid integer, not '8'",
+        "data.curriculum[0].longest: required, but not given",
+        'data.curriculum[0].long: unknown key; did you mean "longest"?',
+        'optimiser.step: unknown key; did you mean "steps"?',
+        "optimiser.steps: required, but not given",
+        "evaluation.every = -3",
+        "evaluation.lengths = (4, 4)",
+        "checkpoint.keep = 0",
+    ):
+        assert f"  - {line}" in message, line
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"language": 3}, "language = 3: a table with a name"),
+        ({"language": {"name": "party"}}, "language.name = 'party'"),
+        ({"language": {"start_probability": 0.1}}, "language.start_probability = 0.1: no option"),
+        ({"model": 3}, "model = 3: a table"),
+        ({"model": {"kind": "gru"}}, "model.kind = 'gru': one of transformer, lstm"),
+        ({"model": {"width": 0}}, "model.width = 0"),
+        (
+            {"model": {"kind": "transformer", "mask": "none"}},
+            "model.mask = 'none': one of future, strict-future",
+        ),
+        ({"model": {"kind": "transformer", "layers": 2, "mask": ["future", "past"]}}, "model.mask = 'past'"),
+        ({"model": {"kind": "convolution"}}, "model.kind = 'convolution'"),
+        ({"data": {"lengths": [3, 2]}}, "data.lengths = (3, 2)"),
+        ({"data": {"lengths": [0, 2]}}, "data.lengths = (0, 2)"),
+        ({"data": {"lengths": [1, 2, 3]}}, "data.lengths"),
+        ({"data": {"spacing": 3}}, "data.lengths = (2, 4): a multiple of data.spacing = 3 apart"),
+        ({"data": {"batch": 0}}, "data.batch = 0"),
+        ({"data": {"distinct": 0}}, "data.distinct = 0"),
+        ({"data": {"targets": "soft"}}, "data.targets: should be 'exact' or 'sampled'"),
+        ({"data": {"curriculum": [{"step": 2, "longest": 4}]}}, "data.curriculum[0].step = 2: 0"),
+        ({"data": {"curriculum": [{"step": 0, "longest": 3}]}}, "data.curriculum[0].longest = 3: 4"),
+        ({"data": {"curriculum": [{"step": 0, "longest": 1}]}}, "data.curriculum[0].longest = 1"),
+        (
+            {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 3, "longest": 4}]}},
+            "data.curriculum[1].step = 3: a multiple of data.steps_per_call = 2",
+        ),
+        (
+            {"data": {"curriculum": [{"step": 0, "longest": 4}, {"step": 2, "longest": 4}]}},
+            "stages by rising step",
+        ),
+        (
+            {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 12, "longest": 4}]}},
+            "data.curriculum[1].step = 12: a step before the last",
+        ),
+        (
+            {"data": {"spacing": 2, "curriculum": [{"step": 0, "longest": 3}, {"step": 2, "longest": 4}]}},
+            "data.curriculum[0].longest = 3: 2 and a multiple of data.spacing",
+        ),
+        ({"optimiser": {"steps": 13}}, "optimiser.steps = 13: a multiple of data.steps_per_call = 2"),
+        ({"optimiser": {"warmup": 12}}, "optimiser.warmup = 12: fewer than"),
+        ({"optimiser": {"learning_rate": 0.0}}, "optimiser.learning_rate = 0.0: a number above 0"),
+        ({"optimiser": {"clip": -1.0}}, "optimiser.clip = -1.0"),
+        ({"optimiser": {"schedule": "cosine"}}, "optimiser.schedule"),
+        ({"evaluation": {"every": 3}}, "evaluation.every = 3: a multiple"),
+        ({"evaluation": {"lengths": []}}, "evaluation.lengths = ()"),
+        ({"evaluation": {"words": 1}}, "evaluation.words = 1"),
+        ({"checkpoint": {"every": 5}}, "checkpoint.every = 5: a multiple"),
+        ({"checkpoint": {"every": 0}}, "checkpoint.every = 0"),
+        (
+            {"model": {"kind": "transformer", "positions": {"type": "Learned", "max_length": 8}}},
+            "evaluation.lengths: 8 and the boundary symbol: tokens = 'length 9': at most",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_by_name(changes, fault):
+    with pytest.raises(InputError) as caught:
+        TrainConfig.from_table(table(**changes))
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"model": LSTMConfig(3)}, "model.alphabet_size = 3: 2, the symbols of parity"),
+        ({"model": LSTMConfig(2, logits=2)}, "model.logits = 2: 3"),
+        ({"model": LSTMConfig(2, end_symbol=False)}, "model.end_symbol = False"),
+        ({"model": LSTMConfig(2, readout="mean")}, "model.readout = 'mean'"),
+        ({"model": ConvolutionConfig(2)}, "model.kind = 'convolution'"),
+        ({"model": "lstm"}, "model = 'lstm'"),
+        ({"language": "parity"}, "language = 'parity'"),
+        ({"optimiser": {"steps": 10}}, "optimiser = {'steps': 10}: a OptimiserConfig"),
+        ({"optimiser": OptimiserConfig(steps=1.0)}, "optimiser.steps = 1.0"),  # pyright: ignore[reportArgumentType]
+        ({"optimiser": OptimiserConfig(10, float("nan"))}, "optimiser.learning_rate = nan"),
+        ({"data": DataConfig(lengths=[1, 2])}, "data.lengths = [1, 2]"),  # pyright: ignore[reportArgumentType]
+        ({"task": "both"}, "task = 'both'"),
+        ({"seed": True}, "seed = True"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, fault):
+    sound = {"language": Parity(0.3), "model": LSTMConfig(2), "optimiser": OptimiserConfig(10)}
+    with pytest.raises(InputError) as caught:
+        TrainConfig(**{**sound, **changes})
+    assert fault in str(caught.value)
+
+
+def test_files_that_are_no_config_are_refused(tmp_path):
+    with pytest.raises(InputError, match="a readable TOML file"):
+        TrainConfig.from_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("task = ")
+    with pytest.raises(InputError, match="not TOML"):
+        TrainConfig.from_toml(tmp_path / "bad.toml")
+
+
+def test_the_curriculum_lets_lengths_grow_as_it_says():
+    stages = (Stage(0, 4), Stage(10, 8), Stage(30, 16))
+    data = DataConfig(lengths=(1, 16), distinct=4, curriculum=stages)
+    assert [data.longest(step) for step in (0, 9, 10, 29, 30, 1000)] == [4, 4, 8, 8, 16, 16]
+    assert [data.lengths_at(step) for step in (0, 10, 30)] == [(1, 4), (1, 6, 8), (1, 6, 11, 16)]
+
+
+@given(
+    least=st.integers(1, 5),
+    places=st.integers(0, 12),
+    spacing=st.integers(1, 3),
+    distinct=st.integers(1, 15),
+)
+def test_lengths_are_spaced_evenly_within_their_bounds_and_hold_the_longest(least, places, spacing, distinct):
+    largest = least + places * spacing
+    lengths = DataConfig(lengths=(least, largest), distinct=distinct, spacing=spacing).lengths_at(0)
+    assert lengths == tuple(sorted(set(lengths)))
+    assert len(lengths) == min(distinct, places + 1)
+    assert lengths[-1] == largest
+    assert lengths[0] == (least if distinct > 1 else largest)
+    assert all((n - least) % spacing == 0 for n in lengths)
+    steps = {b - a for a, b in itertools.pairwise(lengths)}
+    assert not steps or max(steps) - min(steps) <= spacing

@@ -1,0 +1,216 @@
+"""Training is a function of its config: stopped anywhere and gone on with, it ends with the same bits."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsens import InputError
+from jaxsens.training import loop
+from jaxsens.training.checkpoints import FOLDER
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.evaluation import cross_entropy
+from jaxsens.training.events import Evaluated, Note, Saved, Stepped, TrainingDiverged, TrainingInterrupted
+from jaxsens.training.loop import METRICS, train
+from jaxsens.training.optimiser import learning_rate
+from tests.training.tiny import Heard, table, tiny
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A training straight through, and what it told."""
+    directory, heard = tmp_path_factory.mktemp("straight"), Heard()
+    return train(tiny(), directory, heard), directory, heard
+
+
+def stopping_at(step: int, number: int = signal.SIGTERM) -> Heard:
+    """A watcher that sends this process a signal at a step."""
+
+    class Stopping(Heard):
+        def __call__(self, event):
+            super().__call__(event)
+            if isinstance(event, Stepped) and event.step == step:
+                os.kill(os.getpid(), number)
+
+    return Stopping()
+
+
+def assert_same_files(directory, expected):
+    for name in ("metrics.csv", "evaluation.csv"):
+        assert (directory / name).read_bytes() == (expected / name).read_bytes()
+
+
+def test_the_same_config_gives_the_same_weights_and_files(straight, tmp_path):
+    trained, directory, _ = straight
+    assert train(tiny(), tmp_path).fingerprint == trained.fingerprint
+    assert_same_files(tmp_path, directory)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("steps", [(2,), (4, 10), (6, 8)])
+def test_stopped_and_gone_on_with_a_training_is_the_one_straight_through(straight, tmp_path, steps, number):
+    trained, directory, _ = straight
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    for step in steps:
+        heard = stopping_at(step, number)
+        with pytest.raises(TrainingInterrupted, match=f"saved after step {step}") as caught:
+            train(tiny(), tmp_path, heard)
+        assert (caught.value.step, caught.value.directory) == (step, tmp_path)
+        assert caught.value.exit_code == 128 + number
+        assert heard.of(Stepped)[-1].step == step
+        assert (tmp_path / FOLDER / f"step-{step:08d}").is_dir()
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    heard = Heard()
+    assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
+    assert heard.of(Note)[0].text == f"goes on from step {steps[-1]}"
+    assert heard.of(Stepped)[0].step == steps[-1] + 2
+    assert_same_files(tmp_path, directory)
+
+
+def test_an_interruption_is_a_keyboard_interrupt():
+    assert issubclass(TrainingInterrupted, KeyboardInterrupt)
+
+
+def test_a_signal_during_an_evaluation_ends_it_and_it_is_made_up_for(straight, tmp_path):
+    trained, directory, _ = straight
+
+    class Stopping(Heard):
+        def __call__(self, event):
+            super().__call__(event)
+            if isinstance(event, Evaluated) and (event.step, event.result.n) == (6, 3):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    heard = Stopping()
+    with pytest.raises(TrainingInterrupted, match="step 6"):
+        train(tiny(), tmp_path, heard)
+    assert [(event.step, event.result.n) for event in heard.of(Evaluated)] == [(0, 3), (0, 8), (6, 3)]
+    heard = Heard()
+    assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
+    assert [(event.step, event.result.n) for event in heard.of(Evaluated)] == [(6, 8), (12, 3), (12, 8)]
+    assert_same_files(tmp_path, directory)
+
+
+def test_a_second_signal_does_not_wait(straight, tmp_path):
+    class Impatient(Heard):
+        def __call__(self, event):
+            super().__call__(event)
+            if isinstance(event, Stepped) and event.step == 6:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(tiny(), tmp_path, Impatient())
+    assert not isinstance(caught.value, TrainingInterrupted)
+    assert train(tiny(), tmp_path).fingerprint == straight[0].fingerprint
+
+
+def test_a_finished_training_is_not_trained_again(straight, tmp_path):
+    trained, _, _ = straight
+    train(tiny(), tmp_path)
+    heard = Heard()
+    assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
+    assert heard == [Note("ended before, at step 12")]
+
+
+def test_other_threads_can_train_too(straight, tmp_path):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(train(tiny(), tmp_path)))
+    thread.start()
+    thread.join()
+    assert found[0].fingerprint == straight[0].fingerprint
+
+
+def test_a_constant_schedule_can_go_on_for_longer_and_a_falling_one_cannot(tmp_path):
+    constant = {"schedule": "constant"}
+    train(tiny(optimiser=constant), tmp_path / "constant")
+    longer = train(tiny(optimiser={**constant, "steps": 20}), tmp_path / "constant")
+    at_once = train(tiny(optimiser={**constant, "steps": 20}), tmp_path / "at once")
+    pairs = zip(_arrays(longer), _arrays(at_once), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert longer.step == 20
+    with pytest.raises(InputError, match=r"optimiser\.steps: 20 there, 12 here"):
+        train(tiny(optimiser=constant), tmp_path / "constant")
+    train(tiny(), tmp_path / "falling")
+    with pytest.raises(InputError, match=r"optimiser\.steps: 12 there, 20 here"):
+        train(tiny(optimiser={"steps": 20}), tmp_path / "falling")
+
+
+def _arrays(trained):
+    return jax.tree.leaves(trained.model.parameters)
+
+
+def test_metrics_and_evaluations_are_what_was_told_and_measured(straight):
+    trained, directory, heard = straight
+    with open(directory / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == METRICS
+    assert [int(row["step"]) for row in rows] == [2, 4, 6, 8, 10, 12]
+    for row, event in zip(rows, heard.of(Stepped), strict=True):
+        assert (float(row["loss"]), float(row["optimum"])) == (event.loss, event.optimum)
+        assert (int(row["step"]), int(row["length"]), event.steps) == (event.step, event.length, 12)
+        assert float(row["learning_rate"]) == learning_rate(tiny().optimiser, event.step - 2)
+        assert float(row["loss"]) > float(row["optimum"])
+        assert float(row["gradient_norm"]) > 0
+    assert [event.step for event in heard.of(Saved)] == [4, 8, 12]
+    with open(directory / "evaluation.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["n"]) for row in rows] == [(s, n) for s in ("0", "6", "12") for n in ("3", "8")]
+    last = cross_entropy(trained, trained.language, 8, words=4, seed=0)
+    assert float(rows[-1]["cross_entropy"]) == last.mean
+    assert float(rows[-1]["excess"]) == last.excess
+    assert rows[-1]["choice"] == ""
+
+
+def test_recognition_is_evaluated_by_accuracy_and_margin(tmp_path):
+    heard = Heard()
+    train(tiny(task="recognition", model={"kind": "convolution"}), tmp_path, heard)
+    with open(tmp_path / "evaluation.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    for row, event in zip(rows, heard.of(Evaluated), strict=True):
+        assert (float(row["accuracy"]), float(row["margin"])) == (event.result.accuracy, event.result.margin)
+
+
+def test_training_learns(tmp_path):
+    """An RNN is far below the unigram level after a few hundred steps, also at ten times the length."""
+    config = TrainConfig.from_table(
+        table(
+            model={"kind": "lstm", "width": 8},
+            language={"end_probability": 0.4},
+            data={"lengths": [6, 6], "batch": 64, "steps_per_call": 50},
+            optimiser={"steps": 400, "learning_rate": 0.02, "warmup": 20},
+            evaluation={"every": 0},
+            checkpoint={"every": 400},
+        )
+    )
+    trained = train(config, tmp_path)
+    found = cross_entropy(trained, trained.language, 60, words=64)
+    gap = trained.language.unigram_cross_entropy(60) - trained.language.optimal_cross_entropy(60)
+    assert found.excess < 0.1 * gap
+
+
+def test_a_training_that_diverges_says_where_and_keeps_the_last_sound_state(tmp_path, monkeypatch):
+    real, calls = loop.run_steps, []
+
+    def spoiled(steps, state, tokens, targets):
+        state, measured = real(steps, state, tokens, targets)
+        calls.append(steps)
+        if len(calls) == 3:
+            measured = measured._replace(loss=measured.loss.at[1].set(np.nan))
+        return state, measured
+
+    monkeypatch.setattr(loop, "run_steps", spoiled)
+    with pytest.raises(TrainingDiverged, match=r"optimiser\.learning_rate = 0\.05: .* finite at step 5"):
+        train(tiny(), tmp_path)
+    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == ["step-00000004"]
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[-1].startswith("6,")
+    monkeypatch.undo()
+    heard = Heard()
+    train(tiny(), tmp_path, heard)
+    assert heard.of(Note)[0].text == "goes on from step 4"

@@ -1,0 +1,103 @@
+"""The schedule, the clipping, the weight decay and the compiled steps, beside what they should be by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsens.models.config_tables import build
+from jaxsens.precision import numerics
+from jaxsens.training.data import batches
+from jaxsens.training.loss import next_symbol_loss
+from jaxsens.training.optimiser import (
+    StepConfig,
+    initial_state,
+    learning_rate,
+    run_steps,
+    state_shapes,
+)
+from jaxsens.training.tables import OptimiserConfig
+from tests.training.tiny import tiny
+
+
+def test_the_schedules_are_the_formulas():
+    cosine = OptimiserConfig(steps=100, learning_rate=0.5, warmup=20)
+    constant = OptimiserConfig(steps=100, learning_rate=0.5, warmup=20, schedule="constant")
+    for step in (0, 1, 19, 20, 21, 60, 99, 100):
+        rising = 0.5 * step / 20
+        falling = 0.5 * (1 + math.cos(math.pi * (step - 20) / 80)) / 2
+        assert learning_rate(cosine, step) == pytest.approx(rising if step < 20 else falling, abs=1e-7)
+        assert learning_rate(constant, step) == pytest.approx(min(rising, 0.5), abs=1e-7)
+    at_once = OptimiserConfig(steps=100, learning_rate=0.5, schedule="constant")
+    assert learning_rate(at_once, 0) == 0.5
+
+
+def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
+    """Adam with clipping and decoupled weight decay, a step at a time in NumPy."""
+    options = config.optimiser
+    parameters = jax.tree.map(np.asarray, initial_state(config).parameters)
+    first = jax.tree.map(np.zeros_like, parameters)
+    second = jax.tree.map(np.zeros_like, parameters)
+    losses, norms = [], []
+    for k in range(steps):
+        made = batches(config, 2 * (k // 2))
+        tokens, targets = jnp.asarray(made.tokens[k % 2]), jnp.asarray(made.targets[k % 2])
+        loss, gradient = jax.value_and_grad(
+            lambda tree, t=tokens, y=targets: next_symbol_loss(config.model, tree, t, y)
+        )(parameters)
+        norm = math.sqrt(sum(float(np.sum(np.asarray(g) ** 2)) for g in jax.tree.leaves(gradient)))
+        losses.append(float(loss))
+        norms.append(norm)
+        scale = min(1.0, options.clip / norm) if options.clip else 1.0
+        gradient = jax.tree.map(lambda g, s=scale: np.asarray(g) * s, gradient)
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
+        second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, second, gradient)
+        rate = learning_rate(options, k)
+
+        def moved(p: Any, m: Any, v: Any, rate: float = rate, k: int = k) -> Any:
+            step = (m / (1 - 0.9 ** (k + 1))) / (np.sqrt(v / (1 - 0.999 ** (k + 1))) + 1e-8)
+            return p - rate * (step + (options.weight_decay * p if p.ndim > 1 else 0))
+
+        parameters = jax.tree.map(moved, parameters, first, second)
+    return parameters, losses, norms
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_steps_are_those_of_adam_with_clipping_and_weight_decay(clip):
+    options = {"clip": clip, "weight_decay": 0.3, "learning_rate": 0.1}
+    config = tiny(model={"dtype": "float64"}, optimiser=options)
+    with numerics("float64"):
+        expected, losses, norms = by_hand(config, steps=6)
+        assert max(norms) > 0.05
+        state = initial_state(config)
+        for step in (0, 2, 4):
+            made = batches(config, step)
+            steps = StepConfig(config.model, config.task, config.optimiser)
+            state, measured = run_steps(steps, state, made.tokens, made.targets)
+            np.testing.assert_allclose(measured.loss, losses[step : step + 2], rtol=1e-7)
+            np.testing.assert_allclose(measured.gradient_norm, norms[step : step + 2], rtol=1e-7)
+        for found, wanted in zip(jax.tree.leaves(state.parameters), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_shapes_of_the_state_are_those_of_the_state():
+    config = tiny(model={"kind": "transformer", "heads": 2})
+    with numerics("float32"):
+        state, shapes = initial_state(config), state_shapes(config)
+    assert jax.tree.structure(state) == jax.tree.structure(shapes)
+    for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(shapes), strict=True):
+        assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
+
+
+def test_training_begins_from_the_weights_of_the_models_seed():
+    config = tiny(seed=5)
+    with numerics("float32"):
+        state = initial_state(config)
+    drawn = build(config.model, seed=5).parameters
+    pairs = zip(jax.tree.leaves(state.parameters), jax.tree.leaves(drawn), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)

@@ -1,0 +1,68 @@
+"""Tables that grow with the training: exact numbers, whole files, rows of later steps dropped on going on."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxsens import InputError
+from jaxsens.training.records import Records
+
+COLUMNS = ("step", "n", "value")
+
+
+def filled(path):
+    records = Records(path, COLUMNS, None)
+    for step in (2, 4, 6):
+        records.add(step, 8, step / 3)
+    records.add(6, 16, None)
+    records.write()
+    return records
+
+
+def test_numbers_come_back_exactly_and_none_as_an_empty_field(tmp_path):
+    filled(tmp_path / "r.csv")
+    lines = (tmp_path / "r.csv").read_text().splitlines()
+    assert lines[0] == "step,n,value"
+    assert [float(line.split(",")[2]) for line in lines[1:4]] == [2 / 3, 4 / 3, 2.0]
+    assert lines[4] == "6,16,"
+
+
+def test_rows_after_the_step_gone_on_from_are_dropped(tmp_path):
+    path = tmp_path / "r.csv"
+    filled(path)
+    for last, kept in ((None, 0), (0, 0), (2, 1), (5, 2), (6, 4), (100, 4)):
+        assert len(Records(path, COLUMNS, last).rows) == kept
+    again = Records(path, COLUMNS, 4)
+    assert again.has(4)
+    assert again.has(4, 8)
+    assert not again.has(6)
+    assert not again.has(4, 16)
+    again.add(6, 8, 2.0)
+    again.add(6, 16, None)
+    before = path.read_bytes()
+    again.write()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_not_there_begins_empty(tmp_path):
+    assert Records(tmp_path / "none.csv", COLUMNS, 10).rows == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "its columns are"),
+        ("step,n\n2,8\n", "its columns are"),
+        ("step,n,value\n2,8,1.0\n4,8\n", "line 3 cannot be read"),
+        ("step,n,value\nx,8,1.0\n", "line 2 cannot be read"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_a_remedy(tmp_path, text, fault):
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(InputError, match=f"{fault}(?s:.)*remove the file"):
+        Records(tmp_path / "r.csv", COLUMNS, 10)
+
+
+def test_a_row_of_another_length_is_a_mistake(tmp_path):
+    with pytest.raises(TypeError, match="2 values"):
+        Records(tmp_path / "r.csv", COLUMNS, None).add(1, 2)

@@ -1,0 +1,125 @@
+"""Logits at every position and the losses on them, beside the models themselves and plain NumPy loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsens.models.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config_tables import build
+from jaxsens.models.weighting import WEIGHTINGS
+from jaxsens.precision import FORWARD, numerics
+from jaxsens.training.loss import next_symbol_loss, recognition_loss
+from jaxsens.training.sequence import initial_parameters, own_rows, readout_logits, sequence_logits
+
+SIZES: dict[str, Any] = {"alphabet_size": 3, "width": 6, "layers": 2, "logits": 4, "dtype": "float64"}
+CAUSAL: list[Any] = [
+    LSTMConfig(**SIZES),
+    RNNConfig(**SIZES),
+    TransformerConfig(**SIZES, heads=2, feed_forward=5, mask="future", layer_norm="pre"),
+    TransformerConfig(
+        **SIZES, heads=2, feed_forward=5, mask="strict-future", weighting="average-hard", positions="index"
+    ),
+    TransformerConfig(
+        **SIZES, heads=3, feed_forward=0, mask="future", weighting="sparsemax", positions="rotary"
+    ),
+]
+TOKENS = np.array([[3, 0, 1, 2, 2], [3, 2, 2, 0, 1], [3, 1, 1, 1, 1]], np.int32)
+
+
+@pytest.mark.parametrize("config", CAUSAL)
+def test_row_i_is_what_the_model_puts_out_where_the_input_ends_at_i(config):
+    model = build(config, seed=1)
+    with numerics("float64"):
+        rows = np.asarray(sequence_logits(config, model.parameters, jnp.asarray(TOKENS[0])))
+    ended = np.stack([model(TOKENS[0, : i + 1]) for i in range(TOKENS.shape[1])])
+    np.testing.assert_allclose(rows, ended, rtol=FORWARD.relative, atol=FORWARD.absolute)
+    assert np.ptp(rows, axis=0).min() > 1e-3
+
+
+def reference_loss(config: Any, model: Any, tokens: np.ndarray, targets: np.ndarray) -> float:
+    """The cross-entropy, position by position."""
+    total, count = 0.0, 0
+    for word, laws in zip(tokens, targets, strict=True):
+        for i, law in enumerate(laws):
+            out = np.asarray(model(word[: i + 1]))
+            partition = sum(np.exp(value) for value in out)
+            for value, probability in zip(out, law, strict=True):
+                if probability > 0:
+                    total -= probability * np.log(np.exp(value) / partition)
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("config", CAUSAL)
+def test_the_next_symbol_loss_is_the_cross_entropy_of_a_plain_loop(config):
+    model, rng = build(config, seed=2), np.random.default_rng(0)
+    targets = rng.dirichlet([0.5] * 4, size=TOKENS.shape)
+    targets[0, 1] = [0, 0, 1, 0]
+    with numerics("float64"):
+        loss = float(next_symbol_loss(config, model.parameters, jnp.asarray(TOKENS), jnp.asarray(targets)))
+    assert loss == pytest.approx(reference_loss(config, model, TOKENS, targets), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ConvolutionConfig(**{**SIZES, "logits": 2}),
+        TransformerConfig(**{**SIZES, "logits": 2}, heads=2, feed_forward=5, mask="none"),
+    ],
+)
+def test_the_recognition_loss_is_that_of_the_labels_at_the_readout(config):
+    model, tokens = build(config, seed=2), TOKENS[:, ::-1]
+    targets = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    with numerics("float64"):
+        loss = float(recognition_loss(config, model.parameters, jnp.asarray(tokens), jnp.asarray(targets)))
+    expected = 0.0
+    for word, target in zip(tokens, targets, strict=True):
+        out = np.asarray(model(word))
+        expected += np.log(1 + np.exp(out[int(target[0])] - out[int(target[1])])) / len(tokens)
+    assert loss == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("config", [*CAUSAL, ConvolutionConfig(**SIZES)])
+def test_a_row_of_the_embedding_for_every_position_changes_no_bit_of_the_output(config):
+    parameters = initial_parameters(config, 3)
+    with numerics("float64"):
+        word = jnp.asarray(TOKENS[0])
+        usual = readout_logits(config, parameters, word)
+        assert np.array_equal(readout_logits(config, *own_rows(config, parameters, word)), usual)
+
+
+@pytest.mark.parametrize(
+    "weighting", ["softmax", "temperature-log", "average-hard", "leftmost-hard", "sparsemax"]
+)
+@pytest.mark.parametrize("mask", ["future", "strict-future"])
+def test_the_gradient_is_that_of_the_loss_for_every_kind_of_weighting(weighting, mask):
+    """Beside central differences, in random directions; hard choices do not move in so small a step."""
+    assert weighting in WEIGHTINGS
+    config = TransformerConfig(
+        **SIZES, heads=2, feed_forward=5, mask=mask, weighting=weighting, layer_norm="pre"
+    )
+    parameters, rng = initial_parameters(config, 0), np.random.default_rng(1)
+    with numerics("float64"):
+        targets = jnp.asarray(rng.dirichlet([1.0] * 4, size=TOKENS.shape))
+
+        @jax.jit
+        def loss(tree: Any) -> Any:
+            return next_symbol_loss(config, tree, jnp.asarray(TOKENS), targets)
+
+        gradient = jax.grad(loss)(parameters)
+        for _ in range(3):
+            direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), parameters)
+            ahead, behind = (
+                float(loss(jax.tree.map(lambda p, d, h=h: p + h * d, parameters, direction)))
+                for h in (1e-6, -1e-6)
+            )
+            products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient, direction)
+            slope = float(sum(jax.tree.leaves(products)))
+            assert slope == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-8)
+            assert abs(slope) > 1e-3
