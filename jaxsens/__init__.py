@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.flips import sample as sample
     from jaxsens.sensitivity.result import FlipSensitivity as FlipSensitivity
     from jaxsens.sensitivity.result import load_result as load_result
+    from jaxsens.training.checkpoints import load_checkpoint as load_checkpoint
+    from jaxsens.training.config import TrainConfig as TrainConfig
+    from jaxsens.training.loop import train as train
 
 _HOME = {
     "CompiledTransformer": "jaxsens.constructions.compiled",
@@ -54,6 +57,9 @@ _HOME = {
     "flip_sensitivity": "jaxsens.sensitivity.flip_sensitivity",
     "language": "jaxsens.languages.named",
     "load_result": "jaxsens.sensitivity.result",
+    "load_checkpoint": "jaxsens.training.checkpoints",
+    "TrainConfig": "jaxsens.training.config",
+    "train": "jaxsens.training.loop",
     "sample": "jaxsens.sensitivity.flips",
 }
 
@@ -70,6 +76,7 @@ __all__ = [
     "MeasurementInterrupted",
     "PrecisionWarning",
     "RNNConfig",
+    "TrainConfig",
     "Transformer",
     "TransformerConfig",
     "compile_formula",
@@ -77,9 +84,11 @@ __all__ = [
     "explain",
     "flip_sensitivity",
     "language",
+    "load_checkpoint",
     "load_result",
     "sample",
     "soften",
+    "train",
 ]
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxsens import Transformer, TransformerConfig, flip_sensitivity, load_result
-from jaxsens.cli import ModelOptions, main
+from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
+from jaxsens.cli import main
+from jaxsens.cli.measure import ModelOptions
 from jaxsens.experiments import runner
-from jaxsens.experiments.inputs import Symbols, UniformWords
+from jaxsens.experiments.inputs import RandomWords, Symbols
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,8 +122,8 @@ def test_the_script_is_the_command(config, tmp_path):
         (["measure", "--n", "8"], "model.alphabet_size: required"),
         (["measure", "--alphabet-size", "2"], "give either --tokens"),
         (["measure", "--alphabet-size", "2", "--n", "4", "--tokens", "01"], "give either --tokens"),
-        (["measure", "--alphabet-size", "2", "--tokens", "012"], "symbols from 0 to 1"),
-        (["measure", "--alphabet-size", "2", "--tokens", "0a1"], "digits, one a symbol"),
+        (["measure", "--alphabet-size", "2", "--tokens", "012"], "symbols (0, 1), one a character"),
+        (["measure", "--alphabet-size", "2", "--tokens", "0a1"], "symbols (0, 1), one a character"),
         (["measure", "--alphabet-size", "2", "--n", "1"], "at least 2"),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--weighting", "softmx"],
@@ -132,6 +133,29 @@ def test_the_script_is_the_command(config, tmp_path):
         (["measure", "--alphabet-size", "2", "--n", "8", "--engine", "psychic"], "engine = 'psychic'"),
         (["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"], "batch_size = 0"),
         (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
+        (
+            ["measure", "--construction", "parity", "--n", "8", "--width", "4"],
+            "--width = 4: leave it out; what goes",
+        ),
+        (["measure", "--formula", "Q_1", "--n", "8"], "model.alphabet: required"),
+        (
+            ["measure", "--formula", "Q_1 &", "--alphabet", "01", "--n", "8"],
+            "model.formula, line 1, column 6",
+        ),
+        (["measure", "--formula", "Q_1", "--construction", "parity", "--n", "8"], "give one of them"),
+        (
+            ["measure", "--construction", "parity", "--alphabet", "01", "--n", "8"],
+            "--alphabet = '01': leave it out",
+        ),
+        (
+            ["measure", "--alphabet-size", "2", "--alphabet", "01", "--n", "8"],
+            "--alphabet = '01': give it with --formula",
+        ),
+        (
+            ["measure", "--alphabet-size", "2", "--condition", "unbounded", "--n", "8"],
+            "--condition = 'unbounded': give it",
+        ),
+        (["measure", "--construction", "majority", "--tokens", "01a"], "symbols (0, 1), one a character"),
     ],
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(
@@ -164,7 +188,7 @@ def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsy
     model = TransformerConfig(
         alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0, positions=("sinusoidal", "length")
     )
-    tokens = UniformWords(2).tokens(Symbols(2, 2), 12, 3)
+    tokens = RandomWords(2).tokens(Symbols(2, 2), 12, 3)
     expected = flip_sensitivity(Transformer(model, seed=3), tokens, norm="l1")
     assert summary["mean"] == expected.mean
     assert summary["max"] == expected.max
@@ -205,6 +229,36 @@ def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, caps
 def test_a_word_may_be_numbers_and_gets_the_end_symbol(capsys):
     _, out, _ = run(capsys, "measure", *SMALL[2:], "--alphabet-size", "12", "--tokens", "11, 0 3", "--json")
     assert json.loads(out)["tokens"] == [[11, 0, 3, 12]]
+
+
+def test_measure_takes_a_construction_in_a_condition(capsys):
+    options = ["--condition", "bounded-softmax", "--read", "everything", "--dtype", "float64"]
+    code, out, _ = run(capsys, "measure", "--construction", "parity", *options, "--tokens", "0110", "--json")
+    assert code == 0
+    summary = json.loads(out)
+    model = construction("parity", "bounded-softmax", read="everything")
+    expected = flip_sensitivity(model, np.array([[0, 1, 1, 0]]))
+    assert (summary["max"], summary["mean"]) == (expected.max, expected.mean)
+    assert summary["model"]["read"] == "everything"
+
+
+def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_of_the_config(config, capsys):
+    options = ["--formula", "Y Q_a", "--alphabet", "b a", "--autoregressive", "--config", config]
+    code, out, err = run(capsys, "measure", *options, "--tokens", "abba", "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["tokens"] == [[1, 0, 0, 1]]
+    assert [flip["norm"] for flip in summary["top"]] == [1, 0, 0]
+    assert summary["top"][0]["position"] == 2
+    assert summary["model"] == {
+        "type": "FormulaModel",
+        "formula": "Y Q_a",
+        "alphabet": ["b", "a"],
+        "condition": "temperature",
+        "autoregressive": True,
+        "dtype": "float64",
+        "read": "output",
+    }
 
 
 def test_the_model_options_are_fields_of_the_config():

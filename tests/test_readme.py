@@ -87,8 +87,8 @@ def test_every_shipped_config_is_in_the_readme():
 def test_every_subcommand_in_the_readme_is_one(capsys):
     from jaxsens.cli import main
 
-    named = set(re.findall(r"\bjaxsens ([a-z]+)\b", "\n".join(re.findall(r"`([^`\n]+)`", README))))
-    assert named == {"sweep", "report", "measure", "constructions"}
+    named = set(re.findall(r"\bjaxsens ([a-z0-9]+)\b", "\n".join(re.findall(r"`([^`\n]+)`", README))))
+    assert named == {"sweep", "report", "measure", "constructions", "train", "theorem6"}
     for name in named:
         with pytest.raises(SystemExit) as end:
             main([name, "--help"])

@@ -42,6 +42,7 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         norm=plan.norm,
         outputs={variant.name: variant.outputs for variant in plan.variants if variant.outputs},
         constructed=frozenset(variant.name for variant in plan.variants if variant.constructed),
+        trained=frozenset(variant.name for variant in plan.variants if variant.trained),
         exact_lengths={v.name: v.exact_length for v in plan.variants if v.exact_length is not None},
         config_text=read_config_text(directory),
     )

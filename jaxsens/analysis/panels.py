@@ -94,16 +94,17 @@ def draw_panels(
     width: float = 5.6,
     height: float = 3.6,
     share_legend: bool = False,
+    share_y: bool = True,
 ) -> Figure:
     """Draws the panels in a grid below a heading.
 
     width: of one panel in inches, its labels included. height: of its axes; titles and legend come on top of that.
     share_legend: draws the first panel's legend below the grid, for panels whose lines are the same.
-    Panels that are all linear share their vertical extent.
+    share_y: panels that are all linear share their vertical extent.
     """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    share_y = not any(panel.log for panel in panels)
+    share_y = share_y and not any(panel.log for panel in panels)
     with figure_settings():
         legend_lines = 1 + max(len(panel.lines) for panel in panels)
         findings_lines = max(len(panel.findings) for panel in panels)

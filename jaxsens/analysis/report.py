@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import base64
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-
-from jaxsens.analysis.figures import ReportFigure, local_slope_figure, sensitivity_figure
+from jaxsens.analysis.figures import local_slope_figure, sensitivity_figure
 from jaxsens.analysis.findings import enumeration, sentence, summary_sentence
 from jaxsens.analysis.fits import ExponentFit, fit_exponents
 from jaxsens.analysis.heat_maps import profile_figure
 from jaxsens.analysis.load import load_sweep
 from jaxsens.analysis.local_slopes import local_slopes
+from jaxsens.analysis.page import Report, Section, write_page
 from jaxsens.analysis.points_table import statistic_columns
 from jaxsens.analysis.report_tables import (
-    ReportTable,
     exponent_table,
     missing_text,
     points_table,
     run_table,
     variant_table,
 )
-from jaxsens.analysis.style import png_bytes, svg_bytes, variant_styles
+from jaxsens.analysis.style import variant_styles
 from jaxsens.analysis.sweep_data import SweepData
 from jaxsens.analysis.tables import write_summary
-from jaxsens.files import write_bytes, write_text
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
@@ -40,7 +35,10 @@ WHAT_IS_MEASURED = (
 
 RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
 
-CONSTRUCTED_NETWORKS = "networks with constructed weights, which no seed changes"
+UNSEEDED_NETWORKS = {
+    "constructed": "networks with constructed weights, which no seed changes",
+    "trained": "networks with trained weights, which no seed changes",
+}
 
 WHAT_IS_KNOWN = (
     "With softmax attention and position embeddings that stay bounded as n grows, it is at most of order 1/n: "
@@ -61,37 +59,6 @@ ABOUT_SAMPLES = (
 )
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the report under one heading; what is empty is left out."""
-
-    heading: str
-    paragraphs: tuple[str, ...] = ()
-    bullets: tuple[str, ...] = ()
-    figures: tuple[ReportFigure, ...] = ()
-    tables: tuple[ReportTable, ...] = ()
-    code: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """A report before it is a page. claim: what the sweep is to show; may be empty.
-
-    warning: what is not complete; empty if nothing is missing.
-    """
-
-    title: str
-    claim: str
-    introduction: tuple[str, ...]
-    warning: str
-    sections: tuple[Section, ...]
-
-    @property
-    def figures(self) -> tuple[ReportFigure, ...]:
-        """All figures, in order."""
-        return tuple(figure for section in self.sections for figure in section.figures)
-
-
 def write_report(
     directory: str | os.PathLike[str], *, minimum_length: int = 1, confidence: float = 0.95
 ) -> Path:
@@ -109,15 +76,8 @@ def write_report(
     fits = fit_exponents(
         data.points, variants=data.variants, minimum_length=minimum_length, confidence=confidence
     )
-    report = build_report(data, fits)
     write_summary(folder / "summary.csv", fits)
-    drawings = {figure.name: svg_bytes(figure.figure) for figure in report.figures}
-    for figure in report.figures:
-        write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
-        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
-    page = folder / "report.html"
-    write_text(page, render(report, drawings))
-    return page
+    return write_page(build_report(data, fits), folder)
 
 
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
@@ -174,36 +134,21 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     )
 
 
-def render(report: Report, drawings: Mapping[str, bytes]) -> str:
-    """The report as one HTML page that needs no other file, no network and no script.
-
-    drawings: the SVG of each of the report's figures, by its name.
-    """
-    # An image of its own for each figure, rather than SVG in the page: the ids inside them cannot clash.
-    sources = {
-        name: "data:image/svg+xml;base64," + base64.b64encode(drawing).decode("ascii")
-        for name, drawing in drawings.items()
-    }
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxsens.analysis"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html").render(report=report, sources=sources)
-
-
 def _networks(data: SweepData) -> str:
-    constructed = [variant for variant in data.variants if variant in data.constructed]
-    if not constructed:
+    by_weights: dict[str, list[str]] = {}
+    for variant in data.variants:
+        by_weights.setdefault(data.weights(variant), []).append(variant)
+    if set(by_weights) == {"random"}:
         return RANDOM_NETWORKS
-    if len(constructed) == len(data.variants):
-        return CONSTRUCTED_NETWORKS
-    return (
-        f"networks with random weights and on {CONSTRUCTED_NETWORKS} ({enumeration(constructed)}), all with the same "
-        "inputs"
-    )
+    if len(by_weights) == 1:
+        return UNSEEDED_NETWORKS[next(iter(by_weights))]
+    listed = ["networks with random weights"] if "random" in by_weights else []
+    listed += [
+        f"{text} ({enumeration(by_weights[weights])})"
+        for weights, text in UNSEEDED_NETWORKS.items()
+        if weights in by_weights
+    ]
+    return f"{' and on '.join(listed)}, all with the same inputs"
 
 
 def _beyond_exactness(data: SweepData) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def variant_table(data: SweepData) -> ReportTable:
         (
             variant,
             data.descriptions.get(variant, ""),
-            "constructed" if variant in data.constructed else "random",
+            data.weights(variant),
             _boundedness(data.bounded, variant),
             data.outputs.get(variant, "\N{EM DASH}"),
         )

@@ -47,6 +47,7 @@ class SweepData:
     norm: of the change of the output, "l1", "l2" or "linf".
     outputs: by variant, in words, which coordinates of its output enter the norm; absent if not known.
     constructed: the variants whose weights are given by a construction, not drawn by the seed.
+    trained: the variants whose weights are those of a checkpoint.
     exact_lengths: by variant, the longest input that a construction is exact for; absent if there is none.
     config_text: the config file as it was given; empty if there is none.
     """
@@ -62,6 +63,7 @@ class SweepData:
     norm: str
     outputs: Mapping[str, str]
     constructed: frozenset[str]
+    trained: frozenset[str]
     exact_lengths: Mapping[str, int]
     config_text: str
 
@@ -71,6 +73,12 @@ class SweepData:
         present = set(self.points["variant"])
         named = [variant for variant, _, _ in self.planned if variant in present]
         return tuple(dict.fromkeys([*named, *self.points["variant"]]))
+
+    def weights(self, variant: str) -> str:
+        """Where a variant's weights come from: "random", "constructed" or "trained"."""
+        if variant in self.constructed:
+            return "constructed"
+        return "trained" if variant in self.trained else "random"
 
     @property
     def sampled(self) -> bool:

@@ -17,17 +17,17 @@ from pydantic import ValidationError
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
+from jaxsens.constructions.conditions import Read
 from jaxsens.constructions.named import construction
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.inputs import Symbols
-from jaxsens.experiments.network_source import EVERY
-from jaxsens.experiments.strict import check_fields, field_names, messages, note_faults
+from jaxsens.experiments.network_source import EVERY, Weights
 from jaxsens.logic import parse, symbols
 from jaxsens.models.transformer import check_length
+from jaxsens.strict import check_fields, field_names, messages, note_faults
 
 Model = CompiledTransformer | ReferenceTransformer
 Dtype = Literal["float32", "float64"]
-Read = Literal["output", "before-rounding", "everything"]
 
 _DESIGNATED: Mapping[Read, str] = {
     "output": "the coordinate of the result",
@@ -41,7 +41,7 @@ COMMON = ("condition", "autoregressive", "dtype", "read")
 class Constructed(abc.ABC):
     """What the kinds of constructed models have in common."""
 
-    constructed: ClassVar[bool] = True
+    weights: ClassVar[Weights] = "constructed"
     read: Read
 
     @cached_property

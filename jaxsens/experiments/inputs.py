@@ -14,8 +14,8 @@ from jaxtyping import Int
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from jaxsens.errors import Faults
-from jaxsens.experiments.strict import STRICT
 from jaxsens.models.initialisation import generator
+from jaxsens.strict import STRICT
 
 _SHOWN = 20  # faults of a file of words that are listed
 
@@ -24,16 +24,30 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class Symbols:
-    """What the words are made of: symbols 0 .. alphabet_size - 1, and the last symbol of every input if any."""
+    """What the words are made of: symbols 0 .. alphabet_size - 1, and the end-of-sequence symbol of every input if any.
+
+    It stands behind the word. Only models that predict the next symbol have it in front (`end_first`), where it says
+    that a word begins: what they read out is then the prediction after the whole word.
+    """
 
     alphabet_size: int
     end_of_sequence: int | None
+    end_first: bool = False
 
     def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
-        """The words, each with the end-of-sequence symbol behind it where there is one."""
+        """The words, each with the end-of-sequence symbol behind it, or in front, where there is one."""
         if self.end_of_sequence is None:
             return words
-        return np.pad(words, ((0, 0), (0, 1)), constant_values=self.end_of_sequence)
+        beside = (1, 0) if self.end_first else (0, 1)
+        return np.pad(words, ((0, 0), beside), constant_values=self.end_of_sequence)
+
+    def described(self) -> dict[str, Any]:
+        """What stands of the end-of-sequence symbol in what determines the inputs.
+
+        `end_first` came later: it is there only where it holds, so that older points keep their keys.
+        """
+        first = {"end_first": True} if self.end_first else {}
+        return {"end_of_sequence": self.end_of_sequence, **first}
 
     def without_end(self) -> Symbols:
         """The same alphabet without an end-of-sequence symbol."""
@@ -74,7 +88,7 @@ class RandomWords:
             "kind": self.kind,
             "count": self.count,
             "alphabet_size": symbols.alphabet_size,
-            "end_of_sequence": symbols.end_of_sequence,
+            **symbols.described(),
         }
 
 
@@ -115,16 +129,17 @@ class GivenWords:
             "count": self.count,
             "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
             "words": len(words),
-            "end_of_sequence": symbols.end_of_sequence,
+            **symbols.described(),
         }
 
 
 @dataclass(frozen=True)
 class SharedWords:
-    """Inputs for models of which only some have an end-of-sequence symbol.
+    """Inputs for models that do not all have an end-of-sequence symbol, or not in the same place.
 
     All read the words of n symbols; a model with an end-of-sequence symbol reads it in place of the last symbol. That
-    is the position that is read out and not flipped, so every model has the same symbols flipped.
+    is the position that is read out and not flipped, so every model has the same symbols flipped. A model that has it
+    in front reads it in place of the first symbol, and that flip is the only one which it has not.
     """
 
     words: RandomWords | GivenWords
@@ -132,14 +147,17 @@ class SharedWords:
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
         words = self.words.tokens(symbols.without_end(), n, seed)
-        return words if symbols.end_of_sequence is None else symbols.with_end(words[:, :-1])
+        if symbols.end_of_sequence is None:
+            return words
+        return symbols.with_end(words[:, 1:] if symbols.end_first else words[:, :-1])
 
     def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
         """What determines the inputs, beside length and seed."""
         described = self.words.expanded(symbols.without_end(), n)
         if symbols.end_of_sequence is None:
             return described
-        return {**described, "end_of_sequence": symbols.end_of_sequence, "end_replaces_last": True}
+        replaced = "end_replaces_first" if symbols.end_first else "end_replaces_last"
+        return {**described, "end_of_sequence": symbols.end_of_sequence, replaced: True}
 
 
 Inputs = RandomWords | GivenWords | SharedWords

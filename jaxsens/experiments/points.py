@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from jaxsens.errors import is_count
 from jaxsens.experiments.inputs import Inputs
 from jaxsens.experiments.model_source import ModelSource
-from jaxsens.experiments.strict import STRICT
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.strict import STRICT
 
 FORMAT = 1
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""

@@ -53,6 +53,7 @@ class PlannedVariant:
         constructed: whether its weights are given by a construction, not drawn by the seed.
         outputs: in words, which coordinates of its output are measured; empty if not known.
         exact_length: the longest input for which a construction is exact; None where there is none.
+        trained: whether its weights are those of a checkpoint.
     """
 
     name: str
@@ -62,6 +63,7 @@ class PlannedVariant:
     constructed: bool = False
     outputs: str = ""
     exact_length: int | None = None
+    trained: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ processes may work on one directory.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -24,6 +22,7 @@ from jaxsens.experiments.cost import Cost, CostModel
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan, write_points_csv
+from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.store import DamagedFile, PointMetadata, read_point, write_point
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import write_text
@@ -70,27 +69,6 @@ class Outcome:
         return 1 if self.failures else 0
 
 
-class Stopped(BaseException):
-    """Raised in the main thread where SIGTERM comes."""
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that files are left whole and the user is told how to resume."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
     """Measures the points of `chosen` that have no sound file yet, in this order.
 
@@ -100,7 +78,7 @@ def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: C
     stopped_by = None
     run = _Run(sweep, directory, chosen, console)
     try:
-        with _sigterm_raises():
+        with sigterm_raises():
             run.measure_missing()
     except KeyboardInterrupt:
         stopped_by = signal.SIGINT
@@ -193,8 +171,8 @@ class _Run:
             with claim(point.path(self.directory)):
                 metadata = self._measure(point, reporter)
         except Exception as error:  # noqa: BLE001 - whatever a point raises, the others are measured
-            self.failures.append(Failure(point, _one_line(error)))
-            reporter.note(f"failed: {point}: {_one_line(error)}")
+            self.failures.append(Failure(point, one_line(error)))
+            reporter.note(f"failed: {point}: {one_line(error)}")
             reporter.finished(f"{point}: failed", self._left(rest))
             return
         self.done[point] = metadata
@@ -264,7 +242,8 @@ def strangers(plan: Plan, directory: Path) -> int:
     return len(files - {point.file for point in plan.points})
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What went wrong, short enough for a line beside the progress, with the remedy where memory ran out."""
     text = " ".join(str(error).split())
     if not isinstance(error, InputError):
         text = f"{type(error).__name__}: {text}"

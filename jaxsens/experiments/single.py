@@ -16,13 +16,13 @@ from pydantic import TypeAdapter
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.inputs import RandomWords
 from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
-from jaxsens.experiments.strict import did_you_mean, field_names, read_table
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.strict import did_you_mean, field_names, read_table
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
-_CONSTRUCTED = ("formula", "construction")
+_MADE = ("formula", "construction", "checkpoint")
 _ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
 
 
@@ -52,8 +52,8 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     Args:
         config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
         variant: a built-in variant or one of the file's; changes `[model]` first.
-        options: keys of a `[model]` table that come last and win. A formula or a construction among them replaces the
-            model; only the keys that it has too are kept.
+        options: keys of a `[model]` table that come last and win. A formula, a construction or a checkpoint among them
+            replaces the model; only the keys that it has too are kept.
 
     Raises:
         InputError: listing every fault.
@@ -74,7 +74,8 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             table = known[variant].table(table)
         else:
             faults.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
-    source = read_source(_with_options(table, options, faults), "model", faults)
+    folder = Path() if config is None or "checkpoint" in options else config.parent
+    source = read_source(_with_options(table, options, faults), "model", faults, folder)
     faults.raise_if_any()
     if source is None:
         raise InputError("model: cannot be used")
@@ -85,15 +86,16 @@ def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], faults: 
     """The `[model]` table with options of the command line, without those that its kind of model does not have."""
     wanted = changed(table, options)
     known = keys_of(wanted)
-    kinds = [key for key in _CONSTRUCTED if key in wanted]
+    kinds = [key for key in _MADE if key in wanted]
     if len(kinds) > 1:
         return wanted
     for name in [name for name in options if name not in known]:
         if kinds:
             has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
-            faults.add(
-                _option(name), options[name], f"leave it out; what goes with {_option(kinds[0])} is {has}"
+            why = (
+                f"what goes with {_option(kinds[0])} is {has}" if has else "a checkpoint is as it was trained"
             )
+            faults.add(_option(name), options[name], f"leave it out; {why}")
         elif name in _ONLY_CONSTRUCTED:
             needed = "--formula" if name == "alphabet" else "--formula or --construction"
             faults.add(
@@ -115,7 +117,8 @@ def input_tokens(
     """The inputs: a word as text, or `count` random ones of length n, those of a sweep's point of this n and seed.
 
     A word is its symbols' names, one a character or between blanks or commas. The symbols of a network with random
-    weights are called 0, 1, 2 ... The end-of-sequence symbol is put behind the word where the model has one.
+    weights are called 0, 1, 2 ... The end-of-sequence symbol is put behind the word where the model has one, or in
+    front where the model was trained to predict the next symbol.
 
     Raises:
         InputError: for both or neither, or a word that cannot be read.

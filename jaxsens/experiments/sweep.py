@@ -71,9 +71,10 @@ class Sweep:
                     variant.description,
                     variant.source.bounded,
                     variant.source.expanded(),
-                    variant.source.constructed,
+                    variant.source.weights == "constructed",
                     _measured(variant.source, self.measure.outputs),
                     variant.source.exact_length,
+                    variant.source.weights == "trained",
                 )
                 for variant in self.variants
             ),

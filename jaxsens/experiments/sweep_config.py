@@ -8,7 +8,8 @@ variants = ["softmax", "leftmost-hard"]
 statistics = ["mean", "max"]
 
 [model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
-                                    `condition`; or `construction`, `condition` and its options
+                                    `condition`; or `construction`, `condition` and its options; or `checkpoint`,
+                                    a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, or `file` of words
 [measure]                           engine, norm, outputs, sample, batch_size, memory_budget
 
@@ -42,11 +43,11 @@ from jaxsens.experiments.inputs import (
 from jaxsens.experiments.model_source import read_source
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.statistics import KNOWN, is_statistic
-from jaxsens.experiments.strict import STRICT, did_you_mean, field_names, read_table
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.variants import BUILT_IN, Variant
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
+from jaxsens.strict import STRICT, did_you_mean, field_names, read_table
 
 
 def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -91,8 +92,8 @@ def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
     return _distinct(names, unknown)
 
 
-_Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
-_Seeds = Annotated[
+Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
+Seeds = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...],
     AfterValidator(_distinct),
     BeforeValidator(_seeds),
@@ -106,8 +107,8 @@ class _Tables:
     """The config's tables as they are written."""
 
     __pydantic_config__ = STRICT
-    lengths: _Lengths
-    seeds: _Seeds = (0,)
+    lengths: Lengths
+    seeds: Seeds = (0,)
     title: str = ""
     claim: str = ""
     variants: _Variants = ()
@@ -151,9 +152,9 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         raise InputError(f"{subject}: not TOML: {error}") from error
     faults = Faults(subject)
     tables = read_table(_ADAPTER, raw, "", faults, _KEYS)
-    variants = _variants(raw, faults)
+    variants = _variants(raw, folder, faults)
     symbols, shared = _symbols(variants, faults)
-    lengths = _salvaged(TypeAdapter(_Lengths), raw.get("lengths"))
+    lengths = _salvaged(TypeAdapter(Lengths), raw.get("lengths"))
     measure = _salvaged(TypeAdapter(Measurement), raw.get("measure", {}))
     for variant in variants:
         _check_lengths(variant, lengths, faults)
@@ -182,17 +183,17 @@ def _salvaged(adapter: TypeAdapter[Any], value: object) -> Any:
     return None if value is None else read_table(adapter, value, "", Faults(""), {})
 
 
-def _variants(raw: Mapping[str, Any], faults: Faults) -> tuple[SweepVariant, ...]:
+def _variants(raw: Mapping[str, Any], folder: Path, faults: Faults) -> tuple[SweepVariant, ...]:
     """Every variant with its model. What is wrong with `[model]` is noted once, not once a variant."""
     base = raw.get("model", {})
     base = base if isinstance(base, dict) else {}
     base_faults = Faults("model")
-    read_source(base, "model", base_faults)
+    read_source(base, "model", base_faults, folder)
     found: dict[str, SweepVariant] = {}
     chosen = _chosen(raw)
     for variant in chosen:
         own = Faults(variant.name)
-        source = read_source(variant.table(base), "model", own)
+        source = read_source(variant.table(base), "model", own, folder)
         shared = [message for message in own.messages if message in base_faults.messages]
         faults.messages += shared
         faults.messages += [
@@ -224,8 +225,8 @@ def _chosen(raw: Mapping[str, Any]) -> list[Variant]:
 
 
 def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> tuple[Symbols | None, bool]:
-    """The alphabet that all variants read, for they read the same inputs, and whether only some of them have an
-    end-of-sequence symbol, so that the inputs are `SharedWords`."""
+    """The alphabet that all variants read, for they read the same inputs, and whether they do not all have an
+    end-of-sequence symbol, or not in one place, so that the inputs are `SharedWords`."""
     alphabets = {variant.name: variant.source.symbols for variant in variants}
     if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, ConfigDict
 
 from jaxsens.experiments.model_source import changed
-from jaxsens.experiments.strict import STRICT
 from jaxsens.models.config import TransformerConfig
+from jaxsens.strict import STRICT
 
 
 def _usable(name: str) -> str:

@@ -34,7 +34,7 @@ def clashes(figure: Figure) -> list[str]:
     renderer = canvas.get_renderer()
     boxes = []
     for text in figure.findobj(Text):
-        if text.get_visible() and text.get_text().strip() and _is_drawn(text):
+        if text.get_visible() and text.get_text().strip() and _is_drawn(text, figure):
             boxes.append((text.get_text(), text.get_window_extent(renderer)))
     found = [
         f"{name!r} sticks out"
@@ -49,16 +49,12 @@ def clashes(figure: Figure) -> list[str]:
     return found
 
 
-def _is_drawn(text: Text) -> bool:
+def _is_drawn(text: Text, figure: Figure) -> bool:
     """Whether the text is of axes that are shown, and no tick label beyond their limits."""
-    axes = text.axes
-    if axes is None:
-        return True
-    if not axes.get_visible():
-        return False
-    for axis in (axes.xaxis, axes.yaxis):
-        low, high = sorted(axis.get_view_interval())
-        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-            if text in (tick.label1, tick.label2):
-                return low <= tick.get_loc() <= high
-    return True
+    for axes in figure.axes:  # a tick's label does not always know its axes
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if text in (tick.label1, tick.label2):
+                    return axes.get_visible() and low <= tick.get_loc() <= high
+    return text.axes is None or text.axes.get_visible()

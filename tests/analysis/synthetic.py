@@ -86,6 +86,7 @@ def sweep_data(table: pd.DataFrame, **changes: object) -> SweepData:
         "norm": "l2",
         "outputs": dict.fromkeys(variants, "every coordinate"),
         "constructed": frozenset(),
+        "trained": frozenset(),
         "exact_lengths": {},
         "config_text": "lengths = [16, 32]\n",
     }

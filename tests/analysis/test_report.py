@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.report import build_report, render
+from jaxsens.analysis.page import render
+from jaxsens.analysis.report import build_report
 from jaxsens.analysis.report_tables import (
     duration,
     exponent_table,
@@ -169,6 +170,12 @@ def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measure
     assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words
     only = dataclasses.replace(data, constructed=frozenset(data.variants))
     assert "random weights" not in page_of(only)[1].words
+    trained = dataclasses.replace(data, constructed=frozenset(), trained=frozenset({"control"}))
+    assert (
+        "and on networks with trained weights, which no seed changes (control), all"
+        in page_of(trained)[1].words
+    )
+    assert {row[0]: row[2] for row in variant_table(trained).rows}["control"] == "trained"
 
 
 def test_lengths_beyond_which_rounding_counts_are_named():

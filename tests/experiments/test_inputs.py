@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.inputs import RandomWords, Symbols, WordFile, read_words
+from jaxsens.experiments.inputs import RandomWords, SharedWords, Symbols, WordFile, read_words
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from tests.experiments.tiny import TINY, tiny_sweep
 
@@ -128,6 +128,29 @@ def test_without_an_end_symbol_the_words_and_keys_are_those_of_a_sweep_of_its_ow
         point.key for point in alone.points
     ]
     assert "end_replaces_last" in both.points[0].expanded["inputs"]
+
+
+FIRST, LAST, NONE = Symbols(2, 2, end_first=True), Symbols(2, 2), Symbols(2, None)
+
+
+@pytest.mark.parametrize("words", [RandomWords(3), RandomWords(3, "balanced")])
+def test_an_end_symbol_that_stands_first_is_in_front_of_the_same_word(words):
+    first, last = words.tokens(FIRST, 9, 5), words.tokens(LAST, 9, 5)
+    assert (first[:, 0] == 2).all()
+    assert np.array_equal(first[:, 1:], last[:, :-1])
+    assert words.expanded(FIRST, 9) == {**words.expanded(LAST, 9), "end_first": True}
+    assert "end_first" not in words.expanded(LAST, 9)
+
+
+def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol():
+    shared = SharedWords(RandomWords(3))
+    none, first, last = (shared.tokens(symbols, 9, 5) for symbols in (NONE, FIRST, LAST))
+    assert (first[:, 0] == 2).all()
+    assert np.array_equal(first[:, 1:], none[:, 1:])
+    assert np.array_equal(last[:, :-1], none[:, :-1])
+    assert (none < 2).all()
+    described = [str(shared.expanded(symbols, 9)) for symbols in (NONE, FIRST, LAST)]
+    assert len(set(described)) == 3
 
 
 def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):

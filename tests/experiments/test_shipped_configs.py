@@ -9,8 +9,11 @@ import pytest
 
 from jaxsens.experiments.constructed_source import ConstructionModel
 from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.theorem6_config import load_theorem6_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
+SWEEPS = [path for path in CONFIGS if not path.stem.startswith("theorem6")]
+EXPERIMENTS = [path for path in CONFIGS if path not in SWEEPS]
 SIX = ["softmax", "temperature-log", "temperature-linear", "unbounded", "leftmost-hard", "average-hard"]
 
 
@@ -23,11 +26,26 @@ def header(path: Path) -> dict[str, str]:
     return {name: " ".join(body.split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def test_there_are_the_four_configs():
-    assert {path.stem for path in CONFIGS} >= {"quickstart", "gpu", "cluster", "constructions"}
+def test_there_are_the_six_configs():
+    assert {path.stem for path in SWEEPS} >= {"quickstart", "gpu", "cluster", "constructions"}
+    assert {path.stem for path in EXPERIMENTS} >= {"theorem6_quick", "theorem6_gpu"}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_has_soft_attention_and_a_recurrent_network_for_both_languages(path):
+    experiment = load_theorem6_config(path)
+    assert len(experiment.lengths) >= 5
+    assert len(experiment.seeds) >= 3
+    assert sum(n >= experiment.fit_from for n in experiment.lengths) >= 3
+    kinds = {
+        (entry.language.name, type(getattr(entry, "config", entry)).__name__) for entry in experiment.models
+    }
+    assert {name for name, _ in kinds} == {"parity", "dyck"}
+    assert ("parity", "ExactEntry") in kinds
+    assert load_theorem6_config(path) == experiment
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_a_config_loads_and_has_what_a_fit_and_an_interval_need(path):
     sweep = load_sweep_config(path)
     assert len(sweep.lengths) >= 3
@@ -64,7 +82,9 @@ def test_the_constructions_stand_beside_random_weights_and_their_control():
     assert sweep.lengths[-1] >= 1024
     assert any(n & (n - 1) for n in sweep.lengths)
     # Lengths for which float64 is not exact would show rounding, not the construction.
-    assert all((source.exact_length or 0) >= sweep.lengths[-1] for source in constructed.values())
+    exact = [source.exact_length for source in constructed.values() if source.exact_length is not None]
+    assert len(exact) >= 4  # the controls promise nothing
+    assert min(exact) >= sweep.lengths[-1]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -73,4 +93,5 @@ def test_a_config_begins_with_claim_command_cost_and_what_to_expect(path):
     assert list(parts) == ["Claim", "Command", "Cost", "Expect"]
     assert all(parts.values())
     program, command, config, *_ = parts["Command"].split()
-    assert (program, command, config) == ("jaxsens", "sweep", f"configs/{path.name}")
+    wanted = "theorem6" if path in EXPERIMENTS else "sweep"
+    assert (program, command, config) == ("jaxsens", wanted, f"configs/{path.name}")

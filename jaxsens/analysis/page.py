@@ -1,0 +1,77 @@
+"""A report as sections, and as one self-contained HTML page with its figures as files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from jaxsens.analysis.figures import ReportFigure
+from jaxsens.analysis.report_tables import ReportTable
+from jaxsens.analysis.style import png_bytes, svg_bytes
+from jaxsens.files import write_bytes, write_text
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report under one heading; what is empty is left out."""
+
+    heading: str
+    paragraphs: tuple[str, ...] = ()
+    bullets: tuple[str, ...] = ()
+    figures: tuple[ReportFigure, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report before it is a page. claim: what is to be shown; may be empty.
+
+    warning: what is not complete; empty if nothing is missing.
+    """
+
+    title: str
+    claim: str
+    introduction: tuple[str, ...]
+    warning: str
+    sections: tuple[Section, ...]
+
+    @property
+    def figures(self) -> tuple[ReportFigure, ...]:
+        """All figures, in order."""
+        return tuple(figure for section in self.sections for figure in section.figures)
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the last."""
+    drawings = {figure.name: svg_bytes(figure.figure) for figure in report.figures}
+    for figure in report.figures:
+        write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
+        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
+    page = folder / "report.html"
+    write_text(page, render(report, drawings))
+    return page
+
+
+def render(report: Report, drawings: Mapping[str, bytes]) -> str:
+    """The report as one HTML page that needs no other file, no network and no script.
+
+    drawings: the SVG of each of the report's figures, by its name.
+    """
+    # An image of its own for each figure, rather than SVG in the page: the ids inside them cannot clash.
+    sources = {
+        name: "data:image/svg+xml;base64," + base64.b64encode(drawing).decode("ascii")
+        for name, drawing in drawings.items()
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxsens.analysis"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(report=report, sources=sources)

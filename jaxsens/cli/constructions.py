@@ -1,0 +1,46 @@
+"""`jaxsens constructions`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from jaxsens.cli.shared import Count, File, use_all_cores
+from jaxsens.errors import InputError
+from jaxsens.files import write_text
+
+
+def constructions(
+    name: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="[NAME]")]] = None,
+    /,
+    *,
+    measure: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    out: File = None,
+    cap: Count = None,
+) -> int:
+    """List the constructions; with a name, print what one is in every condition; or measure them.
+
+    Args:
+        name: A construction: parity, majority, dyck, ...
+        measure: Measure sensitivity and exactness, and print the table of results in Markdown. Minutes a construction.
+        out: Write the table to this file instead.
+        cap: The longest words to try exactness on, 4000 by default; time grows as their square.
+    """
+    from jaxsens.analysis import constructions_catalogue as catalogue
+
+    if not measure:
+        if out is not None or cap is not None:
+            raise InputError("constructions: --out and --cap belong to --measure")
+        Console(highlight=False).print(catalogue.overview() if name is None else catalogue.details(name))
+        return 0
+    from jaxsens.analysis.constructions_table import measured
+
+    use_all_cores()
+    text = measured(name, cap, Console(stderr=True))
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+    return 0

@@ -1,0 +1,52 @@
+"""`jaxsens theorem6`: trained models between the lines of Hahn's Theorem 6."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from jaxsens.cli.shared import say, use_all_cores
+
+
+def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
+    """Train models on a language and evaluate them on ever longer words: cross-entropy, accuracy, flip sensitivity.
+
+    Writes tables, plots and report.html beside what Hahn (2020), Theorem 6, says. Run it again to resume.
+
+    Args:
+        config: A TOML file; see configs/theorem6_quick.toml.
+        out: The directory for everything that is written.
+    """
+    from jaxsens.experiments.theorem6 import run_theorem6
+    from jaxsens.experiments.theorem6_config import load_theorem6_config
+
+    use_all_cores()
+    console = Console(stderr=True)
+    outcome = run_theorem6(load_theorem6_config(config), out, console)
+    for failure in outcome.failures:
+        say(console, f"failed: {failure}")
+    if outcome.stopped_by is not None:
+        again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
+        done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
+        say(console, f"stopped; {done}. To resume: {again}")
+    elif outcome.finished == 0:
+        say(console, "nothing could be evaluated")
+    else:
+        write_report(out)
+    return outcome.exit_code
+
+
+def write_report(directory: Path) -> None:
+    """Writes the report once more from what there is, and prints what was found."""
+    from jaxsens.analysis.tables import summary_table
+    from jaxsens.analysis.theorem6_report import write_theorem6_report
+
+    page, findings, fits = write_theorem6_report(directory)
+    console = Console()
+    for text in findings:
+        say(console, text)
+    console.print(summary_table(fits))
+    say(console, f"{page}")

@@ -1,0 +1,48 @@
+"""`jaxsens train`: one model on one language."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from jaxsens.cli.shared import say
+
+
+def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
+    """Train a model on a formal language; `jaxsens measure OUT` then measures it.
+
+    Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
+
+    Args:
+        config: A TOML file; see docs/learned.md.
+        out: The directory for everything that is written.
+    """
+    from jaxsens.experiments.training_progress import watching
+    from jaxsens.training.config import TrainConfig
+    from jaxsens.training.events import TrainingDiverged, TrainingInterrupted
+    from jaxsens.training.loop import train as run
+
+    read = TrainConfig.from_toml(config)
+    console = Console(stderr=True)
+    try:
+        with watching(console) as reporter:
+            trained = run(read, out, reporter)
+    except TrainingInterrupted as stop:
+        again = shlex.join(["jaxsens", "train", str(config), "--out", str(out)])
+        say(console, f"stopped; {stop.step} of {read.optimiser.steps} steps are done. To resume: {again}")
+        return stop.exit_code
+    except TrainingDiverged as error:
+        say(console, f"failed: {error}")
+        return 1
+    from jaxsens.analysis.training_plot import training_summary, write_training_plot
+
+    plot = write_training_plot(out)
+    printed = Console()
+    printed.print(training_summary(out))
+    say(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
+    say(printed, f"{trained.directory}")
+    say(printed, f"{plot}")
+    return 0

@@ -1,0 +1,266 @@
+"""Cells of the Theorem 6 experiment: everything that is measured of one model at one length."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.experiments.points import Measurement, canonical
+from jaxsens.languages import Language
+from jaxsens.models.initialisation import generator
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips import sample
+from jaxsens.sensitivity.placement import Progress
+from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.training.config import Task
+from jaxsens.training.data import with_boundary
+from jaxsens.training.evaluation import accuracy, cross_entropy
+
+FORMAT = 1
+"""Raised when the meaning of a cell's key, or of the numbers behind it, changes."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model ready to be evaluated.
+
+    Attributes:
+        name: in the experiment.
+        task: what it was made for.
+        language: of the words it is evaluated on.
+        model: the module.
+        fingerprint: of its parameters: the same text for the same ones.
+    """
+
+    name: str
+    task: Task
+    language: Language
+    model: Any
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated of every model; see `Theorem6`."""
+
+    seeds: tuple[int, ...]
+    words: int
+    inputs: int
+    measure: Measurement
+
+    def key(self, subject: Subject, n: int) -> str:
+        """SHA-256 of everything that determines a cell's numbers."""
+        chosen = self.measure.outputs
+        described = {
+            "format": FORMAT,
+            "model": subject.fingerprint,
+            "task": subject.task,
+            "language": subject.language.settings,
+            "n": n,
+            "seeds": list(self.seeds),
+            "words": self.words,
+            "inputs": self.inputs,
+            "engine": self.measure.engine,
+            "norm": self.measure.norm,
+            "sample": self.measure.sample,
+            "outputs": chosen if isinstance(chosen, str) else list(chosen),
+        }
+        return hashlib.sha256(canonical(described).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class PredictionRow:
+    """Cross-entropy of the symbol after prefixes of n symbols, in nats.
+
+    Attributes:
+        words: so many prefixes.
+        cross_entropy: the optimum, which is exact, and the excess.
+        excess: the mean over the prefixes of the divergence from the law of the next symbol to its prediction.
+        standard_error: of both.
+        choice: the part of it that chooses the kind of a closing bracket, after prefixes that end in a closing bracket
+            and are not balanced; None for languages without brackets.
+        choice_error: the standard error of that.
+    """
+
+    model: str
+    n: int
+    seed: int
+    words: int
+    cross_entropy: float
+    excess: float
+    standard_error: float
+    choice: float | None
+    choice_error: float | None
+
+
+@dataclass(frozen=True)
+class RecognitionRow:
+    """How well words of n symbols are told from near misses.
+
+    Attributes:
+        words: so many, half of them in the language.
+        accuracy: the share that is labelled right.
+        margin: the mean of the right label's logit minus the other's.
+        accuracy_error, margin_error: their standard errors.
+    """
+
+    model: str
+    n: int
+    seed: int
+    words: int
+    accuracy: float
+    accuracy_error: float
+    margin: float
+    margin_error: float
+
+
+@dataclass(frozen=True)
+class SensitivityRow:
+    """Flip sensitivity of the logits on words of n symbols.
+
+    Attributes:
+        inputs: so many words.
+        flips: measured, of `population`.
+        mean, max: over them.
+    """
+
+    model: str
+    n: int
+    seed: int
+    inputs: int
+    flips: int
+    population: int
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured of one model at one length: a row a seed in each tuple that suits its task.
+
+    Attributes:
+        key: see `Evaluation.key`.
+        engine: which engine measured the flips, and why.
+        dtype: of the arithmetic.
+        versions: of Python, the packages that matter and the device.
+        seconds: wall time, compilation included.
+    """
+
+    key: str
+    model: str
+    n: int
+    prediction: tuple[PredictionRow, ...]
+    recognition: tuple[RecognitionRow, ...]
+    sensitivity: tuple[SensitivityRow, ...]
+    engine: str
+    dtype: str
+    versions: dict[str, str]
+    seconds: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.model} n={self.n}:"]
+        if self.prediction:
+            parts.append(f"cross-entropy {np.mean([row.cross_entropy for row in self.prediction]):.4g},")
+        if self.recognition:
+            parts.append(f"accuracy {np.mean([row.accuracy for row in self.recognition]):.3g},")
+        return " ".join([*parts, f"sensitivity {np.mean([row.mean for row in self.sensitivity]):.3g}"])
+
+
+def measure_cell(subject: Subject, n: int, evaluation: Evaluation, progress: Progress | None = None) -> Cell:
+    """Evaluates a model at one length, seed by seed. `progress` hears of the flips of the seed under way."""
+    began = time.perf_counter()
+    network = (subject.model.config, subject.model.parameters)
+    prediction, recognition, sensitivity, results = [], [], [], []
+    for seed in evaluation.seeds:
+        if subject.task == "prediction":
+            found = cross_entropy(network, subject.language, n, words=evaluation.words, seed=seed)
+            prediction.append(
+                PredictionRow(
+                    model=subject.name,
+                    n=n,
+                    seed=seed,
+                    words=evaluation.words,
+                    cross_entropy=found.mean,
+                    excess=found.excess,
+                    standard_error=found.standard_error,
+                    choice=found.choice,
+                    choice_error=found.choice_standard_error,
+                )
+            )
+        else:
+            told = accuracy(network, subject.language, n, words=evaluation.words, seed=seed)
+            recognition.append(
+                RecognitionRow(
+                    model=subject.name,
+                    n=n,
+                    seed=seed,
+                    words=evaluation.words,
+                    accuracy=told.accuracy,
+                    accuracy_error=told.accuracy_standard_error,
+                    margin=told.margin,
+                    margin_error=told.margin_standard_error,
+                )
+            )
+        result = _flips(subject, n, seed, evaluation, progress)
+        results.append(result)
+        sensitivity.append(
+            SensitivityRow(
+                model=subject.name,
+                n=n,
+                seed=seed,
+                inputs=evaluation.inputs,
+                flips=len(result),
+                population=result.population,
+                mean=result.mean,
+                max=result.max,
+            )
+        )
+    return Cell(
+        key=evaluation.key(subject, n),
+        model=subject.name,
+        n=n,
+        prediction=tuple(prediction),
+        recognition=tuple(recognition),
+        sensitivity=tuple(sensitivity),
+        engine=str(results[-1].engine),
+        dtype=results[-1].dtype,
+        versions=results[-1].versions,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def tokens_to_flip(
+    task: Task, language: Language, n: int, count: int, seed: int
+) -> Int[np.ndarray, "count n1"]:
+    """Words of n symbols with the boundary symbol: prefixes to predict after, or labelled words to recognise.
+
+    They depend on the seed and the length, never on the model: models of one task and language read the same.
+    """
+    draw = generator(seed, f"theorem6.{task}.n={n}")
+    if task == "prediction":
+        words = language.sample_prefixes(count, n, draw)
+    else:
+        words, _ = language.sample_labelled(count, n, draw)
+    return with_boundary(words, language, task)
+
+
+def _flips(
+    subject: Subject, n: int, seed: int, evaluation: Evaluation, progress: Progress | None
+) -> FlipSensitivity:
+    measure = evaluation.measure
+    return flip_sensitivity(
+        subject.model,
+        tokens_to_flip(subject.task, subject.language, n, evaluation.inputs, seed),
+        positions=None if measure.sample is None else sample(measure.sample, seed),
+        norm=measure.norm,
+        outputs="all" if isinstance(measure.outputs, str) else measure.outputs,
+        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+        batch_size=measure.batch_size,
+        memory_budget=measure.memory_budget,
+        progress=progress,
+    )

@@ -1,0 +1,247 @@
+"""What a directory of the Theorem 6 experiment holds: the plan, the cells that are done, and the tables of them.
+
+DIR/theorem6.toml       the config as it was given
+DIR/theorem6.json       the plan: every model with its fingerprint, and every cell with its key
+DIR/models/NAME/        the checkpoints and metrics of a trained model
+DIR/cells/NAME/n=64.json    everything measured of one model at one length
+DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model, length and seed
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jaxsens.errors import InputError
+from jaxsens.experiments.points import canonical
+from jaxsens.experiments.store import DamagedFile
+from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
+from jaxsens.files import write_text
+from jaxsens.languages import Dyck, Language, language
+
+PLAN = "theorem6.json"
+CONFIG = "theorem6.toml"
+
+_TABLES: dict[str, tuple[str, type]] = {
+    "cross_entropy.csv": ("prediction", PredictionRow),
+    "recognition.csv": ("recognition", RecognitionRow),
+    "sensitivity.csv": ("sensitivity", SensitivityRow),
+}
+_LINES = ("optimum", "unigram", "chance", "bound", "choice_bound")
+"""Columns of cross_entropy.csv beside the measured ones: see `Lines`."""
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model of the experiment.
+
+    Attributes:
+        name, description: as in the config.
+        task: "prediction" or "recognition".
+        language: its settings, as `jaxsens.languages.language` takes them.
+        bounded: whether its position embeddings stay bounded; True where it has none.
+        origin: "trained", or "exact" for the hand-set network.
+        longest_trained: the largest number of symbols it was trained on; None where it was not trained.
+        steps: how many steps it was trained; None where it was not, or not to the end.
+        keys: of its cells by length; empty where it could not be trained.
+        failure: why it could not; empty where it could.
+    """
+
+    name: str
+    description: str
+    task: str
+    language: dict[str, Any]
+    bounded: bool
+    origin: str
+    longest_trained: int | None
+    steps: int | None
+    keys: dict[int, str]
+    failure: str = ""
+
+    def made_language(self) -> Language:
+        """The language."""
+        return language(**self.language)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about the experiment but its numbers."""
+
+    title: str
+    claim: str
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    words: int
+    inputs: int
+    fit_from: int
+    measure: dict[str, Any]
+    models: tuple[PlannedModel, ...]
+
+    def write(self, directory: Path) -> None:
+        """Writes theorem6.json, atomically."""
+        write_text(directory / PLAN, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+    @property
+    def cells(self) -> tuple[tuple[PlannedModel, int], ...]:
+        """Every model and length, by rising length: the whole picture is there early."""
+        return tuple((model, n) for n in self.lengths for model in self.models)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What cross-entropy after n symbols is held against, in nats.
+
+    Attributes:
+        optimum: the least possible.
+        unigram: the least of a prediction that does not depend on the prefix: chance, in Theorem 6.
+        chance: of guessing uniformly among all outcomes.
+        bound: of Theorem 6 for brackets: optimum + P0 (1 - p) log 2; None for languages without brackets.
+        choice_bound: P0 (1 - p) log 2 itself.
+    """
+
+    optimum: float
+    unigram: float
+    chance: float
+    bound: float | None
+    choice_bound: float | None
+
+
+def lines_of(learned: Language, n: int) -> Lines:
+    """The lines of a language at one length. O(n)."""
+    dyck = learned if isinstance(learned, Dyck) and learned.kinds > 1 else None
+    return Lines(
+        optimum=learned.optimal_cross_entropy(n),
+        unigram=learned.unigram_cross_entropy(n),
+        chance=learned.chance_cross_entropy(n),
+        bound=None if dyck is None else dyck.theorem6_bound(n),
+        choice_bound=None if dyck is None else dyck.theorem6_gap(n),
+    )
+
+
+def is_theorem6(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory holds this experiment, as far as that its models were trained."""
+    return (Path(directory) / PLAN).is_file()
+
+
+def read_plan(directory: str | os.PathLike[str]) -> Plan:
+    """The plan of a directory.
+
+    Raises:
+        InputError: if there is none.
+    """
+    path = Path(directory) / PLAN
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        models = [
+            PlannedModel(**{**model, "keys": {int(n): key for n, key in model["keys"].items()}})
+            for model in stored.pop("models")
+        ]
+        lengths, seeds = tuple(stored.pop("lengths")), tuple(stored.pop("seeds"))
+        return Plan(lengths=lengths, seeds=seeds, models=tuple(models), **stored)
+    except OSError as error:
+        raise InputError(
+            f"directory = {str(directory)!r}: no models were trained here ({error}); run `jaxsens theorem6` first"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: not what `jaxsens theorem6` writes ({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
+def cell_path(directory: Path, model: str, n: int) -> Path:
+    """Where a cell is kept."""
+    return directory / "cells" / model / f"n={n}.json"
+
+
+def write_cell(directory: Path, cell: Cell) -> None:
+    """Writes a cell with its checksum, atomically."""
+    content = asdict(cell)
+    text = json.dumps({"checksum": _checksum(content), **content}, indent=1)
+    write_text(cell_path(directory, cell.model, cell.n), text + "\n")
+
+
+def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
+    """A stored cell, verified against its checksum and the key that it should have.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        DamagedFile: if it is not what was written for this cell.
+    """
+    path = cell_path(directory, model, n)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stated = stored.pop("checksum")
+        sound = stated == _checksum(stored)
+        rows = {name: tuple(row(**item) for item in stored[name]) for name, row in _TABLES.values()}
+        cell = Cell(**{**stored, **rows})
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
+    if not sound:
+        raise DamagedFile(f"{path}: its content does not have the checksum it states")
+    if cell.key != key:
+        raise DamagedFile(f"{path}: it holds another cell (key {cell.key[:12]}, not {key[:12]})")
+    return cell
+
+
+def read_cells(directory: str | os.PathLike[str], plan: Plan) -> list[Cell]:
+    """The finished cells of a plan, in its order; those that are missing, damaged or of another config left out."""
+    found = []
+    for model, n in plan.cells:
+        try:
+            found.append(read_cell(Path(directory), model.name, n, model.keys[n]))
+        except (FileNotFoundError, DamagedFile, KeyError):
+            continue
+    return found
+
+
+def write_tables(directory: Path, cells: Iterable[Cell], plan: Plan) -> None:
+    """Writes the three CSV files, atomically: by model, length and seed, floats to the last digit.
+
+    One without rows is not written.
+    """
+    cells = list(cells)
+    order = {model.name: k for k, model in enumerate(plan.models)}
+    languages = {model.name: model.made_language() for model in plan.models}
+    for file, (name, kind) in _TABLES.items():
+        rows = [asdict(row) for cell in cells for row in getattr(cell, name)]
+        rows.sort(key=lambda row: (order[row["model"]], row["n"], row["seed"]))
+        columns = [field.name for field in fields(kind)]
+        if name == "prediction":
+            columns += _LINES
+            lines = {key: lines_of(languages[key[0]], key[1]) for key in _cells_of(rows)}
+            rows = [{**row, **asdict(lines[row["model"], row["n"]])} for row in rows]
+        if rows:
+            write_text(directory / file, _csv(columns, rows))
+
+
+def _cells_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, int]]:
+    return {(row["model"], row["n"]) for row in rows}
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_field(row[column]) for column in columns])
+    return text.getvalue()
+
+
+def _field(value: Any) -> Any:
+    if value is None:
+        return ""
+    return repr(value) if isinstance(value, float) else value
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    # Through JSON and back, as it is read: tuples are lists there.
+    return hashlib.sha256(canonical(json.loads(json.dumps(content))).encode()).hexdigest()

@@ -1,0 +1,178 @@
+"""The report of the Theorem 6 experiment: pictures between the right lines, words that say what the numbers say."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+
+from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.style import variant_styles
+from jaxsens.analysis.theorem6_data import load_theorem6
+from jaxsens.analysis.theorem6_figures import cross_entropy_figure, recognition_figure
+from jaxsens.analysis.theorem6_report import build_theorem6_report, write_theorem6_report
+from jaxsens.analysis.theorem6_tables import prediction_sentences, prediction_table, recognition_sentences
+from jaxsens.errors import InputError
+from jaxsens.languages import Dyck, Parity
+from tests.analysis.drawn import clashes
+from tests.analysis.theorem6_synthetic import LENGTHS, experiment, without, write
+
+DATA = experiment()
+PARITY, DYCK, RECOGNITION = DATA.groups
+
+
+def figure_of(group):
+    draw = recognition_figure if group.task == "recognition" else cross_entropy_figure
+    return draw(DATA, group, variant_styles(group.names)).figure
+
+
+def guides(axes) -> dict[str, np.ndarray]:
+    """The grey lines by their names, which are written at their right ends from bottom to top."""
+    drawn = [np.asarray(line.get_xydata()) for line in axes.lines if line.get_color() == "#a6a6a6"]
+    named = sorted(
+        (text for text in axes.texts if text.get_color() == "#767676"), key=lambda text: text.xy[1]
+    )
+    ordered = sorted(drawn, key=lambda points: points[-1, 1])
+    return {text.get_text(): points for text, points in zip(named, ordered, strict=True)}
+
+
+def test_models_stand_together_by_task_and_language():
+    assert [(group.task, group.title) for group in DATA.groups] == [
+        ("prediction", "PARITY, end probability 0.5"),
+        ("prediction", "2DYCK, open probability 0.5"),
+        ("recognition", "PARITY, end probability 0.5"),
+    ]
+    assert PARITY.names == ("parity-transformer", "parity-lstm", "exact")
+    assert (PARITY.has_choice, DYCK.has_choice, RECOGNITION.has_choice) == (False, True, False)
+
+
+def test_the_lines_of_parity_are_optimum_unigram_level_and_the_logarithms():
+    (axes,) = figure_of(PARITY).axes
+    lines, parity = guides(axes), Parity(0.5)
+    assert set(lines) == {"optimum", "unigram level", "log 3", "log 2"}
+    expected = {
+        "optimum": parity.optimal_cross_entropy(64),
+        "unigram level": parity.unigram_cross_entropy(64),
+        "log 3": math.log(3),
+        "log 2": math.log(2),
+    }
+    for name, value in expected.items():
+        np.testing.assert_array_equal(lines[name][:, 0], LENGTHS)
+        np.testing.assert_allclose(lines[name][:, 1], value)
+
+
+def test_the_line_of_theorem_6_for_brackets_is_the_optimum_and_the_blind_guesses():
+    axes, choosing = figure_of(DYCK).axes
+    lines, dyck = guides(axes), Dyck(2, 0.5)
+    bound = [
+        dyck.optimal_cross_entropy(n) + dyck.closing_choice_probability(n) * 0.5 * math.log(2)
+        for n in LENGTHS
+    ]
+    np.testing.assert_allclose(lines["Theorem 6"][:, 1], bound)
+    assert set(lines) == {"optimum", "unigram level", "log 5", "Theorem 6"}
+    assert set(guides(choosing)) == {"log 2: chance", "optimum"}
+    soft = next(line for line in choosing.lines if line.get_color() == "#0072B2")
+    np.testing.assert_allclose(np.asarray(soft.get_ydata()), 0.9 * math.log(2))
+
+
+def test_a_model_is_drawn_through_its_medians_over_seeds_and_says_how_far_it_was_trained():
+    (axes,) = figure_of(PARITY).axes
+    soft = next(line for line in axes.lines if line.get_color() == "#0072B2")
+    level = Parity(0.5)
+    value = 0.1 * level.optimal_cross_entropy(9) + 0.9 * level.unigram_cross_entropy(9)
+    np.testing.assert_allclose(np.asarray(soft.get_ydata()), value)
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "parity-transformer:  trained up to n = 128",
+        "parity-lstm:  trained up to n = 40",
+        "exact:  set by hand",
+    ]
+
+
+@pytest.mark.parametrize("group", DATA.groups, ids=lambda group: group.slug)
+def test_no_text_of_a_figure_overlaps_another(group):
+    assert clashes(figure_of(group)) == []
+
+
+def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
+    soft, lstm, _ = prediction_sentences(DATA, PARITY)
+    assert soft == (
+        "parity-transformer: after n = 1024 symbols the cross-entropy is 1.0606, 2.0 % below the unigram level 1.0822; "
+        "the optimum is 0.8664. That is 90 % of the way from the optimum to chance."
+    )
+    assert lstm.endswith("That is 0 % of the way from the optimum to chance.")
+    soft, lstm = prediction_sentences(DATA, DYCK)
+    gap = Dyck(2, 0.5).theorem6_gap(1024)
+    assert (
+        f"the cross-entropy is {1.0397207 + 0.9 * gap:.4f}, {0.9 * gap:.4f} above the optimum 1.0397" in soft
+    )
+    assert "costs 90 % of what a blind guess does" in soft
+    assert "costs 0 % of what" in lstm
+    soft, lstm = recognition_sentences(DATA, RECOGNITION)
+    assert (
+        soft == "recognition-transformer: at n = 1024 it labels 55 % of the words right, by a margin of 0.5."
+    )
+
+
+def test_the_table_pools_seeds_and_their_standard_errors():
+    table = prediction_table(DATA, DYCK)
+    row = dict(zip(table.header, table.rows[0], strict=False))
+    assert (row["model"], row["n"]) == ("2dyck-transformer", "16")
+    assert table.rows[0][3] == f"{0.01 / math.sqrt(3):.4f}"
+    assert len(table.rows) == 2 * len(LENGTHS)
+    assert all(len(row) == len(table.header) for row in table.rows)
+
+
+def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_table(tmp_path):
+    write(DATA, tmp_path)
+    page, found, fits = write_theorem6_report(tmp_path)
+    text = page.read_text("utf-8")
+    assert len(found) == 7
+    assert "Not complete" not in text
+    names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert names == {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert names == {
+        "cross-entropy-prediction-1", "cross-entropy-prediction-2", "recognition-recognition-3",
+        "sensitivity-prediction-1", "sensitivity-prediction-2", "sensitivity-recognition-3",
+    }  # fmt: skip
+    assert text.count("<img") == len(names)
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    rows = {
+        (row["variant"], row["statistic"]): row
+        for row in csv.DictReader((tmp_path / "summary.csv").read_text().splitlines())
+    }
+    assert len(rows) == len(fits) == 14
+    assert float(rows["parity-transformer", "mean"]["exponent"]) == pytest.approx(-1)
+    assert float(rows["2dyck-lstm", "max"]["exponent"]) == pytest.approx(0)
+    assert "As n grows, the mean change over all flips (exponent of n in brackets) falls about as 1/n" in text
+
+
+def test_what_is_missing_is_said_and_the_rest_is_shown():
+    data = without(DATA, "parity-lstm", 1024)
+    failed = dataclasses.replace(data.plan.models[-1], failure="the loss is not finite", keys={})
+    data = dataclasses.replace(
+        data,
+        plan=dataclasses.replace(data.plan, models=(*data.plan.models[:-1], failed)),
+        cells=tuple(cell for cell in data.cells if cell.model != failed.name),
+    )
+    fits = {group.slug: fit_exponents(data.sensitivity(group), variants=group.names) for group in data.groups}
+    report = build_theorem6_report(data, fits)
+    assert report.warning == (
+        "recognition-lstm could not be trained (the loss is not finite); not evaluated: parity-lstm at n = 1024. "
+        "Run the same experiment again to go on."
+    )
+    assert any("parity-lstm: after n = 256 symbols" in text for text in report.sections[0].bullets)
+    assert len(report.figures) == 6
+
+
+def test_a_directory_without_the_experiment_or_without_cells_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no models were trained here"):
+        load_theorem6(tmp_path)
+    write(dataclasses.replace(DATA, cells=()), tmp_path)
+    with pytest.raises(InputError, match="no model was evaluated here yet"):
+        load_theorem6(tmp_path)

@@ -1,0 +1,127 @@
+"""An experiment that was never run, with the numbers that theory lets one expect."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxsens.analysis.theorem6_data import Theorem6Data
+from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
+from jaxsens.experiments.theorem6_results import (
+    CONFIG,
+    Plan,
+    PlannedModel,
+    lines_of,
+    write_cell,
+    write_tables,
+)
+from jaxsens.files import write_text
+from jaxsens.languages import language
+
+LENGTHS = (16, 64, 256, 1024)
+SEEDS = (0, 1, 2)
+PARITY = {"name": "parity", "end_probability": 0.5}
+DYCK = {"name": "dyck", "kinds": 2, "open_probability": 0.5}
+
+FALLING: Callable[[int], float] = lambda n: 3 / n  # noqa: E731
+LEVEL: Callable[[int], float] = lambda n: 8.0  # noqa: E731
+
+
+def planned(name: str, settings: dict, task: str = "prediction", trained: int | None = 128) -> PlannedModel:
+    """A model that could be trained."""
+    return PlannedModel(
+        name=name,
+        description=f"what {name} is",
+        task=task,
+        language=settings,
+        bounded=True,
+        origin="exact" if trained is None else "trained",
+        longest_trained=trained,
+        steps=None if trained is None else 600,
+        keys={n: f"{name}{n}" for n in LENGTHS},
+    )
+
+
+def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int], float]) -> Cell:
+    """A cell whose model is this share of the way from the optimum to chance."""
+    made = language(**model.language)
+    lines = lines_of(made, n)
+    prediction, recognition = [], []
+    for seed in SEEDS:
+        wobble = 1 + 0.002 * (seed - 1)
+        if model.task == "prediction":
+            ceiling = lines.unigram if lines.bound is None else lines.bound
+            value = lines.optimum + share * (ceiling - lines.optimum)
+            choice = None if lines.choice_bound is None else share * lines.choice_bound
+            error = None if choice is None else 0.002
+            value *= wobble
+            excess = value - lines.optimum
+            prediction.append(PredictionRow(model.name, n, seed, 64, value, excess, 0.01, choice, error))
+        else:
+            right = 1 - share / 2
+            recognition.append(
+                RecognitionRow(model.name, n, seed, 64, right, 0.01, 5 * (1 - share) * wobble, 0.1)
+            )
+    rows = [
+        SensitivityRow(
+            model.name, n, seed, 1, 32, n - 1, sensitivity(n) * (1 + 0.1 * seed), 2 * sensitivity(n)
+        )
+        for seed in SEEDS
+    ]
+    return Cell(
+        key=model.keys[n],
+        model=model.name,
+        n=n,
+        prediction=tuple(prediction),
+        recognition=tuple(recognition),
+        sensitivity=tuple(rows),
+        engine="vmap (asked for)",
+        dtype="float32",
+        versions={"jax": "0.10.2", "device": "cpu: cpu"},
+        seconds=1.5,
+    )
+
+
+def experiment(tasks: Sequence[str] = ("parity", "2dyck", "recognition")) -> Theorem6Data:
+    """Transformers that end at chance beside recurrent networks that stay at the optimum."""
+    models, cells = [], []
+    for task in tasks:
+        settings = DYCK if task == "2dyck" else PARITY
+        kind = "recognition" if task == "recognition" else "prediction"
+        soft, lstm = (
+            planned(f"{task}-transformer", settings, kind),
+            planned(f"{task}-lstm", settings, kind, 40),
+        )
+        pair = [(soft, 0.9, FALLING), (lstm, 0.0, LEVEL)]
+        if task == "parity":
+            pair.append((planned("exact", settings, kind, None), 0.0, LEVEL))
+        models += [model for model, _, _ in pair]
+        cells += [cell(model, n, share, law) for model, share, law in pair for n in LENGTHS]
+    plan = Plan(
+        title="Synthetic",
+        claim="Nothing was trained.",
+        lengths=LENGTHS,
+        seeds=SEEDS,
+        words=64,
+        inputs=1,
+        fit_from=2,
+        measure={"norm": "l2"},
+        models=tuple(models),
+    )
+    return Theorem6Data(plan, tuple(cells), "lengths = [16]\n")
+
+
+def write(data: Theorem6Data, directory: Path) -> None:
+    """Writes the experiment into a directory, as if it had been run."""
+    data.plan.write(directory)
+    write_text(directory / CONFIG, data.config_text)
+    for one in data.cells:
+        write_cell(directory, one)
+    write_tables(directory, data.cells, data.plan)
+
+
+def without(data: Theorem6Data, model: str, n: int) -> Theorem6Data:
+    """The experiment before this cell was measured."""
+    left = tuple(one for one in data.cells if (one.model, one.n) != (model, n))
+    return dataclasses.replace(data, cells=left)
