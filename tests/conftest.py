@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
@@ -38,6 +40,15 @@ for name in CHECKED:
     if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file():
         raise RuntimeError(f"CHECKED in tests/conftest.py names {name}, which is no module any more")
 install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_are_freed() -> Iterator[None]:
+    """Frees a module's compiled programs after it: each holds memory maps, of which a process may have 65530 only."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
 
 # No deadline: the first example of a test compiles. In CI the same examples every time.
 settings.register_profile(

@@ -6,15 +6,16 @@ checkpoint, and what is evaluated is kept by model and length.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.cost import Cost, CostModel
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.runner import one_line
 from jaxsens.experiments.stopping import Stopped, sigterm_raises
@@ -151,7 +152,7 @@ class _Run:
         cells = [(model.name, n) for model, n in plan.cells if n in model.keys]
         damaged = self._look(cells)
         rest = [cell for cell in cells if cell not in self.done]
-        cost = CostModel()
+        seconds: dict[str, list[tuple[int, float]]] = {}
         with reporting(self.console, len(cells), len(cells) - len(rest)) as reporter:
             for note in damaged:
                 reporter.note(f"measured again: {note}")
@@ -160,12 +161,8 @@ class _Run:
             for k, (name, n) in enumerate(rest):
                 began = time.perf_counter()
                 text = self._measure(name, n, reporter)
-                cost.add(Cost(name, n, True, time.perf_counter() - began))
-                known = (
-                    len({length for _, length in rest[: k + 1]}) > 2
-                )  # two say too little of much longer words
-                left = cost.left([(*cell, True) for cell in rest[k + 1 :]]) if known else None
-                reporter.finished(text, left)
+                seconds.setdefault(name, []).append((n, time.perf_counter() - began))
+                reporter.finished(text, seconds_left(seconds, rest[k + 1 :]))
                 write_tables(self.directory, self.done.values(), plan)
         write_tables(self.directory, self.done.values(), plan)
 
@@ -232,6 +229,25 @@ class _Run:
             else {n: self.evaluation.key(subject, n) for n in self.experiment.lengths},
             failure=self.untrained.get(entry.name, ""),
         )
+
+
+def seconds_left(
+    seconds: Mapping[str, Sequence[tuple[int, float]]], rest: Sequence[tuple[str, int]]
+) -> float | None:
+    """Seconds that the cells (model, n) of `rest` will take, from those (n, seconds) that each model took so far.
+
+    A model's cells are taken to grow on with the power of n by which they grew from its first one to its last, from 0
+    to 2: short words cost compilation only. None until that is known for lengths eight times apart: less says nothing.
+    """
+    total = 0.0
+    for name, n in rest:
+        taken = seconds.get(name, ())
+        if not taken or taken[-1][0] < 8 * taken[0][0]:
+            return None
+        (n1, first), (n2, last) = taken[0], taken[-1]
+        power = math.log(max(last, 1e-6) / max(first, 1e-6)) / math.log(n2 / n1)
+        total += last * (n / n2) ** min(max(power, 0.0), 2.0)
+    return total
 
 
 def _say(console: Console, text: str) -> None:

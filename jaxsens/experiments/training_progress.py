@@ -68,24 +68,26 @@ class TrainingReporter(abc.ABC):
 
 
 class TrainingLog(TrainingReporter):
-    """Lines with the seconds since the start, one at most in five seconds, and one for every note."""
+    """Lines with the seconds since the start: of the steps one at most in five seconds, and one for every note."""
 
     def __init__(self, console: Console, name: str) -> None:
         super().__init__(console, name)
-        self._began = self._last = time.monotonic()
+        self._began = time.monotonic()
+        self._last: float | None = None
 
     def note(self, text: str) -> None:
         """Prints at once."""
         self._line(text)
 
     def stepped(self, event: Stepped, text: str) -> None:
-        """Prints where nothing was for five seconds, and at the end."""
-        if time.monotonic() - self._last >= _LINE_EVERY or event.step == event.steps:
+        """Prints the first, those after five seconds without a line, and the last."""
+        due = self._last is None or time.monotonic() - self._last >= _LINE_EVERY
+        if due or event.step == event.steps:
             self._line(f"{event.step}/{event.steps}  {text}")
+            self._last = time.monotonic()
 
     def _line(self, text: str) -> None:
-        self._last = time.monotonic()
-        line = f"[{self._last - self._began:8.1f} s]  {self.name}{text}"
+        line = f"[{time.monotonic() - self._began:8.1f} s]  {self.name}{text}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

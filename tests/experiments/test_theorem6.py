@@ -1,158 +1,254 @@
-"""The Theorem 6 experiment and trained models in sweeps: small ones, trained for real."""
+"""The Theorem 6 experiment: what a cell holds, and that any run goes on where the last one ended."""
 
 from __future__ import annotations
 
 import csv
-import json
-import shutil
+import io
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxsens import flip_sensitivity, load_checkpoint
-from jaxsens.cli import main
-from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.model_source import read_source
-from jaxsens.experiments.sweep_config import parse_sweep_config
-from jaxsens.experiments.theorem6_config import load_theorem6_config
+from jaxsens.errors import InputError
+from jaxsens.experiments import theorem6
+from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.theorem6 import models_folder, run_theorem6, seconds_left
+from jaxsens.experiments.theorem6_cells import Evaluation, Subject, measure_cell, tokens_to_flip
+from jaxsens.experiments.theorem6_config import Theorem6, load_theorem6_config, parse_theorem6_config
+from jaxsens.experiments.theorem6_results import (
+    cell_path,
+    is_theorem6,
+    lines_of,
+    read_cell,
+    read_cells,
+    read_plan,
+)
+from jaxsens.languages import Dyck, Parity
+from jaxsens.models.baselines import LSTM
+from jaxsens.models.baselines_config import LSTMConfig
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips import sample
+from jaxsens.training.evaluation import accuracy, cross_entropy
+from jaxsens.training.recurrent_parity import exact_parity_rnn
+from tests.experiments.tiny import printed, quiet
+from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
 
-TRAINING = """
-language = { name = "parity", end_probability = 0.3 }
-model = { kind = "rnn", width = 4 }
-data = { lengths = [2, 4], distinct = 2, batch = 8, steps_per_call = 2 }
-optimiser = { steps = 4, learning_rate = 0.05 }
-evaluation = { every = 4, lengths = [3], words = 4 }
-checkpoint = { every = 4 }
-"""
-EXPERIMENT = f"""
-title = "tiny"
-lengths = [2, 4, 8]
-seeds = 2
-words = 4
-[measure]
-engine = "vmap"
-[[model]]
-name = "trained"
-[model.train]
-{TRAINING}
-[[model]]
-name = "exact"
-exact = "rnn"
-end_probability = 0.3
-"""
+ROOT = Path(__file__).resolve().parents[2]
+EVALUATION = Evaluation(seeds=(0, 3), words=8, inputs=2, measure=Measurement(engine="vmap", sample=5))
 
 
-def run(capsys, *arguments: str | Path) -> tuple[int, str]:
-    code = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return code, output.out + output.err
+@pytest.fixture
+def experiment(tmp_path) -> Theorem6:
+    write_training(tmp_path)
+    return parse_theorem6_config(THEOREM6, "tiny", tmp_path)
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def lstm(logits: int, alphabet: int = 2) -> LSTM:
+    return LSTM(LSTMConfig(alphabet_size=alphabet, width=4, logits=logits), seed=1)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """A directory that `jaxsens train` wrote."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "train.toml").write_text(TRAINING, "utf-8")
-    assert main(["train", str(folder / "train.toml"), "--out", str(folder / "model")]) == 0
-    return folder / "model"
+def tables(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.csv")}
 
 
-def test_the_experiment_trains_evaluates_and_reports_and_a_second_run_changes_nothing(tmp_path, capsys):
-    (tmp_path / "tiny.toml").write_text(EXPERIMENT, "utf-8")
+def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
+    model, parity = lstm(3), Parity(0.3)
+    cell = measure_cell(Subject("lstm", "prediction", parity, model, "f"), 9, EVALUATION)
+    assert cell.recognition == ()
+    for row, flips, seed in zip(cell.prediction, cell.sensitivity, (0, 3), strict=True):
+        expected = cross_entropy(model, parity, 9, words=8, seed=seed)
+        assert (row.cross_entropy, row.excess) == (expected.mean, expected.excess)
+        assert (row.standard_error, row.choice) == (expected.standard_error, None)
+        tokens = tokens_to_flip("prediction", parity, 9, 2, seed)
+        assert tokens.shape == (2, 10)
+        assert (tokens[:, 0] == 2).all()
+        assert (tokens[:, 1:] < 2).all()
+        result = flip_sensitivity(model, tokens, positions=sample(5, seed), engine="vmap")
+        assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
+
+
+def test_a_cell_of_a_recognising_model_holds_accuracy_and_margin():
+    model, dyck = lstm(2, alphabet=4), Dyck(2, 0.4)
+    cell = measure_cell(Subject("lstm", "recognition", dyck, model, "f"), 8, EVALUATION)
+    assert cell.prediction == ()
+    expected = accuracy(model, dyck, 8, words=8, seed=3)
+    assert (cell.recognition[1].accuracy, cell.recognition[1].margin) == (expected.accuracy, expected.margin)
+    tokens = tokens_to_flip("recognition", dyck, 8, 2, 0)
+    assert (tokens[:, -1] == 4).all()
+    assert (
+        cell.sensitivity[0].population == 2 * 8 * 3
+    )  # the boundary symbol is read out, all others are flipped
+
+
+def test_brackets_have_a_choice_and_the_line_of_theorem_6():
+    model, dyck = lstm(5, alphabet=4), Dyck(2, 0.4)
+    row = measure_cell(Subject("lstm", "prediction", dyck, model, "f"), 8, EVALUATION).prediction[0]
+    expected = cross_entropy(model, dyck, 8, words=8, seed=0)
+    assert (row.choice, row.choice_error) == (expected.choice, expected.choice_standard_error)
+    lines = lines_of(dyck, 8)
+    assert lines.bound == pytest.approx(lines.optimum + (lines.choice_bound or 0))
+    assert lines.choice_bound == pytest.approx(dyck.closing_choice_probability(8) * 0.6 * np.log(2))
+    assert lines_of(Dyck(1, 0.4), 8).bound is None
+    assert lines_of(Parity(0.4), 8).bound is None
+
+
+def test_the_key_of_a_cell_depends_on_what_its_numbers_depend_on():
+    subject = Subject("a", "prediction", Parity(0.5), None, "f")
+    keys = [
+        EVALUATION.key(subject, 8),
+        EVALUATION.key(subject, 9),
+        EVALUATION.key(Subject("a", "prediction", Parity(0.5), None, "g"), 8),
+        EVALUATION.key(Subject("a", "prediction", Parity(0.4), None, "f"), 8),
+        Evaluation((0, 3), 9, 2, EVALUATION.measure).key(subject, 8),
+        Evaluation((0, 4), 8, 2, EVALUATION.measure).key(subject, 8),
+        Evaluation((0, 3), 8, 1, EVALUATION.measure).key(subject, 8),
+        Evaluation((0, 3), 8, 2, Measurement(engine="vmap", sample=6)).key(subject, 8),
+        Evaluation((0, 3), 8, 2, Measurement(engine="vmap", sample=5, norm="l1")).key(subject, 8),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert EVALUATION.key(Subject("b", "prediction", Parity(0.5), None, "f"), 8) == keys[0]
+    budget = Measurement(engine="vmap", sample=5, memory_budget=10**6, batch_size=2)
+    assert Evaluation((0, 3), 8, 2, budget).key(subject, 8) == keys[0]
+
+
+def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(experiment, tmp_path):
+    out, console = tmp_path / "out", quiet()
+    outcome = run_theorem6(experiment, out, console)
+    assert (outcome.finished, outcome.planned, outcome.failures, outcome.exit_code) == (6, 6, (), 0)
+    rows = list(csv.DictReader(io.StringIO((out / "cross_entropy.csv").read_text())))
+    assert [(row["model"], row["n"], row["seed"]) for row in rows[:3]] == [
+        ("lstm", "2", "0"), ("lstm", "2", "1"), ("lstm", "4", "0"),
+    ]  # fmt: skip
+    parity = Parity(0.5)
+    exact = next(row for row in rows if row["model"] == "rnn")
+    assert float(exact["cross_entropy"]) == pytest.approx(parity.optimal_cross_entropy(2))
+    assert float(exact["unigram"]) == parity.unigram_cross_entropy(2)
+    assert exact["bound"] == ""
+    flips = list(csv.DictReader(io.StringIO((out / "sensitivity.csv").read_text())))
+    assert len({row["mean"] for row in flips if row["model"] == "rnn"}) == 1
+    assert not (out / "recognition.csv").exists()
+    assert is_theorem6(out)
+    written = tables(out)
+    again = quiet()
+    assert run_theorem6(experiment, out, again).finished == 6
+    assert "6 of 6 cells were done before" in printed(again)
+    assert "loss" not in printed(again)
+    assert tables(out) == written
+
+
+def test_a_damaged_cell_is_measured_again_and_a_missing_one_too(experiment, tmp_path):
     out = tmp_path / "out"
-    code, _ = run(capsys, "theorem6", tmp_path / "tiny.toml", "--out", out)
-    assert code == 0
-    entropies = rows(out / "cross_entropy.csv")
-    assert {(row["model"], row["n"], row["seed"]) for row in entropies} == {
-        (model, str(n), str(seed)) for model in ("trained", "exact") for n in (2, 4, 8) for seed in (0, 1)
-    }
-    for row in entropies:
-        if row["model"] == "exact":
-            assert abs(float(row["cross_entropy"]) - float(row["optimum"])) < 1e-6
-        assert float(row["optimum"]) < float(row["unigram"]) <= float(row["chance"])
-    page = (out / "report.html").read_text("utf-8")
-    assert "unigram" in page
-    before = {path: path.read_bytes() for path in out.glob("*.csv")}
-    assert run(capsys, "theorem6", tmp_path / "tiny.toml", "--out", out)[0] == 0
-    assert {path: path.read_bytes() for path in out.glob("*.csv")} == before
+    run_theorem6(experiment, out, quiet())
+    written = tables(out)
+    damaged = cell_path(out, "lstm", 4)
+    damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
+    cell_path(out, "rnn", 6).unlink()
+    plan = read_plan(out)
+    assert len(read_cells(out, plan)) == 4
+    console = quiet()
+    assert run_theorem6(experiment, out, console).finished == 6
+    assert "measured again" in printed(console)
+    assert "does not have the checksum it states" in printed(console)
+    assert "4 of 6 cells were done before" in printed(console)
+    assert tables(out) == written
 
 
-def test_every_fault_of_the_experiments_config_is_said_at_once(tmp_path):
-    (tmp_path / "bad.toml").write_text(
-        EXPERIMENT.replace("words = 4\n[measure]", "words = 0\n[measure]").replace(
-            'exact = "rnn"', 'exact = "cnn"'
-        )
-        + '[[model]]\nname = "exact"\n',
-        "utf-8",
+def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):
+    def failing(config, directory, progress):
+        raise InputError("no such luck")
+
+    monkeypatch.setattr(theorem6, "train", failing)
+    out, console = tmp_path / "out", quiet()
+    outcome = run_theorem6(experiment, out, console)
+    assert outcome.failures == ("lstm: no such luck",)
+    assert (outcome.exit_code, outcome.finished) == (1, 3)
+    model = read_plan(out).models[0]
+    assert (model.failure, model.keys) == ("no such luck", {})
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):
+    def failing(subject, n, evaluation, progress):
+        if (subject.name, n) == ("rnn", 4):
+            raise ValueError("no such luck")
+        return measure_cell(subject, n, evaluation, progress)
+
+    monkeypatch.setattr(theorem6, "measure_cell", failing)
+    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
+    assert outcome.failures == ("rnn n=4: ValueError: no such luck",)
+    assert (outcome.exit_code, outcome.finished) == (1, 5)
+
+
+def test_a_directory_with_another_training_is_refused_before_anything_is_trained(experiment, tmp_path):
+    out = tmp_path / "out"
+    run_theorem6(experiment, out, quiet())
+    written = (out / "theorem6.toml").read_text()
+    path = tmp_path / "lstm.toml"
+    path.write_text(path.read_text().replace("width = 4", "width = 5"))
+    other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
+    with pytest.raises(InputError, match=r'model "lstm": model\.width'):
+        run_theorem6(other, out, quiet())
+    assert (out / "theorem6.toml").read_text() == written
+
+
+def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, monkeypatch):
+    def interrupted(subject, n, evaluation, progress):
+        if n == 4:
+            raise KeyboardInterrupt
+        return measure_cell(subject, n, evaluation, progress)
+
+    monkeypatch.setattr(theorem6, "measure_cell", interrupted)
+    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
+    assert (outcome.stopped_by, outcome.exit_code, outcome.finished) == (signal.SIGINT, 130, 2)
+    assert read_cell(tmp_path / "out", "rnn", 2, read_plan(tmp_path / "out").models[1].keys[2]).n == 2
+
+
+def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
+    endless = PREDICTION.replace("every = 4", "every = 0").replace(
+        "steps = 4}", 'steps = 200000, schedule = "constant"}'
     )
-    with pytest.raises(InputError) as refusal:
-        load_theorem6_config(tmp_path / "bad.toml")
-    for part in ("words", "exact", "cnn"):
-        assert part in str(refusal.value)
+    train = write_training(tmp_path, endless)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    command = [sys.executable, "-m", "jaxsens.cli", "theorem6", str(tmp_path / "theorem6.toml"), "--out"]
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    with process.stderr as log:
+        for line in log:
+            if "/200000" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = log.read()
+    assert process.wait(60) == 143
+    assert "To resume: jaxsens theorem6" in rest
+    saved = max((models_folder(tmp_path / "out", "lstm") / "checkpoints").glob("step-*"))
+    step = int(saved.name.removeprefix("step-"))
+    train.write_text(endless.replace("steps = 200000", f"steps = {step + 4}"))
+    console = quiet()
+    assert (
+        run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console).finished
+        == 6
+    )
+    assert f"lstm: goes on from step {step}" in printed(console)
 
 
-def test_a_checkpoint_is_a_models_source_with_its_fingerprint_in_the_key(trained):
-    text = f'lengths = [6]\nseeds = 2\n[model]\ncheckpoint = "{trained}"\n[[variant]]\nname = "rnn"\n'
-    points = parse_sweep_config(text).points
-    found = load_checkpoint(trained)
-    assert found.fingerprint in json.dumps(points[0].expanded)
-    assert points[0].source.build(0) is points[1].source.build(1)
-    tokens = points[0].tokens()
-    boundary = found.language.end
-    assert tokens[0, 0] == boundary
-    assert boundary not in tokens[0, 1:]
-    result = flip_sensitivity(points[0].source.build(0), tokens)
-    assert 0 not in result.positions  # the boundary symbol is never flipped
+def test_the_time_left_follows_how_a_models_cells_grew():
+    seconds = {"a": [(8, 1.0), (16, 9.0), (64, 8.0)], "b": [(8, 1.0), (64, 0.5)], "c": [(8, 1.0), (32, 1.0)]}
+    assert seconds_left(seconds, [("a", 128), ("a", 256)]) == pytest.approx(16 + 32)
+    assert seconds_left(seconds, [("b", 128)]) == pytest.approx(0.5)
+    assert seconds_left({"a": [(8, 0.1), (64, 9.0)]}, [("a", 128)]) == pytest.approx(36)
+    assert seconds_left(seconds, [("b", 128), ("c", 64)]) is None
+    assert seconds_left(seconds, [("d", 8)]) is None
+    assert seconds_left(seconds, []) == 0
 
 
-def test_measure_takes_a_checkpoint(trained, capsys):
-    code, printed = run(capsys, "measure", trained, "--n", "8")
-    assert code == 0
-    assert "mean" in printed
-
-
-def test_a_damaged_checkpoint_is_refused_with_what_is_wrong(trained, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(trained, copy)
-    files = [path for path in sorted((copy / "checkpoints").rglob("*")) if path.is_file()]
-    path = next(path for path in files if path.stat().st_size > 200 and "manifest" not in path.name)
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(bytes(content))
-    faults = Faults("test")
-    assert read_source({"checkpoint": str(copy)}, "model", faults, tmp_path) is None
-    assert path.name in str(faults.messages)
-
-
-def test_a_checkpoint_that_is_not_there_and_foreign_keys_are_refused_together(tmp_path):
-    faults = Faults("test")
-    assert read_source({"checkpoint": "nowhere", "width": 8}, "model", faults, tmp_path) is None
-    assert len(faults.messages) == 2
-    assert "nowhere" in str(faults.messages)
-    assert "width" in str(faults.messages)
-
-
-def test_training_again_does_nothing_and_a_different_config_is_refused(trained, capsys):
-    config = trained.parent / "train.toml"
-    before = load_checkpoint(trained).fingerprint
-    assert run(capsys, "train", config, "--out", trained)[0] == 0
-    assert load_checkpoint(trained).fingerprint == before
-    other = trained.parent / "other.toml"
-    other.write_text(TRAINING.replace("width = 4", "width = 5"), "utf-8")
-    code, printed = run(capsys, "train", other, "--out", trained)
-    assert code == 2
-    assert "width" in printed
-
-
-def test_trained_weights_are_the_same_for_the_same_seed(trained, tmp_path, capsys):
-    assert run(capsys, "train", trained.parent / "train.toml", "--out", tmp_path / "again")[0] == 0
-    one, other = load_checkpoint(trained), load_checkpoint(tmp_path / "again")
-    assert one.fingerprint == other.fingerprint
-    tokens = np.array([one.language.end, 0, 1, 1])
-    np.testing.assert_array_equal(one.model(tokens), other.model(tokens))
+def test_the_exact_network_moves_by_the_same_at_every_length():
+    subject = Subject("rnn", "prediction", Parity(0.5), exact_parity_rnn(0.5), "exact")
+    short, long = (measure_cell(subject, n, EVALUATION) for n in (8, 200))
+    assert short.sensitivity[0].mean == long.sensitivity[1].max > 10
+    assert long.prediction[0].excess == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,122 @@
+"""The config of the Theorem 6 experiment is read strictly, and nothing runs before all of its faults are told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jaxsens.errors import InputError
+from jaxsens.experiments.theorem6_config import (
+    ExactEntry,
+    TrainedEntry,
+    load_theorem6_config,
+    parse_theorem6_config,
+)
+from jaxsens.languages import Parity
+from jaxsens.training.config import TrainConfig
+from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
+
+INLINE = """
+lengths = [4]
+[[model]]
+name = "lstm"
+[model.train]
+"""
+DYCK = """
+language = {name = "2dyck"}
+task = "recognition"
+model = {kind = "lstm", width = 4}
+optimiser = {steps = 10}
+"""
+
+
+def faults_of(text: str, folder) -> str:
+    with pytest.raises(InputError) as caught:
+        parse_theorem6_config(text, "config", folder)
+    return str(caught.value)
+
+
+def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
+    train = write_training(tmp_path)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    read = load_theorem6_config(tmp_path / "theorem6.toml")
+    lstm, rnn = read.models
+    assert isinstance(lstm, TrainedEntry)
+    assert lstm.config == TrainConfig.from_toml(train)
+    assert lstm.description == "lstm, trained on 1 to 3 symbols in 4 steps"
+    assert isinstance(rnn, ExactEntry)
+    assert (rnn.language, rnn.task) == (Parity(0.5), "prediction")
+    assert (read.lengths, read.seeds, read.words, read.inputs, read.fit_from) == ((2, 4, 6), (0, 1), 4, 1, 2)
+    assert read.measure.engine == "vmap"
+    assert read.text == THEOREM6
+    (inline,) = parse_theorem6_config(INLINE + PREDICTION).models
+    assert inline == lstm
+
+
+def test_every_fault_is_told_at_once(tmp_path):
+    text = """
+lengths = [4, 2]
+words = 1
+sedes = 3
+[measure]
+engine = "psychic"
+[[model]]
+name = "a b"
+exact = "rnn"
+[[model]]
+name = "c"
+[model.train]
+optimiser = {steps = 0}
+"""
+    told = faults_of(text, tmp_path)
+    for part in (
+        "lengths: 2 comes after 4",
+        "words:",
+        'sedes: unknown key; did you mean "seeds"?',
+        "measure.engine: should be one of auto, vmap, difference",
+        "model[0].name:",
+        "model[1].train: language = None: a table with a name",
+        "model[1].train: optimiser.steps = 0",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ("", "name at least one model"),
+        ('[[model]]\nname = "a"\n', 'model[0]: give either train, a training config, or exact = "rnn"'),
+        ('[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n', "model[0]: give either train"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\n', "model[0].end_probability = None"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\nend_probability = 2.0\n', "model[0].end_probability = 2.0"),
+        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact: should be 'rnn'"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "it goes with exact"),
+        ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train: "),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "this name is taken by another model"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, message):
+    write_training(tmp_path)
+    assert message in faults_of(f"lengths = [4]\n{models}", tmp_path)
+
+
+def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
+    learned = TRANSFORMER.replace('"inverse"', '{type = "Learned", max_length = 16}')
+    told = faults_of(INLINE.replace("[4]", "[4, 32]") + learned, tmp_path)
+    assert re.search(r'lengths: model "lstm", with the boundary symbol: .* max_length = 16', told)
+    told = faults_of(INLINE.replace("[4]", "[4, 5, 7]") + DYCK, tmp_path)
+    assert "lengths = [5, 7]: lengths for which dyck has words" in told
+
+
+def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
+    text = INLINE.replace("[[model]]", "[measure]\noutputs = [2]\n[[model]]")
+    assert parse_theorem6_config(text + PREDICTION).measure.outputs == (2,)
+    told = faults_of(text + RECOGNITION, tmp_path)
+    assert 'measure.outputs = (2,): model "lstm" has the outputs 0 to 1' in told
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
+    with pytest.raises(InputError, match="a readable TOML file is needed"):
+        load_theorem6_config(tmp_path / "none.toml")
+    assert "not TOML" in faults_of("lengths = [", tmp_path)

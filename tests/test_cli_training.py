@@ -1,0 +1,115 @@
+"""The commands about trained models: train, measure of a checkpoint, theorem6."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsens import flip_sensitivity
+from jaxsens.cli import main
+from jaxsens.training import loop
+from jaxsens.training.checkpoints import load_checkpoint
+from jaxsens.training.events import TrainingInterrupted
+from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
+
+
+def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of a tiny training for prediction, made by the command."""
+    folder = tmp_path_factory.mktemp("train")
+    assert main(["train", str(write_training(folder)), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_train_writes_a_checkpoint_metrics_and_a_plot_and_says_what_came_out(trained, capsys, tmp_path):
+    code, out, log = run(capsys, "train", trained.parent / "lstm.toml", "--out", trained)
+    assert code == 0
+    assert "at step 4" in log
+    assert "trained for 4 steps" in out
+    assert str(trained / "training.png") in out
+    assert {path.name for path in trained.iterdir()} >= {"checkpoints", "metrics.csv", "evaluation.csv"}
+
+
+def test_measure_takes_a_checkpoint_with_the_boundary_symbol_first(trained, capsys):
+    code, out, err = run(capsys, "measure", trained, "--tokens", "0110", "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["tokens"] == [[2, 0, 1, 1, 0]]
+    expected = flip_sensitivity(load_checkpoint(trained).model, np.array([[2, 0, 1, 1, 0]]))
+    assert (summary["mean"], summary["flips"]) == (expected.mean, 3)
+    assert summary["model"]["type"] == "CheckpointModel"
+    code, out, _ = run(capsys, "measure", trained, "--n", "8", "--json")
+    assert [len(word) for word in json.loads(out)["tokens"]] == [8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["measure", "nowhere", "--n", "8"], "model.checkpoint = 'nowhere': there is none"),
+        (
+            ["measure", "RUN", "--n", "8", "--width", "4"],
+            "--width = 4: leave it out; a checkpoint is as it was",
+        ),
+        (["measure", "RUN", "--n", "8", "--formula", "Q_1", "--alphabet", "01"], "give one of them"),
+        (["measure", "RUN", "--tokens", "012"], "symbols (0, 1), one a character"),
+        (["train", "none.toml", "--out", "x"], "a readable TOML file is needed"),
+        (["theorem6", "none.toml", "--out", "x"], "a readable TOML file is needed"),
+    ],
+)
+def test_what_cannot_be_trained_or_measured_is_one_message_and_exit_code_2(
+    trained, capsys, arguments, message
+):
+    code, out, err = run(capsys, *(trained if part == "RUN" else part for part in arguments))
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_another_config_in_the_directory_of_a_training_is_refused(trained, capsys, tmp_path):
+    other = write_training(tmp_path, PREDICTION.replace("width = 4", "width = 5"))
+    code, _, err = run(capsys, "train", other, "--out", trained)
+    assert code == 2
+    assert "model.width: 4 there, 5 here" in err
+
+
+def test_a_training_that_diverges_exits_with_1(tmp_path, capsys):
+    wild = PREDICTION.replace("steps = 4", "steps = 400, learning_rate = 1e30, clip = 0.0")
+    code, _, err = run(capsys, "train", write_training(tmp_path, wild), "--out", tmp_path / "run")
+    assert code == 1
+    assert "failed: optimiser.learning_rate = 1e+30" in err
+
+
+def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeypatch):
+    def stopped(config, directory, progress):
+        raise TrainingInterrupted(2, directory, 15)
+
+    monkeypatch.setattr(loop, "train", stopped)
+    code, _, err = run(capsys, "train", write_training(tmp_path), "--out", tmp_path / "run")
+    assert code == 143
+    assert "stopped; 2 of 4 steps are done. To resume: jaxsens train" in err
+
+
+def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys):
+    write_training(tmp_path)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    out = tmp_path / "out"
+    code, printed, log = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", out)
+    assert code == 0, log
+    assert "rnn: after n = 6 symbols the cross-entropy is 0.8664" in printed
+    assert str(out / "report.html") in printed.replace("\n", "")
+    for name in ("cross_entropy.csv", "sensitivity.csv", "summary.csv", "theorem6.toml"):
+        assert (out / name).stat().st_size > 0
+    (out / "report.html").unlink()
+    code, again, _ = run(capsys, "report", out)
+    assert (code, again) == (0, printed)
+    assert (out / "report.html").stat().st_size > 0
