@@ -21,7 +21,11 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
         f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
     )
 # The same small functions are compiled in every run; the limits' defaults would keep all of them out of the cache.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax-tests"))
+# Each test process has a cache of its own: one that reads what another is writing would warn. Workers inherit the
+# environment that the first process has set.
+CACHE = str(ROOT / ".cache" / "jax-tests")
+if os.environ.get("JAX_COMPILATION_CACHE_DIR", CACHE).startswith(CACHE):
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{CACHE}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
