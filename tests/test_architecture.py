@@ -16,13 +16,23 @@ PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
 LEAVES = {"errors", "files", "precision", "strict", "versions"}
-MEASUREMENT = {"models", "sensitivity", "theory", "logic", "languages", "training", "constructions"}
+MEASUREMENT = {
+    "models",
+    "sensitivity",
+    "search",
+    "theory",
+    "logic",
+    "languages",
+    "training",
+    "constructions",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "strict": set(),
     "models": set(),
     "languages": set(),
     "sensitivity": {"models"},
-    "theory": {"models"},
+    "search": {"models", "sensitivity"},
+    "theory": {"models", "languages"},
     "logic": {"models"},
     "constructions": {"models", "logic"},
     "training": {"models", "languages"},
@@ -93,6 +103,9 @@ def fault(importer: str, target: str) -> str | None:
         ("jaxsens.models.masks", "jaxsens.sensitivity.flips", False),
         ("jaxsens.theory.lipschitz", "jaxsens.sensitivity.flips", False),
         ("jaxsens.sensitivity.flips", "jaxsens.theory.lipschitz", False),
+        ("jaxsens.search.worst_input", "jaxsens.sensitivity.flip_sensitivity", True),
+        ("jaxsens.sensitivity.flips", "jaxsens.search.worst_input", False),
+        ("jaxsens.search.worst_input", "jaxsens.theory.lemma5", False),
         ("jaxsens.constructions.soften", "jaxsens.models.transformer", True),
         ("jaxsens.constructions.soften", "jaxsens.sensitivity.flips", False),
         ("jaxsens.sensitivity.flips", "jaxsens.constructions.soften", False),

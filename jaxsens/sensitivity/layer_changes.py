@@ -1,0 +1,307 @@
+"""Lemma 5's induction as a measurement: how far each row moves in each layer when one symbol is exchanged.
+
+The lemma (Hahn 2020) follows two numbers through the layers: the change of the flipped row y_i^(k), which is O(1), and
+that of every other row y_j^(k), which is O(1/n) under softmax without masks. Here both are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import Faults, is_count
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips
+from jaxsens.sensitivity.norms import NORMS, Norm, norm_of
+from jaxsens.versions import versions
+
+SYMBOLS_AT_ONCE = 2**12
+"""By default so many symbols are in a batch of flipped words: more of them leave a CPU's cache."""
+
+
+class LayerChange(NamedTuple):
+    """One flip in one layer."""
+
+    position: int
+    symbol: int
+    layer: int
+    own: float
+    others_max: float
+    others_mean: float
+
+
+@dataclass(frozen=True)
+class LayerChanges:
+    """||y_j^(k)(x) - y_j^(k)(x')|| for flips x' of one input x. Layer k = 0 is the embedding, k = L the last.
+
+    Attributes:
+        own: of the flipped row, j = i.
+        others_max: the largest over the other rows; 0 where there is none.
+        others_mean: the mean over the other rows, summed in float64; 0 where there is none.
+        positions: the 0-based position flipped.
+        symbols: the symbol put in.
+        kept: the flips whose rows were kept, as indices into the other arrays.
+        changes: of those, the norm of every row's change.
+        tokens: the input.
+        population: how many flips there are; more than `len(result)` for a random sample.
+        norm: "l2", "l1" or "linf".
+        dtype: of the arithmetic. In float32 a change below 1e-7 of an activation is rounding.
+        versions: of jaxsens, jax, numpy and the device.
+    """
+
+    own: Float[np.ndarray, "flips layers+1"]
+    others_max: Float[np.ndarray, "flips layers+1"]
+    others_mean: Float[np.ndarray, "flips layers+1"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    kept: Int[np.ndarray, " kept"]
+    changes: Float[np.ndarray, "kept layers+1 n"]
+    tokens: Int[np.ndarray, " n"]
+    population: int
+    norm: str
+    dtype: str
+    versions: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return self.own.shape[1] - 1
+
+    def to_rows(self) -> list[LayerChange]:
+        """One row a flip and layer, sorted by position, symbol, layer."""
+        return [
+            LayerChange(
+                int(self.positions[f]),
+                int(self.symbols[f]),
+                k,
+                float(self.own[f, k]),
+                float(self.others_max[f, k]),
+                float(self.others_mean[f, k]),
+            )
+            for f in range(len(self))
+            for k in range(self.layers + 1)
+        ]
+
+    def __repr__(self) -> str:
+        last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
+        return (
+            f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.norm}; last layer: {last})"
+        )
+
+
+def layer_changes(
+    model: Transformer,
+    tokens: Any,
+    *,
+    positions: Sequence[int] | Sample | None = None,
+    symbol: int | None = None,
+    norm: Norm = "l2",
+    batch_size: int | None = None,
+    keep: Sequence[int] | None = None,
+) -> LayerChanges:
+    """Measures the change of every row in every layer under flips of an input; one forward pass a flip.
+
+    Every weighting function is served. Arithmetic is in the model's dtype with matrix products at `highest` precision.
+
+    Args:
+        model: a jaxsens transformer.
+        tokens: integers (n,), one input.
+        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all but the readout's. Where
+            they are not given, positions that hold the end-of-sequence symbol are left as they are.
+        symbol: put in this symbol only, at every position that does not hold it; by default every other symbol of the
+            alphabet.
+        norm: "l2", "l1" or "linf".
+        batch_size: flips at a time.
+        keep: which flips' rows to keep, as 0-based indices into the flips, which are sorted by position, then symbol.
+
+    Returns:
+        A `LayerChanges`.
+
+    Raises:
+        InputError: naming every argument that cannot be used; also if there is nothing to flip, or an activation is
+            not finite.
+    """
+    config, word, places, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep)
+    drawn = positions if isinstance(positions, Sample) else None
+    given = drawn.positions is not None if drawn is not None else positions is not None
+    swappable = np.full((1, len(word)), given) | (word < config.alphabet_size)[None]
+    flips = enumerate_flips(word[None], symbols, places, swappable, drawn)
+    kept = _kept(flips, keep)
+    batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(flips))
+    shape = (len(flips), config.layers + 1)
+    own, largest, mean = np.empty(shape, config.dtype), np.empty(shape, config.dtype), np.empty(shape)
+    rows = np.empty((len(kept), config.layers + 1, len(word)), config.dtype)
+    with numerics(config.dtype):
+        parameters, tokens_ = model.parameters, jnp.asarray(word)
+        before = _levels(config, parameters, tokens_)
+        for start in range(0, len(flips), batch):
+            part = slice(start, start + batch)
+            where = flips.positions[part]
+            # The last batch is filled up with its last flip, so that one compiled program serves all.
+            full = np.minimum(np.arange(start, start + batch), len(flips) - 1)
+            size = np.asarray(
+                _batch(config, norm, parameters, tokens_, before, flips.positions[full], flips.symbols[full])
+            )[: len(where)]
+            each = np.arange(len(where))
+            chosen = np.flatnonzero((kept >= start) & (kept < start + batch))
+            rows[chosen] = size[kept[chosen] - start]
+            own[part] = size[each, :, where]
+            others = size.copy()
+            others[each, :, where] = 0
+            largest[part] = others.max(axis=2)
+            mean[part] = others.sum(axis=2, dtype=np.float64) / max(1, len(word) - 1)
+    _check_finite(own + mean, flips)
+    return LayerChanges(
+        own=own,
+        others_max=largest,
+        others_mean=mean,
+        positions=flips.positions,
+        symbols=flips.symbols,
+        kept=kept,
+        changes=rows,
+        tokens=word,
+        population=flips.population,
+        norm=norm,
+        dtype=config.dtype,
+        versions=versions(),
+    )
+
+
+def levels(
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+) -> Float[Array, "layers+1 n width"]:
+    """y^(0), ..., y^(L) at every position."""
+    traced, last = layers.trace(config, parameters, tokens)
+    return jnp.stack([*(one.x for one in traced), last])
+
+
+_levels = jax.jit(levels, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _batch(
+    config: TransformerConfig,
+    norm: str,
+    parameters: TransformerParameters,
+    tokens: Array,
+    before: Array,
+    positions: Array,
+    symbols: Array,
+) -> Array:
+    """The norms of the changes of all rows in all layers under each flip: (flips, layers + 1, n)."""
+
+    def one(position: Array, symbol: Array) -> Array:
+        after = levels(config, parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
+        return norm_of(after - before, norm)
+
+    return jax.vmap(one)(positions, symbols)
+
+
+def _checked(
+    model: Any, tokens: Any, positions: Any, symbol: Any, norm: Any, batch_size: Any, keep: Any
+) -> tuple[TransformerConfig, np.ndarray, np.ndarray, np.ndarray]:
+    """The config, the word, the positions to flip and the symbols to put in; every fault at once."""
+    faults = Faults("layer_changes")
+    config = model.config if isinstance(model, Transformer) else None
+    if config is None:
+        faults.add(
+            "model", type(model).__name__, "a jaxsens Transformer: other models have no layers to look into"
+        )
+    word = np.asarray(tokens)
+    n = None
+    if not np.issubdtype(word.dtype, np.integer):
+        faults.add("tokens", str(word.dtype), "an array of whole numbers, the symbols' ids")
+    elif word.ndim != 1 or not word.size:
+        faults.add("tokens", f"shape {word.shape}", "shape (n,), one input of at least one symbol")
+    else:
+        n = len(word)
+        if word.min() < 0:
+            faults.add("tokens", int(word.min()), "ids of at least 0")
+        if config is not None:
+            check_length(config, n, faults)
+            if word.max() >= config.vocabulary_size:
+                faults.add(
+                    "tokens", int(word.max()), f"the model reads ids 0 to {config.vocabulary_size - 1}"
+                )
+        word = word.astype(np.int32)
+    where = _places(config, n, positions, faults)
+    if symbol is not None and not is_count(_plain(symbol)):
+        faults.add("symbol", symbol, "a symbol's id, or None for every other symbol of the alphabet")
+    elif symbol is not None and config is not None and symbol >= config.vocabulary_size:
+        faults.add("symbol", symbol, f"the model reads ids 0 to {config.vocabulary_size - 1}")
+    if norm not in NORMS:
+        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
+    if batch_size is not None and not is_count(_plain(batch_size), 1):
+        faults.add("batch_size", batch_size, "a whole number of at least 1, or None for the default")
+    if keep is not None:
+        indices = np.asarray(keep)
+        if indices.ndim != 1 or (indices.size and not np.issubdtype(indices.dtype, np.integer)):
+            faults.add("keep", keep, "a sequence of flips' indices, or None")
+    faults.raise_if_any()
+    alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
+    return model.config, word, where, alphabet
+
+
+def _places(config: TransformerConfig | None, n: int | None, positions: Any, faults: Faults) -> np.ndarray:
+    given = positions.positions if isinstance(positions, Sample) else positions
+    if given is None:
+        if config is None or n is None:
+            return np.zeros(0, int)
+        readout = layers.readout_position(config, n)
+        return np.array([p for p in range(n) if p != readout], int)
+    chosen = np.asarray(given)
+    if chosen.ndim != 1 or not chosen.size or not np.issubdtype(chosen.dtype, np.integer):
+        faults.add("positions", positions, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+    elif n is not None and (chosen.min() < 0 or chosen.max() >= n):
+        wrong = chosen.min() if chosen.min() < 0 else chosen.max()
+        faults.add("positions", int(wrong), f"positions from 0 to {n - 1}")
+    return np.unique(chosen)
+
+
+def _kept(flips: Flips, keep: Any) -> np.ndarray:
+    """The indices of the flips to keep, once it is known how many flips there are."""
+    faults = Faults("layer_changes")
+    kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
+    if not len(flips):
+        faults.add("positions", "no flip", "positions that hold another symbol than the one put in")
+    elif len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
+        wrong = kept.min() if kept.min() < 0 else kept.max()
+        faults.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
+    faults.raise_if_any()
+    return kept
+
+
+def _check_finite(sums: np.ndarray, flips: Flips) -> None:
+    faults = Faults("layer_changes")
+    bad = ~np.isfinite(sums)
+    if bad.any():
+        f, k = np.argwhere(bad)[0]
+        faults.add(
+            "model",
+            f"y^({k}) not finite under the flip of position {flips.positions[f]}",
+            "smaller weights, or float64",
+        )
+    faults.raise_if_any()
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value

@@ -1,0 +1,206 @@
+"""How the logit bound A of Lemma 5 grows with the length, and what is left of the lemma then.
+
+Lemma 5 bounds every attention weight by exp(2A) / n. A is bounded where position embeddings and 1/tau(n) are. Where
+one of them grows, A does: like 1/tau(n), or like the square of the embeddings. If exp(2A) is at least n, one key may
+have a fixed share of the weight at every length, and the lemma forbids nothing. 2A = log n is enough: "some symbol
+is 1" with scores c log n on the ones has the output n^c / (n^c + n - 1) on a word with a single 1, which tends to 1/2
+for c = 1 and to 1 for c = 2, while that of a word without is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsens.errors import Faults, is_count
+from jaxsens.models import layers
+from jaxsens.models.centred import centred_scores
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.masks import visible
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.scores import scores, tempered
+from jaxsens.models.trace import over_row_blocks
+from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.precision import numerics
+from jaxsens.theory.lemma5 import Lemma5, lemma5, note_model
+from jaxsens.theory.lipschitz import log
+
+FLAT = 0.02
+"""Below this log-log slope A counts as constant: a bounded position embedding that reaches its largest entry only at
+some length moves A by less."""
+
+
+@dataclass(frozen=True)
+class LogitGrowth:
+    """The logit bound, the logits that occur, and Lemma 5's bounds, at several lengths.
+
+    Attributes:
+        lengths: sorted.
+        A: the bound of `lemma5`: half of the largest spread of one row's logits, by norms. A row a length.
+        attained: half of the largest spread found in any row of any of the words tried; a lower bound on the least
+            possible A.
+        log_bound: log of Lemma 5's bound on the output's change (`Lemma5.log_bound`), at each length.
+        log_closed_form: log of H^L C^(2L) D / n; inf where there is none (masks).
+        log_trivial: log of what no change can exceed.
+        form: "constant", "power" (A ~ n^exponent) or "logarithm" (A ~ exponent log n + a constant): of the largest A
+            of any layer, the form that fits best.
+        exponent: the fitted one; 0 for a constant.
+        attained_form, attained_exponent: the same of the largest attained spread.
+        bounded: whether the model fulfils the lemma's hypotheses at every length: bounded position embeddings, bounded
+            1/tau(n).
+        verdict: what follows, in one line.
+    """
+
+    lengths: tuple[int, ...]
+    A: Float[np.ndarray, "lengths layers"]
+    attained: Float[np.ndarray, "lengths layers"]
+    log_bound: Float[np.ndarray, " lengths"]
+    log_closed_form: Float[np.ndarray, " lengths"]
+    log_trivial: Float[np.ndarray, " lengths"]
+    form: str
+    exponent: float
+    attained_form: str
+    attained_exponent: float
+    bounded: bool
+    verdict: str
+
+
+def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, seed: int = 0) -> LogitGrowth:
+    """Computes A of every layer at every length, measures the logits that occur, and says what Lemma 5 forbids.
+
+    Args:
+        model: a jaxsens transformer, softmax in every layer.
+        lengths: at least three different ones, of at least 2.
+        words: how many words of uniformly drawn symbols are tried a length, after the word of the first symbol alone.
+            Each costs a forward pass, O(n^2).
+        seed: of the draw.
+
+    Raises:
+        InputError: naming every argument that cannot be used.
+    """
+    faults = Faults("logit_growth")
+    config = note_model(model, faults)
+    ordered = _lengths(lengths, config, faults)
+    if config is not None and not config.layers:
+        faults.add("model", "no layers", "at least one layer: without attention there are no logits")
+    for name, value in (("words", words), ("seed", seed)):
+        if not is_count(value):
+            faults.add(name, value, "a whole number of at least 0")
+    faults.raise_if_any()
+    found = [lemma5(model, n) for n in ordered]
+    bounds = np.array([[layer.logit_bound for layer in one.constants] for one in found])
+    attained = np.array([_attained(model, n, words, seed) for n in ordered])
+    n = np.array(ordered, np.float64)
+    form, exponent = _form(n, bounds.max(axis=1))
+    attained_form, attained_exponent = _form(n, attained.max(axis=1))
+    # The hypotheses of the lemma, as the config's terms state them for all n.
+    bounded = model.config.bounded and model.config.bounded_temperature
+    if bounded:
+        form, exponent = "constant", 0.0
+    return LogitGrowth(
+        lengths=ordered,
+        A=bounds,
+        attained=attained,
+        log_bound=np.array([one.log_bound for one in found]),
+        log_closed_form=np.array([one.log_closed_form for one in found]),
+        log_trivial=np.array([one.log_trivial for one in found]),
+        form=form,
+        exponent=exponent,
+        attained_form=attained_form,
+        attained_exponent=attained_exponent,
+        bounded=bounded,
+        verdict=_verdict(found, bounds.max(), form, exponent, bounded),
+    )
+
+
+def _verdict(found: list[Lemma5], largest: float, form: str, exponent: float, bounded: bool) -> str:
+    masked = any(layer.mask != "none" for layer in found[-1].constants)
+    rate = "O((log n)^(L-1)/n) at rows that see about n keys" if masked else "O(1/n)"
+    if bounded:
+        return f"A stays below {_above(largest)} at these lengths and bounded at all: Lemma 5 gives {rate}"
+    if form == "constant":
+        return f"A stays below {_above(largest)} at these lengths, but the model's terms do not bound it at all lengths"
+    if form == "power":
+        if exponent < 0:
+            return f"A falls like n^{exponent:.2f}: Lemma 5 gives {rate}"
+        return f"A grows like n^{exponent:.2f}: exp(2A)/n grows, Lemma 5 forbids nothing"
+    power = 2 * exponent - 1
+    if power >= 0:
+        return f"A grows like {exponent:.2f} log n: exp(2A)/n is about n^{power:.2f}, Lemma 5 forbids nothing"
+    return f"A grows like {exponent:.2f} log n: Lemma 5 gives O(n^{power:.2f}), up to powers of log n, not O(1/n)"
+
+
+def _above(x: float) -> str:
+    """x rounded up to three digits."""
+    if not 0 < x < math.inf:
+        return f"{x:.3g}"
+    step = 10.0 ** (math.floor(math.log10(x)) - 2)
+    return f"{math.ceil(x / step) * step:.4g}"
+
+
+def _form(n: np.ndarray, a: np.ndarray) -> tuple[str, float]:
+    """Which of c, c n^p and b log n + c fits A best, by the largest relative error, and p or b; least squares."""
+    if not np.all(a > 0) or not np.all(np.isfinite(a)):
+        return ("constant", 0.0) if np.all(a == 0) else ("power", math.inf if np.isinf(a).any() else 0.0)
+    x = log(n)
+    p, c = np.polyfit(x, log(a), 1)
+    if abs(p) < FLAT:
+        return "constant", 0.0
+    b, d = np.polyfit(x, a, 1)
+    power = float(np.abs(np.exp(p * x + c) / a - 1).max())
+    logarithm = float(np.abs((b * x + d) / a - 1).max())
+    return ("logarithm", float(b)) if b > 0 and logarithm < power else ("power", float(p))
+
+
+def _attained(model: Transformer, n: int, words: int, seed: int) -> np.ndarray:
+    """Half of the largest spread of a row's visible logits in each layer, over the words tried."""
+    config = model.config
+    drawn = np.random.default_rng([seed, n]).integers(0, config.alphabet_size, (words, n))
+    tried = np.concatenate([np.zeros((1, n), int), drawn]).astype(np.int32)
+    with numerics(config.dtype):
+        spreads = [np.asarray(_spreads(config, model.parameters, jnp.asarray(word))) for word in tried]
+    return np.max(spreads, axis=0).astype(np.float64) / 2
+
+
+@partial(jax.jit, static_argnums=0)
+def _spreads(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
+    n = tokens.shape[0]
+    everywhere = jnp.arange(n)
+    found = []
+    for k, one in enumerate(layers.trace(config, parameters, tokens)[0]):
+        layer, given = config.layer(k), parameters.layers[k]
+
+        def rows(block: Array, layer: Any = layer, given: Any = given, one: Any = one) -> Array:
+            shape = (layer.heads, block.shape[0], n)
+            seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
+            queries = one.queries[:, block]
+            if layer.centred_scores:
+                s = tempered(layer, centred_scores(layer, queries, one.keys, seen), block, n)
+            else:
+                s = scores(layer, given, queries, one.keys, block, everywhere, n)
+            high = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1)
+            low = jnp.min(jnp.where(seen, s, jnp.inf), axis=-1)
+            return jnp.where(jnp.any(seen, axis=-1), high - low, 0)
+
+        found.append(jnp.max(over_row_blocks(rows, layer.heads, n)))
+    return jnp.stack(found)
+
+
+def _lengths(lengths: Any, config: TransformerConfig | None, faults: Faults) -> tuple[int, ...]:
+    given = [int(n) if isinstance(n, np.integer) else n for n in lengths] if np.iterable(lengths) else []
+    good = [n for n in given if is_count(n, 2)]
+    if len(good) < len(given) or len(set(good)) < 3:
+        faults.add("lengths", lengths, "at least three different whole numbers, each at least 2")
+    elif config is not None:
+        check_length(config, max(good), faults)
+        if min(good) != max(good):
+            check_length(config, min(good), faults)
+    return tuple(sorted(set(good)))

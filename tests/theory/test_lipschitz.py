@@ -1,0 +1,81 @@
+"""Lipschitz constants and bounds of the parts: never too small, and not much too large."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jaxsens.theory.lipschitz import (
+    ACTIVATION_LIPSCHITZ,
+    largest_embedding,
+    log_layer_norm_bound,
+    log_layer_norm_lipschitz,
+    log_output_gain,
+    plus,
+    times,
+)
+from tests import reference
+from tests.small_models import POSITIONS_TRIED, random_parameters, small
+
+
+def test_derivatives_of_activations_stay_below_their_constants_and_come_near():
+    x = np.linspace(-12, 12, 2_000_001)
+    for name, constant in ACTIVATION_LIPSCHITZ.items():
+        y = {
+            "relu": np.maximum(x, 0),
+            "tanh": np.tanh(x),
+            "gelu": 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+            "silu": x * (1 + np.tanh(x / 2)) / 2,
+        }[name]
+        slope = np.abs(np.diff(y) / np.diff(x)).max()
+        assert slope - 1e-9 <= constant <= slope * 1.0001
+        assert np.all(np.abs(y) <= np.abs(x))
+
+
+def test_layer_normalisation_stretches_by_its_constant_near_equal_entries_and_never_more():
+    rng = np.random.default_rng(0)
+    config = small(layer_norm="pre", layer_norm_epsilon=0.01)
+    norm = random_parameters(config).layers[0].attention_norm
+    assert norm is not None
+    constant, bound = (
+        math.exp(f) for f in (log_layer_norm_lipschitz(0.01, norm), log_layer_norm_bound(0.01, norm, 1.0))
+    )
+    stretch = []
+    for size in (1e-4, 0.1, 1.0, 10.0):
+        for _ in range(200):
+            x, y = size * rng.normal(size=(2, 6))
+            a, b = (reference.layer_norm(config, norm, row) for row in (x, y))
+            stretch.append(np.linalg.norm(a - b) / np.linalg.norm(x - y))
+            assert np.linalg.norm(a) <= bound or np.linalg.norm(x) > math.e
+    assert 0.9 * constant < max(stretch) <= constant
+    assert log_layer_norm_lipschitz(0.0, norm) == math.inf
+
+
+def test_the_largest_embedding_is_that_of_the_reference():
+    for positions in POSITIONS_TRIED.values():
+        config = small(positions=positions)
+        parameters = random_parameters(config)
+        rows = [
+            np.linalg.norm(row)
+            for symbol in range(config.vocabulary_size)
+            for row in reference.embedded(config, parameters, [symbol] * 6, np.float64)
+        ]
+        assert max(rows) <= largest_embedding(config, parameters, 6) <= max(rows) * (1 + 1e-8)
+
+
+def test_a_linear_head_never_stretches_by_more_than_its_gain():
+    rng = np.random.default_rng(0)
+    parameters = random_parameters(small(logits=3))
+    for norm, order in (("l2", 2), ("l1", 1), ("linf", np.inf)):
+        gain = math.exp(log_output_gain(parameters, 6, norm))
+        x = rng.normal(size=(2000, 6))
+        stretch = np.linalg.norm(x @ np.asarray(parameters.head), order, axis=1) / np.linalg.norm(x, axis=1)
+        assert 0.8 * gain < stretch.max() <= gain
+
+
+def test_logarithms_of_sums_and_products_know_zero_and_infinity():
+    assert times(-math.inf, math.inf) == -math.inf
+    assert times(1.0, math.inf) == math.inf
+    assert plus(-math.inf, -math.inf) == -math.inf
+    assert plus(800.0, 800.0) == 800 + math.log(2)
