@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from jaxsens import flip_sensitivity
 from jaxsens.cli import main
+from jaxsens.experiments import theorem6
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
-from jaxsens.training.events import TrainingInterrupted
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.events import Saved, TrainingInterrupted
 from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
 
 
@@ -60,6 +63,18 @@ def test_measure_takes_a_checkpoint_with_the_boundary_symbol_first(trained, caps
             "--width = 4: leave it out; a checkpoint is as it was",
         ),
         (["measure", "RUN", "--n", "8", "--formula", "Q_1", "--alphabet", "01"], "give one of them"),
+        (
+            ["measure", "RUN", "--n", "8", "--variant", "leftmost-hard"],
+            "--variant = 'leftmost-hard': leave it out; a checkpoint is as it was trained",
+        ),
+        (
+            ["measure", "RUN", "--n", "8", "--config", "CONFIG"],
+            "leave it out; a checkpoint is as it was trained",
+        ),
+        (
+            ["measure", "--n", "8", "--formula", "Q_1", "--alphabet", "01", "--variant", "leftmost-hard"],
+            "--variant = 'leftmost-hard': leave it out; with --formula there is no weighting",
+        ),
         (["measure", "RUN", "--tokens", "012"], "symbols (0, 1), one a character"),
         (["train", "none.toml", "--out", "x"], "a readable TOML file is needed"),
         (["theorem6", "none.toml", "--out", "x"], "a readable TOML file is needed"),
@@ -68,7 +83,10 @@ def test_measure_takes_a_checkpoint_with_the_boundary_symbol_first(trained, caps
 def test_what_cannot_be_trained_or_measured_is_one_message_and_exit_code_2(
     trained, capsys, arguments, message
 ):
-    code, out, err = run(capsys, *(trained if part == "RUN" else part for part in arguments))
+    sweep = trained.parent / "sweep.toml"
+    sweep.write_text("[model]\nalphabet_size = 2\n")
+    named = {"RUN": trained, "CONFIG": sweep}
+    code, out, err = run(capsys, *(named.get(part, part) for part in arguments))
     assert code == 2
     assert out == ""
     assert message in err
@@ -97,6 +115,90 @@ def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeyp
     code, _, err = run(capsys, "train", write_training(tmp_path), "--out", tmp_path / "run")
     assert code == 143
     assert "stopped; 2 of 4 steps are done. To resume: jaxsens train" in err
+
+
+def test_relative_directories_do_for_every_command_and_for_a_sweep(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_training(Path())
+    assert run(capsys, "train", "lstm.toml", "--out", "a")[0] == 0
+    code, out, err = run(capsys, "measure", "a", "--n", "6")
+    assert code == 0, err
+    assert "trained" in out
+    assert "4 steps" in out
+    Path("sweep.toml").write_text(
+        'lengths = [4, 6, 8]\n[[variant]]\nname = "trained"\nmodel = {checkpoint = "a"}\n'
+    )
+    code, _, err = run(capsys, "sweep", "sweep.toml", "--out", "s")
+    assert code == 0, err
+    Path("theorem6.toml").write_text(THEOREM6)
+    code, _, err = run(capsys, "theorem6", "theorem6.toml", "--out", "t")
+    assert code == 0, err
+
+
+def test_a_training_without_evaluations_ends_with_a_plot(tmp_path, capsys):
+    config = write_training(tmp_path, PREDICTION.replace("every = 4", "every = 0"))
+    for _ in range(2):
+        code, out, err = run(capsys, "train", config, "--out", tmp_path / "run")
+        assert code == 0, err
+        assert str(tmp_path / "run" / "training.png") in out
+    assert (tmp_path / "run" / "training.png").stat().st_size > 0
+    assert not (tmp_path / "run" / "evaluation.csv").exists()
+
+
+def test_a_finished_training_whose_metrics_were_damaged_and_removed_ends_without_a_plot(
+    trained, tmp_path, capsys
+):
+    out = Path(shutil.copytree(trained, tmp_path / "run"))
+    arguments = ("train", trained.parent / "lstm.toml", "--out", out)
+    (out / "metrics.csv").write_text((out / "metrics.csv").read_text() + "6,oh")
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "remove the file to begin it anew" in err
+    (out / "metrics.csv").unlink()
+    code, printed, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert f"no plot: {out / 'metrics.csv'} is missing" in printed
+    assert "trained for 4 steps" in printed
+    assert "cross entropy" in printed
+
+
+def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, capsys):
+    class Stop(Exception):
+        """The process ends here."""
+
+    def stopping(event):
+        if isinstance(event, Saved):
+            raise Stop
+
+    text = PREDICTION.replace("steps = 4}", "steps = 8}") + "checkpoint = {every = 2}\n"
+    with pytest.raises(Stop):
+        loop.train(TrainConfig.from_toml(write_training(tmp_path, text)), tmp_path / "run", stopping)
+    code, out, _ = run(capsys, "measure", tmp_path / "run", "--n", "6")
+    assert code == 0
+    assert "not to the end: 2 of 8 steps" in out
+    _, out, _ = run(capsys, "measure", tmp_path / "run", "--n", "6", "--json")
+    assert json.loads(out)["training"] == {"step": 2, "steps": 8}
+    _, out, _ = run(capsys, "measure", trained, "--n", "6", "--json")
+    assert json.loads(out)["training"] == {"step": 4, "steps": 4}
+    _, out, _ = run(capsys, "measure", "--alphabet-size", "2", "--n", "6", "--width", "4", "--json")
+    assert json.loads(out)["training"] is None
+
+
+def test_report_of_an_experiment_that_was_stopped_in_its_first_training_says_so(
+    tmp_path, capsys, monkeypatch
+):
+    def stopped(config, directory, progress):
+        directory.mkdir(parents=True)
+        raise TrainingInterrupted(2, directory, 15)
+
+    monkeypatch.setattr(theorem6, "train", stopped)
+    write_training(tmp_path)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    assert run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", tmp_path / "out")[0] == 143
+    code, _, err = run(capsys, "report", tmp_path / "out")
+    assert code == 2
+    assert "its models are not trained to the end; run `jaxsens theorem6` again" in err
+    assert "sweep" not in err
 
 
 def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys):

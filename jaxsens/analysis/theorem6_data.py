@@ -55,6 +55,11 @@ class Group:
         return self.task == "prediction" and isinstance(self.language, Dyck) and self.language.kinds > 1
 
     @property
+    def gap(self) -> str:
+        """What Theorem 6 says is left above the optimum, as a formula; where there is a choice of a bracket."""
+        return f"P0 (1 \N{MINUS SIGN} p) log {self.language.settings['kinds']}"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The models' names."""
         return tuple(model.name for model in self.models)

@@ -36,9 +36,9 @@ def cross_entropy_figure(data: Theorem6Data, group: Group, styles: Mapping[str, 
     if group.has_choice:
         panels.append(_choice_panel(data, group, styles, lines))
         bound = (
-            " The line of Theorem 6 is the optimum + P0 (1 \N{MINUS SIGN} p) log 2: what is left to a model that does "
-            "not see which bracket is to be closed. On the right, the part of the cross-entropy that chooses between "
-            "round and square, after prefixes that end in a closing bracket and are not balanced, a choice."
+            f" The line of Theorem 6 is the optimum + {group.gap}: what is left to a model that does not see which "
+            "bracket is to be closed. On the right, the part of the cross-entropy that chooses the kind of the closing "
+            "bracket, after prefixes that end in a closing bracket and are not balanced, a choice."
         )
     return ReportFigure(
         name=f"cross-entropy-{group.slug}",

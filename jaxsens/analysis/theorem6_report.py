@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxsens.analysis.figures import ReportFigure, sensitivity_figure
-from jaxsens.analysis.findings import summary_sentence
+from jaxsens.analysis.findings import enumeration, summary_sentence
 from jaxsens.analysis.fits import ExponentFit, fit_exponents
 from jaxsens.analysis.page import Report, Section, write_page
 from jaxsens.analysis.report import ABOUT_SAMPLES
@@ -26,6 +26,7 @@ from jaxsens.analysis.theorem6_tables import (
     recognition_table,
     run_table,
 )
+from jaxsens.training.recurrent_parity import NEVER
 
 DEFAULT_TITLE = "What trained models predict as inputs grow"
 
@@ -45,11 +46,19 @@ WHAT_IS_MEASURED = (
     "models."
 )
 
-
 FEW_MATTER = (
     "What follows hangs on the brackets that are still open, a few symbols of a long prefix: the mean over all flips "
     "falls for recurrent networks too, and a small sample seldom holds a flip that matters."
 )
+
+
+SET_BY_HAND = (
+    "How large the change is says nothing for {names}, set by hand: its logit of the end where the word cannot end is "
+    "{never:g} in place of minus infinity. Only that the change is the same at every n means anything."
+)
+
+_FIGURES = ("cross-entropy-", "recognition-", "sensitivity-")
+"""How the names of all figures of this report begin."""
 
 
 def write_theorem6_report(
@@ -57,6 +66,7 @@ def write_theorem6_report(
 ) -> tuple[Path, tuple[str, ...], tuple[ExponentFit, ...]]:
     """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory of the experiment.
 
+    Figures of an earlier report that this one does not have are removed.
     Returns the page's path, what was found in sentences, and the fitted exponents. An experiment that is not finished
     gives a report that says what is missing. Each file is written atomically. Takes some seconds. Raises InputError if
     nothing was evaluated yet.
@@ -66,7 +76,10 @@ def write_theorem6_report(
     fits = {group.slug: _fits(data, group) for group in data.groups}
     everything = tuple(fit for of_group in fits.values() for fit in of_group)
     write_summary(folder / "summary.csv", everything)
-    return write_page(build_theorem6_report(data, fits), folder), found(data), everything
+    report = build_theorem6_report(data, fits)
+    page = write_page(report, folder)
+    _remove_other_figures(report, folder / "figures")
+    return page, found(data), everything
 
 
 def build_theorem6_report(data: Theorem6Data, fits: Mapping[str, Sequence[ExponentFit]]) -> Report:
@@ -92,6 +105,13 @@ def build_theorem6_report(data: Theorem6Data, fits: Mapping[str, Sequence[Expone
     )
 
 
+def _remove_other_figures(report: Report, folder: Path) -> None:
+    kept = {figure.name for figure in report.figures}
+    for path in [path for kind in ("*.svg", "*.png") for path in folder.glob(kind)]:
+        if path.stem.startswith(_FIGURES) and path.stem not in kept:
+            path.unlink()
+
+
 def found(data: Theorem6Data) -> tuple[str, ...]:
     """What became of each model on the longest words, a sentence each."""
     told = {"prediction": prediction_sentences, "recognition": recognition_sentences}
@@ -113,6 +133,7 @@ def _sections(data: Theorem6Data, group: Group, fits: Sequence[ExponentFit]) -> 
             (
                 f"Exponents are fitted to the lengths from n = {data.plan.fit_from} on.",
                 *_sampling(data, group),
+                *_set_by_hand(group),
             ),
             figures=(_sensitivity(data, group, fits, own),),
             tables=(exponent_table(fits, group.bounded),),
@@ -126,6 +147,12 @@ def _sampling(data: Theorem6Data, group: Group) -> tuple[str, ...]:
     if all(row.flips == row.population for row in rows):
         return ()
     return (ABOUT_SAMPLES, FEW_MATTER) if group.has_choice else (ABOUT_SAMPLES,)
+
+
+def _set_by_hand(group: Group) -> tuple[str, ...]:
+    """What the sensitivity of hand-set networks cannot say, where there are some."""
+    names = [model.name for model in group.models if model.origin == "exact"]
+    return (SET_BY_HAND.format(names=enumeration(names), never=NEVER),) if names else ()
 
 
 def _sensitivity(

@@ -8,6 +8,9 @@ from jaxsens.experiments.theorem6_results import PlannedModel, lines_of
 
 _DASH = "\N{EM DASH}"
 
+_LEAST = 1e-9
+"""In nats. Levels that are closer to one another, or to 0, are the same but for rounding: no share of them is taken."""
+
 
 def model_table(data: Theorem6Data) -> ReportTable:
     """What each model is, what it was trained on, and whether Lemma 5's condition on embeddings holds for it."""
@@ -41,7 +44,7 @@ def prediction_table(data: Theorem6Data, group: Group) -> ReportTable:
                 f"{lines.optimum:.4f}",
                 f"{lines.unigram:.4f}",
                 f"{lines.chance:.4f}",
-                f"{100 * (found.mean / lines.unigram - 1):+.1f} %",
+                f"{100 * (found.mean / lines.unigram - 1):+.1f} %" if lines.unigram > _LEAST else _DASH,
                 f"{found.mean - lines.optimum:.4f}",
             ]
             if group.has_choice:
@@ -60,7 +63,7 @@ def prediction_table(data: Theorem6Data, group: Group) -> ReportTable:
         f"log {group.language.outcomes}",
         "to unigram",
         "to optimum",
-        *(("choosing", "\N{PLUS-MINUS SIGN}", "P0 (1\N{MINUS SIGN}p) log 2") if group.has_choice else ()),
+        *(("choosing", "\N{PLUS-MINUS SIGN}", group.gap) if group.has_choice else ()),
     )
     caption = (
         f"{group.title}: cross-entropy of the next symbol in nats, with its standard error "
@@ -122,11 +125,13 @@ def prediction_sentences(data: Theorem6Data, group: Group) -> tuple[str, ...]:
                 f"{100 * choice / lines.choice_bound:.0f} % of what a blind guess does."
             )
         else:
-            share = (value - lines.optimum) / (lines.unigram - lines.optimum)
-            text += (
-                f"{_beside(value, lines.unigram)} the unigram level {lines.unigram:.4f}; the optimum is "
-                f"{lines.optimum:.4f}. That is {_percent(share)} of the way from the optimum to chance."
-            )
+            text += f"{_beside(value, lines.unigram)} the unigram level {lines.unigram:.4f}; "
+            way = lines.unigram - lines.optimum
+            if way > _LEAST:
+                share = _percent((value - lines.optimum) / way)
+                text += f"the optimum is {lines.optimum:.4f}. That is {share} of the way from the optimum to chance."
+            else:
+                text += "the optimum is the same: the prefix says nothing of what follows."
         found.append(text)
     return tuple(found)
 
@@ -162,8 +167,8 @@ def missing_text(data: Theorem6Data) -> str:
 
 
 def _beside(value: float, line: float) -> str:
-    share = 100 * (value / line - 1)
-    return f"{abs(share):.1f} % {'below' if share < 0 else 'above'}"
+    far = f"{abs(value - line):.4f} nats" if line <= _LEAST else f"{100 * abs(value / line - 1):.1f} %"
+    return f"{far} {'below' if value < line else 'above'}"
 
 
 def _percent(share: float) -> str:

@@ -24,14 +24,19 @@ Rows = list[dict[str, float]]
 """A CSV file's rows by column; NaN for an empty field."""
 
 
-def write_training_plot(directory: str | os.PathLike[str]) -> Path:
+def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
     """Writes training.svg and training.png into a training's directory, each atomically; returns the latter.
 
+    None, and nothing written, where metrics.csv is missing: the losses of an ended training cannot be had again.
+
     Raises:
-        InputError: if nothing was trained there.
+        InputError: if a table cannot be read.
     """
     folder = Path(directory)
-    figure = training_figure(read_rows(folder / "metrics.csv"), _evaluations(folder))
+    metrics = read_rows(folder / "metrics.csv")
+    if not metrics:
+        return None
+    figure = training_figure(metrics, read_rows(folder / "evaluation.csv"))
     write_bytes(folder / "training.svg", svg_bytes(figure))
     write_bytes(folder / "training.png", png_bytes(figure))
     return folder / "training.png"
@@ -54,20 +59,18 @@ def training_figure(metrics: Rows, evaluations: Rows) -> Figure:
     return figure
 
 
-def training_summary(directory: str | os.PathLike[str]) -> Table:
-    """The last evaluation, or the last loss where there was none, as a table for a terminal."""
+def training_summary(directory: str | os.PathLike[str]) -> Table | None:
+    """The last evaluation, or the last loss where there was none, as a table for a terminal; None without either."""
     from rich import box
     from rich.table import Table
 
     folder = Path(directory)
-    rows = _evaluations(folder)
-    title = "After the last step"
+    rows = read_rows(folder / "evaluation.csv") or read_rows(folder / "metrics.csv")[-1:]
     if not rows:
-        rows = read_rows(folder / "metrics.csv")[-1:]
-    else:
-        rows = [row for row in rows if row["step"] == rows[-1]["step"]]
+        return None
+    rows = [row for row in rows if row["step"] == rows[-1]["step"]]
     columns = [name for name in rows[0] if not all(math.isnan(row[name]) for row in rows)]
-    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table = Table(title="After the last step", box=box.SIMPLE_HEAD)
     for name in columns:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
@@ -76,27 +79,20 @@ def training_summary(directory: str | os.PathLike[str]) -> Table:
 
 
 def read_rows(path: Path) -> Rows:
-    """The numbers of a CSV file.
+    """The numbers of a CSV file; no rows where there is no file.
 
     Raises:
-        InputError: if there is no such file, or it is empty.
+        InputError: if it is no table of numbers.
     """
+    if not path.is_file():
+        return []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: no training wrote this file ({error})") from error
-    rows = [
-        {name: float(value) if value else math.nan for name, value in row.items()}
-        for row in csv.DictReader(lines)
-    ]
-    if not rows:
-        raise InputError(f"{path}: no step of training is written down yet")
-    return rows
-
-
-def _evaluations(folder: Path) -> Rows:
-    path = folder / "evaluation.csv"
-    return read_rows(path) if path.is_file() else []
+        header, *rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines())) or [[]]
+        return [
+            {name: float(value or "nan") for name, value in zip(header, row, strict=True)} for row in rows
+        ]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no table of numbers ({error}); remove the file") from error
 
 
 def _draw_loss(axes: Axes, metrics: Rows) -> None:

@@ -163,7 +163,8 @@ def _print_summary(summary: Summary) -> None:
         if summary.flips == summary.population
         else f"{summary.flips} of {summary.population}"
     )
-    rows = {
+    rows = {} if summary.training is None else {"trained": _trained(**summary.training)}
+    rows |= {
         "n": f"{summary.n}",
         "inputs": f"{summary.inputs}",
         "flips": flips,
@@ -186,3 +187,7 @@ def _print_summary(summary: Summary) -> None:
             *(f"{value:.6g}" if isinstance(value, float) else str(value) for value in flip.values())
         )
     console.print(table)
+
+
+def _trained(step: int, steps: int) -> str:
+    return f"{step} steps" if step == steps else f"not to the end: {step} of {steps} steps"

@@ -41,8 +41,10 @@ def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
 
     plot = write_training_plot(out)
     printed = Console()
-    printed.print(training_summary(out))
+    summary = training_summary(out)
+    if summary is not None:
+        printed.print(summary)
     say(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
     say(printed, f"{trained.directory}")
-    say(printed, f"{plot}")
+    say(printed, f"no plot: {out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
     return 0

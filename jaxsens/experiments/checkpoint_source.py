@@ -21,8 +21,10 @@ class CheckpointModel:
     """A trained model.
 
     Attributes:
-        fingerprint: SHA-256 of the checkpoint's manifest, and so of everything in it.
+        fingerprint: SHA-256 of the step, of the config but for its evaluations and checkpoints, and of all weights and
+            the optimiser's state: `jaxsens.training.checkpoints.TrainedModel.fingerprint`.
         step: after how many steps of training it was written.
+        steps: how many the training has in all; with fewer it is not finished.
         task: "prediction" of the next symbol, or "recognition" of words.
         language: the name of what it was trained on.
         names: the language's symbols.
@@ -31,6 +33,7 @@ class CheckpointModel:
 
     fingerprint: str
     step: int
+    steps: int
     task: Literal["prediction", "recognition"]
     language: str
     names: tuple[str, ...]
@@ -108,6 +111,7 @@ def read_checkpoint(
     return CheckpointModel(
         fingerprint=trained.fingerprint,
         step=trained.step,
+        steps=trained.config.optimiser.steps,
         task=trained.config.task,
         language=trained.language.name,
         names=trained.language.alphabet,

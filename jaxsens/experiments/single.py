@@ -14,6 +14,7 @@ from jaxtyping import Int
 from pydantic import TypeAdapter
 
 from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.checkpoint_source import CheckpointModel
 from jaxsens.experiments.inputs import RandomWords
 from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import TABLES
@@ -24,11 +25,15 @@ from jaxsens.strict import did_you_mean, field_names, read_table
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _MADE = ("formula", "construction", "checkpoint")
 _ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
+_AS_TRAINED = "a checkpoint is as it was trained"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is printed of a result. Fields are JSON values; `top` lists the largest flips, the largest first."""
+    """What is printed of a result. Fields are JSON values; `top` lists the largest flips, the largest first.
+
+    `training` says of a trained model after which `step` of how many `steps` it was measured; None for others.
+    """
 
     n: int
     inputs: int
@@ -44,6 +49,7 @@ class Summary:
     model: dict[str, Any]
     tokens: list[list[int]]
     versions: dict[str, str]
+    training: dict[str, int] | None = None
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
@@ -53,7 +59,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
         config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
         variant: a built-in variant or one of the file's; changes `[model]` first.
         options: keys of a `[model]` table that come last and win. A formula, a construction or a checkpoint among them
-            replaces the model; only the keys that it has too are kept.
+            replaces the model; only the keys that it has too are kept. Beside a checkpoint there is nothing to change.
 
     Raises:
         InputError: listing every fault.
@@ -72,8 +78,16 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             known |= {} if read is None else {read.name: read}
         if variant in known:
             table = known[variant].table(table)
+            lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
+            if lost and "checkpoint" not in options:
+                made = next(_option(key) for key in _MADE if key in options)
+                faults.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
         else:
             faults.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
+    if "checkpoint" in options:
+        for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
+            if value is not None:
+                faults.add(name, value, f"leave it out; {_AS_TRAINED}")
     folder = Path() if config is None or "checkpoint" in options else config.parent
     source = read_source(_with_options(table, options, faults), "model", faults, folder)
     faults.raise_if_any()
@@ -92,9 +106,7 @@ def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], faults: 
     for name in [name for name in options if name not in known]:
         if kinds:
             has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
-            why = (
-                f"what goes with {_option(kinds[0])} is {has}" if has else "a checkpoint is as it was trained"
-            )
+            why = f"what goes with {_option(kinds[0])} is {has}" if has else _AS_TRAINED
             faults.add(_option(name), options[name], f"leave it out; {why}")
         elif name in _ONLY_CONSTRUCTED:
             needed = "--formula" if name == "alphabet" else "--formula or --construction"
@@ -173,7 +185,12 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary
         model=source.expanded(),
         tokens=result.tokens.tolist(),
         versions=result.versions,
+        training=_training(source) if isinstance(source, CheckpointModel) else None,
     )
+
+
+def _training(source: CheckpointModel) -> dict[str, int]:
+    return {"step": source.step, "steps": source.steps}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from jaxsens.experiments.theorem6_results import (
     CONFIG,
     Plan,
     PlannedModel,
+    models_folder,
     read_cell,
     write_cell,
     write_tables,
@@ -63,11 +64,6 @@ class Outcome:
         return 1 if self.failures else 0
 
 
-def models_folder(directory: Path, name: str) -> Path:
-    """Where the training of a model is kept."""
-    return directory / "models" / name
-
-
 def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Outcome:
     """Trains what is not trained to the end, and evaluates what is not evaluated yet.
 
@@ -77,7 +73,6 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
         InputError: before any training, if the directory holds trainings by other configs: all of them.
     """
     _check_directory(experiment, directory)
-    write_text(directory / CONFIG, experiment.text)
     run = _Run(experiment, directory, console)
     stopped_by = None
     try:
@@ -103,10 +98,12 @@ def _check_directory(experiment: Theorem6, directory: Path) -> None:
     faults = Faults(str(directory))
     for entry in experiment.models:
         if isinstance(entry, TrainedEntry):
+            folder = models_folder(directory, entry.name)
             try:
-                check_directory(models_folder(directory, entry.name), entry.config)
+                check_directory(folder, entry.config)
             except InputError as error:
-                faults.messages += [f'model "{entry.name}": {message}' for message in messages(error)]
+                remedy = f"name another directory, or remove {folder} to train it anew"
+                faults.messages.append(f'model "{entry.name}": {"; ".join(messages(error))}: {remedy}')
     faults.raise_if_any()
 
 
@@ -148,6 +145,8 @@ class _Run:
     def evaluate(self) -> None:
         """Measures the cells that are missing, short words first; keeps the plan and the tables up to date."""
         plan = self._plan()
+        # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
+        write_text(self.directory / CONFIG, self.experiment.text)
         plan.write(self.directory)
         cells = [(model.name, n) for model, n in plan.cells if n in model.keys]
         damaged = self._look(cells)
@@ -223,7 +222,7 @@ class _Run:
             bounded=network.bounded if isinstance(network, TransformerConfig) else True,
             origin="exact" if config is None else "trained",
             longest_trained=None if config is None else config.data.lengths[1],
-            steps=None if config is None else config.optimiser.steps,
+            steps=None if config is None or subject is None else config.optimiser.steps,
             keys={}
             if subject is None
             else {n: self.evaluation.key(subject, n) for n in self.experiment.lengths},

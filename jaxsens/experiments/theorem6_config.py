@@ -34,10 +34,13 @@ from jaxsens.experiments.sweep_config import Lengths, Seeds
 from jaxsens.experiments.variants import Name
 from jaxsens.languages import Language, Parity
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.config_tables import CONFIGS
+from jaxsens.models.config_tables import CONFIGS, build
 from jaxsens.models.transformer import check_length
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.choice import choose
 from jaxsens.strict import STRICT, field_names, messages, read_table
 from jaxsens.training.config import Task, TrainConfig
+from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def _line(config: TrainConfig) -> str:
 
 
 def _check_entry(entry: Entry, lengths: Sequence[int], measure: Measurement, faults: Faults) -> None:
-    """Notes the lengths that a model cannot be evaluated at, and outputs that it does not have."""
+    """Notes the lengths that a model cannot be evaluated at, outputs that it lacks, and an engine that refuses it."""
     where = f'model "{entry.name}"'
     if entry.task == "recognition":
         without = [n for n in lengths if entry.language.length_probabilities(n)[n] == 0]
@@ -241,3 +244,10 @@ def _check_entry(entry: Entry, lengths: Sequence[int], measure: Measurement, fau
     size = 2 if entry.task == "recognition" else entry.language.outcomes
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= size:
         faults.add("measure.outputs", measure.outputs, f"{where} has the outputs 0 to {size - 1}")
+    if measure.engine != "auto":
+        trained = isinstance(entry, TrainedEntry)
+        model = build(entry.config.model) if trained else exact_parity_rnn(entry.language.end_probability)
+        try:
+            choose(measurable(model), measure.engine, measure.norm, None, n=lengths[0])
+        except InputError as error:
+            faults.messages.append(f"measure.engine: {where}: {error}")

@@ -1,7 +1,7 @@
 """What a directory of the Theorem 6 experiment holds: the plan, the cells that are done, and the tables of them.
 
-DIR/theorem6.toml       the config as it was given
-DIR/theorem6.json       the plan: every model with its fingerprint, and every cell with its key
+DIR/theorem6.toml       the config as it was given, when its models were trained last
+DIR/theorem6.json       the plan of that config: every model, and every cell with its key
 DIR/models/NAME/        the checkpoints and metrics of a trained model
 DIR/cells/NAME/n=64.json    everything measured of one model at one length
 DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model, length and seed
@@ -9,23 +9,21 @@ DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.points import canonical
+from jaxsens.experiments.sealed import csv_text, read_sealed, write_sealed
 from jaxsens.experiments.store import DamagedFile
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
 from jaxsens.files import write_text
 from jaxsens.languages import Dyck, Language, language
 
+_MODELS = "models"
 PLAN = "theorem6.json"
 CONFIG = "theorem6.toml"
 
@@ -49,7 +47,7 @@ class PlannedModel:
         bounded: whether its position embeddings stay bounded; True where it has none.
         origin: "trained", or "exact" for the hand-set network.
         longest_trained: the largest number of symbols it was trained on; None where it was not trained.
-        steps: how many steps it was trained; None where it was not, or not to the end.
+        steps: how many steps it was trained; None where it was not trained, or could not be to the end.
         keys: of its cells by length; empty where it could not be trained.
         failure: why it could not; empty where it could.
     """
@@ -102,8 +100,8 @@ class Lines:
         optimum: the least possible.
         unigram: the least of a prediction that does not depend on the prefix: chance, in Theorem 6.
         chance: of guessing uniformly among all outcomes.
-        bound: of Theorem 6 for brackets: optimum + P0 (1 - p) log 2; None for languages without brackets.
-        choice_bound: P0 (1 - p) log 2 itself.
+        bound: of Theorem 6 for k kinds of brackets: optimum + P0 (1 - p) log k; None for languages without brackets.
+        choice_bound: P0 (1 - p) log k itself.
     """
 
     optimum: float
@@ -125,9 +123,16 @@ def lines_of(learned: Language, n: int) -> Lines:
     )
 
 
+def models_folder(directory: Path, name: str) -> Path:
+    """Where the training of a model is kept."""
+    return directory / _MODELS / name
+
+
 def is_theorem6(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds this experiment, as far as that its models were trained."""
-    return (Path(directory) / PLAN).is_file()
+    """Whether a directory holds this experiment, or the trainings with which one began."""
+    folder = Path(directory)
+    begun = (folder / _MODELS).is_dir() and not (folder / "sweep.json").is_file()
+    return begun or (folder / PLAN).is_file()
 
 
 def read_plan(directory: str | os.PathLike[str]) -> Plan:
@@ -146,9 +151,11 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
         lengths, seeds = tuple(stored.pop("lengths")), tuple(stored.pop("seeds"))
         return Plan(lengths=lengths, seeds=seeds, models=tuple(models), **stored)
     except OSError as error:
-        raise InputError(
-            f"directory = {str(directory)!r}: no models were trained here ({error}); run `jaxsens theorem6` first"
-        ) from error
+        if is_theorem6(directory):
+            why = "its models are not trained to the end; run `jaxsens theorem6` again to go on"
+        else:
+            why = f"no models were trained here ({error}); run `jaxsens theorem6` first"
+        raise InputError(f"directory = {str(directory)!r}: {why}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path}: not what `jaxsens theorem6` writes ({type(error).__name__}: {error}); run it again"
@@ -162,9 +169,7 @@ def cell_path(directory: Path, model: str, n: int) -> Path:
 
 def write_cell(directory: Path, cell: Cell) -> None:
     """Writes a cell with its checksum, atomically."""
-    content = asdict(cell)
-    text = json.dumps({"checksum": _checksum(content), **content}, indent=1)
-    write_text(cell_path(directory, cell.model, cell.n), text + "\n")
+    write_sealed(cell_path(directory, cell.model, cell.n), asdict(cell))
 
 
 def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
@@ -175,21 +180,12 @@ def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
         DamagedFile: if it is not what was written for this cell.
     """
     path = cell_path(directory, model, n)
+    stored = read_sealed(path, key)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        stated = stored.pop("checksum")
-        sound = stated == _checksum(stored)
         rows = {name: tuple(row(**item) for item in stored[name]) for name, row in _TABLES.values()}
-        cell = Cell(**{**stored, **rows})
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Cell(**{**stored, **rows})
+    except (KeyError, TypeError) as error:
         raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
-    if not sound:
-        raise DamagedFile(f"{path}: its content does not have the checksum it states")
-    if cell.key != key:
-        raise DamagedFile(f"{path}: it holds another cell (key {cell.key[:12]}, not {key[:12]})")
-    return cell
 
 
 def read_cells(directory: str | os.PathLike[str], plan: Plan) -> list[Cell]:
@@ -206,7 +202,7 @@ def read_cells(directory: str | os.PathLike[str], plan: Plan) -> list[Cell]:
 def write_tables(directory: Path, cells: Iterable[Cell], plan: Plan) -> None:
     """Writes the three CSV files, atomically: by model, length and seed, floats to the last digit.
 
-    One without rows is not written.
+    One without rows is not written, and one of an earlier config that stands in its place removed.
     """
     cells = list(cells)
     order = {model.name: k for k, model in enumerate(plan.models)}
@@ -220,28 +216,10 @@ def write_tables(directory: Path, cells: Iterable[Cell], plan: Plan) -> None:
             lines = {key: lines_of(languages[key[0]], key[1]) for key in _cells_of(rows)}
             rows = [{**row, **asdict(lines[row["model"], row["n"]])} for row in rows]
         if rows:
-            write_text(directory / file, _csv(columns, rows))
+            write_text(directory / file, csv_text(columns, rows))
+        else:
+            (directory / file).unlink(missing_ok=True)
 
 
 def _cells_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, int]]:
     return {(row["model"], row["n"]) for row in rows}
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_field(row[column]) for column in columns])
-    return text.getvalue()
-
-
-def _field(value: Any) -> Any:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else value
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    # Through JSON and back, as it is read: tuples are lists there.
-    return hashlib.sha256(canonical(json.loads(json.dumps(content))).encode()).hexdigest()

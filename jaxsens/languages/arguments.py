@@ -42,7 +42,7 @@ def check_sampling(subject: str, generator: object, **counts: object) -> None:
 
 
 def checked_tokens(subject: str, alphabet: tuple[str, ...], tokens: object) -> np.ndarray:
-    """The tokens as an array; raises unless they are numbers of symbols, with at least one axis."""
+    """The tokens as int64; raises unless they are numbers of symbols, with at least one axis."""
     found = np.asarray(tokens)
     with collecting(subject) as faults:
         if found.ndim == 0 or found.dtype.kind not in "iu":
@@ -52,4 +52,4 @@ def checked_tokens(subject: str, alphabet: tuple[str, ...], tokens: object) -> n
             names = ", ".join(f"{i} {name!r}" for i, name in enumerate(alphabet))
             range_found = (int(found.min()), int(found.max()))
             faults.add("tokens' least and largest", range_found, f"give symbols of the alphabet: {names}")
-    return found
+    return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around

@@ -64,7 +64,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
         InputError: if there is no checkpoint, or its config cannot be read.
     """
     path = Path(directory)
-    if not (path / storage.MANIFEST).is_file():
+    if not storage.is_checkpoint(path):
         path = _newest(path)
     try:
         stored = storage.read(path, _identity)
@@ -90,10 +90,17 @@ def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> 
     return path
 
 
-def resume(
-    directory: Path, config: TrainConfig, note: Callable[[str], None]
-) -> tuple[int, TrainState] | None:
-    """Step and state of the newest sound checkpoint, or None. Damaged ones are set aside with a note.
+@dataclass(frozen=True)
+class Resumed:
+    """From where a training goes on: the newest sound checkpoint's step and state, and the config that it holds."""
+
+    step: int
+    state: TrainState
+    config: TrainConfig
+
+
+def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) -> Resumed | None:
+    """The newest sound checkpoint, or None. Damaged ones are set aside with a note.
 
     Raises:
         InputError: if the checkpoints are of another training, saying in what the configs differ.
@@ -112,7 +119,8 @@ def resume(
         if stored.versions.get("jax") != version("jax"):
             note(f"written with jax {stored.versions.get('jax')}, gone on with under jax {version('jax')}")
         with numerics(config.model.dtype):
-            return stored.step, jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
+            copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
+        return Resumed(stored.step, copied, _config(stored.config, path))
     return None
 
 

@@ -71,8 +71,12 @@ class TrainConfig:
         seed: of the first weights, the data and the evaluations.
 
     A prediction model reads the boundary symbol, then the word: its output at position i is about the symbol after i
-    symbols of the word. So it must be causal: a recurrent network, or a transformer with a mask of `CAUSAL`. A
-    recognition model reads the word, then the boundary symbol, where its logits are read (a convolution's after its
+    symbols of the word. So it must be causal: a recurrent network, or a transformer with a mask of `CAUSAL`. Of a
+    transformer that reads the length of its input (by a position embedding with n in it, or a temperature by "length"),
+    the output at position i is trained as in the whole word: it is not what the model puts out on the prefix alone,
+    which is what is evaluated and measured. A temperature by "query" has no such difference.
+
+    A recognition model reads the word, then the boundary symbol, where its logits are read (a convolution's after its
     average). The boundary symbol is the model's end-of-sequence symbol, number `alphabet_size`.
 
     Raises:
@@ -196,7 +200,7 @@ def _check(
     check_calls(faults, **sound)
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
-        *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation else ())),
+        *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())),
     ):
         if isinstance(model, TransformerConfig):
             own = Faults(name)

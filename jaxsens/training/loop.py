@@ -16,6 +16,7 @@ from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.data import batches
 from jaxsens.training.evaluation import CrossEntropy, Recognition, accuracy, cross_entropy
+from jaxsens.training.evaluation_table import EvaluationTable
 from jaxsens.training.events import (
     Evaluated,
     Event,
@@ -32,26 +33,6 @@ from jaxsens.training.optimiser import StepConfig, TrainState, initial_state, le
 from jaxsens.training.records import Records
 
 METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
-EVALUATIONS = {
-    "prediction": (
-        "step",
-        "n",
-        "cross_entropy",
-        "excess",
-        "standard_error",
-        "choice",
-        "choice_standard_error",
-    ),
-    "recognition": (
-        "step",
-        "n",
-        "accuracy",
-        "accuracy_standard_error",
-        "margin",
-        "margin_standard_error",
-    ),
-}
-"""The columns of evaluation.csv, by task."""
 
 
 def train(
@@ -60,9 +41,12 @@ def train(
     """Trains the model of a config, or goes on with its training in `directory`; returns the trained model.
 
     In the directory are written, always whole: `checkpoints/` (the newest `config.checkpoint.keep`), `metrics.csv` (a
-    row a call: means over its steps) and `evaluation.csv`. Everything is a function of the config: after an interrupted
-    or killed training, the same call goes on from the newest sound checkpoint and ends with the same weights, to the
-    last bit, and the same files, on one device. On GPUs that takes XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+    row a call: the loss, the optimum and the gradient's norm are means over its steps, the learning rate is that of the
+    first) and `evaluation.csv`. Everything is a function of the config: after an interrupted or killed training, the
+    same call goes on from the newest sound checkpoint and ends with the same weights, to the last bit, and the same
+    files, on one device. On GPUs that takes XLA_FLAGS=--xla_gpu_deterministic_ops=true. Evaluations and checkpoints may
+    be asked for in another way, and a constant schedule for other steps, on going on: rows of `evaluation.csv` that the
+    new config does not ask for are dropped, those that it asks for are made from where the training is.
 
     Args:
         config: of the training.
@@ -95,13 +79,18 @@ class _Training:
         if resumed is None:
             self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial_state(config))
         else:
-            self.step, self.state = resumed
-            self.saved = self.step
+            self.step, self.state = resumed.step, resumed.state
+            self.saved = self.step if resumed.config == config else -1
             ended = self.step == config.optimiser.steps
             tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
         last = None if resumed is None else self.step
         self.metrics = Records(directory / "metrics.csv", METRICS, last)
-        self.evaluations = Records(directory / "evaluation.csv", EVALUATIONS[config.task], last)
+        self.evaluations = EvaluationTable(directory / "evaluation.csv", config, last)
+        if self.evaluations.dropped:
+            self.evaluations.write()
+            tell(
+                Note(f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config")
+            )
         self.steps = StepConfig(config.model, config.task, config.optimiser)
 
     def run(self) -> None:
@@ -150,31 +139,15 @@ class _Training:
 
     def _evaluate(self) -> None:
         """Evaluates where it is due, but for lengths that were before; ends early when a signal has come."""
-        every, total = self.config.evaluation.every, self.config.optimiser.steps
-        if not every or (self.step % every and self.step != total):
-            return
-        for n in self.config.evaluation.lengths:
+        for n in self.evaluations.missing(self.step):
             if self.signals.number is not None:
                 return
-            if not self.evaluations.has(self.step, n):
-                result = self._evaluated(n, self.state)
-                self.evaluations.add(self.step, n, *_values(result))
-                self.evaluations.write()
-                self.tell(Evaluated(self.step, result))
+            result = self._evaluated(n, self.state)
+            self.evaluations.add(self.step, result)
+            self.evaluations.write()
+            self.tell(Evaluated(self.step, result))
 
     def _evaluated(self, n: int, state: TrainState) -> CrossEntropy | Recognition:
         measure = cross_entropy if self.config.task == "prediction" else accuracy
         subject = (self.config.model, state.parameters)
         return measure(subject, self.config.language, n, self.config.evaluation.words, self.config.seed)
-
-
-def _values(result: CrossEntropy | Recognition) -> tuple[float | None, ...]:
-    if isinstance(result, CrossEntropy):
-        return (
-            result.mean,
-            result.excess,
-            result.standard_error,
-            result.choice,
-            result.choice_standard_error,
-        )
-    return result.accuracy, result.accuracy_standard_error, result.margin, result.margin_standard_error

@@ -17,6 +17,9 @@ from jaxsens.training.loss import next_symbol_loss, recognition_loss
 from jaxsens.training.sequence import initial_parameters
 from jaxsens.training.tables import OptimiserConfig
 
+UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale"})
+"""The names of the parameters that weight decay leaves alone: biases, and the scales of normalisation."""
+
 
 class TrainState(NamedTuple):
     """What training changes: the model's parameters and what the optimiser remembers."""
@@ -54,13 +57,14 @@ def schedule(config: OptimiserConfig) -> optax.Schedule:
 
 
 def transformation(config: OptimiserConfig) -> optax.GradientTransformation:
-    """Clipping, then AdamW; weight decay leaves vectors such as biases alone."""
-
-    def matrices(parameters: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
-
-    adam = optax.adamw(schedule(config), weight_decay=config.weight_decay, mask=matrices)
+    """Clipping, then AdamW; weight decay leaves the parameters of `UNDECAYED` alone."""
+    adam = optax.adamw(schedule(config), weight_decay=config.weight_decay, mask=_decayed)
     return optax.chain(optax.clip_by_global_norm(config.clip), adam) if config.clip else adam
+
+
+def _decayed(parameters: Any) -> Any:
+    # By name and not by shape: the biases of a recurrent layer are a matrix, a row a gate.
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].name not in UNDECAYED, parameters)
 
 
 def initial_state(config: TrainConfig) -> TrainState:

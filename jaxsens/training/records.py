@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxsens.errors import InputError
 from jaxsens.files import write_text
 
 Value = int | float | None
+Row = tuple[str, ...]
 
 
 class Records:
-    """A table whose first column is the step; kept in memory and written whole.
+    """A table whose first column is the step; kept in memory and written whole. Without rows there is no file.
 
     Args:
         path: of the CSV file.
@@ -27,7 +28,7 @@ class Records:
 
     def __init__(self, path: Path, columns: Sequence[str], last: int | None) -> None:
         self.path, self.columns = path, tuple(columns)
-        self.rows: list[tuple[str, ...]] = []
+        self.rows: list[Row] = []
         if last is not None and path.is_file():
             self.rows = [row for row in self._read() if int(row[0]) <= last]
 
@@ -42,19 +43,40 @@ class Records:
         wanted = tuple(map(repr, first))
         return any(row[: len(wanted)] == wanted for row in self.rows)
 
+    def keep(self, wanted: Callable[[Row], bool]) -> int:
+        """Drops the rows that are not wanted; returns how many these were."""
+        before = len(self.rows)
+        self.rows = [row for row in self.rows if wanted(row)]
+        return before - len(self.rows)
+
     def write(self) -> None:
-        """Writes the file, atomically."""
+        """Writes the file, atomically; removes it where there are no rows."""
+        if not self.rows:
+            self.path.unlink(missing_ok=True)
+            return
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([self.columns, *self.rows])
         write_text(self.path, text.getvalue())
 
-    def _read(self) -> list[tuple[str, ...]]:
-        header, *rows = list(csv.reader(io.StringIO(self.path.read_text(encoding="utf-8")))) or [[]]
+    def _read(self) -> list[Row]:
         remedy = f"a table of {', '.join(self.columns)}; remove the file to begin it anew"
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path}: not UTF-8 ({error}): {remedy}") from error
+        header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
         if tuple(header) != self.columns:
             raise InputError(f"{self.path}: its columns are {header}: {remedy}")
         for line, row in enumerate(rows, start=2):
-            if len(row) != len(self.columns) or not row[0].isdecimal():
+            if len(row) != len(self.columns) or not row[0].isdecimal() or not all(map(_is_value, row)):
                 raise InputError(f"{self.path}: line {line} cannot be read: {remedy}")
         return [tuple(row) for row in rows]
+
+
+def _is_value(text: str) -> bool:
+    try:
+        float(text or "nan")
+    except ValueError:
+        return False
+    return True

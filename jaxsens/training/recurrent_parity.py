@@ -8,7 +8,8 @@ With x = 1 for the symbol 1 and else 0, the exclusive or of s and x is [s + x >=
 carry it on. For B = 64 the arguments are at least 32 from 0, where tanh rounds to 1 or -1 in float32 and in float64:
 the state is exact, and flips with every 1, at any length. The network starts from a_1 = a_2 = 0, which is s = 0; the
 boundary symbol has x = 0 and sets the units. The logits are linear in s: the logarithms of the law of the next symbol
-in the even and in the odd state, where the end, which is impossible, has `_NEVER` in place of minus infinity.
+in the even and in the odd state, where the end, which is impossible, has `NEVER` in place of minus infinity.
+How far a 1 moves the logits is set by that number: only that this is the same at every length means anything.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from jaxsens.models.baselines_config import RNNConfig
 from jaxsens.precision import numerics
 
 _STEEPNESS = 64.0
-_NEVER = -40.0  # exp(-40) = 4e-18: less than float64 resolves beside 1
+NEVER = -40.0
+"""The logit of an impossible outcome: exp(-40) = 4e-18 is less than float64 resolves beside 1."""
 
 
 def exact_parity_rnn(end_probability: float = 0.1, dtype: Literal["float32", "float64"] = "float64") -> RNN:
@@ -40,7 +42,7 @@ def exact_parity_rnn(end_probability: float = 0.1, dtype: Literal["float32", "fl
     p = Parity(end_probability).end_probability
     config = RNNConfig(alphabet_size=2, width=2, layers=1, logits=3, end_symbol=True, dtype=dtype)
     even = [math.log((1 - p) / 2), math.log((1 - p) / 2), math.log(p)]
-    odd = [math.log(1 / 2), math.log(1 / 2), _NEVER]
+    odd = [math.log(1 / 2), math.log(1 / 2), NEVER]
     with numerics(dtype):
         array = partial(jnp.array, dtype=dtype)
         change = (array(odd) - array(even)) / 2

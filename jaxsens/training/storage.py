@@ -4,7 +4,7 @@ FOLDER/step-00001000/state/        the arrays, by Orbax
 FOLDER/step-00001000/manifest.json the step, the config, versions, the size and SHA-256 of every file, the SHA-256 of
                                    the contents of all arrays ("content"), and of the manifest itself ("checksum")
 
-Orbax alone restores wrong weights without a word after a bit has flipped on disk.
+Orbax alone restores wrong weights without a word after a bit has flipped on disk. It takes absolute paths only.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def write(
     hidden.mkdir(parents=True)
     try:
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
-            checkpointer.save(hidden / _STATE, dict(arrays))
+            checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
         manifest = {
             "format": FORMAT,
             "step": step,
@@ -133,7 +133,7 @@ def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]])
     _raise_damaged(faults)
     try:
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
-            restored = checkpointer.restore(path / _STATE)
+            restored = checkpointer.restore((path / _STATE).absolute())
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrote = manifest["versions"].get("orbax-checkpoint", "unknown")
         raise DamagedCheckpoint(
@@ -154,6 +154,12 @@ def found(folder: Path) -> list[Path]:
     """The checkpoints in a folder, sound or not, by rising step."""
     places = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
     return sorted(places, key=step_of)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is one checkpoint, sound or not: by its manifest, its arrays or its name."""
+    named = _NAME.fullmatch(path.name) is not None and path.is_dir() and not any(path.glob("*/step-*"))
+    return named or (path / MANIFEST).is_file() or (path / _STATE).is_dir()
 
 
 def step_of(path: Path) -> int:

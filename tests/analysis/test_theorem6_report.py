@@ -19,7 +19,7 @@ from jaxsens.analysis.theorem6_tables import prediction_sentences, prediction_ta
 from jaxsens.errors import InputError
 from jaxsens.languages import Dyck, Parity
 from tests.analysis.drawn import clashes
-from tests.analysis.theorem6_synthetic import LENGTHS, experiment, without, write
+from tests.analysis.theorem6_synthetic import LENGTHS, alone, experiment, without, write
 
 DATA = experiment()
 PARITY, DYCK, RECOGNITION = DATA.groups
@@ -150,6 +150,86 @@ def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_tab
     assert float(rows["parity-transformer", "mean"]["exponent"]) == pytest.approx(-1)
     assert float(rows["2dyck-lstm", "max"]["exponent"]) == pytest.approx(0)
     assert "As n grows, the mean change over all flips (exponent of n in brackets) falls about as 1/n" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "lengths", "to_unigram", "text"),
+    [
+        (
+            {"name": "one-star", "end_probability": 0.1},
+            (2, 4, 8),
+            "+0.0 %",
+            "0.0 % above the unigram level 0.3251",
+        ),
+        ({"name": "flip-flop"}, (2, 4, 2), "+0.0 %", "0.0 % above the unigram level 0.6390"),
+        (
+            {"name": "equal-blocks", "stop_probability": 0.9},
+            (2, 4, 901),
+            "\N{EM DASH}",
+            "0.0000 nats above the unigram level 0.0000",
+        ),
+    ],
+)
+def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
+    tmp_path, settings, lengths, to_unigram, text
+):
+    """At these lengths the unigram level is the optimum, or both are 0: no share of the way between them."""
+    data = alone(settings, sorted(set(lengths)))
+    write(data, tmp_path)
+    assert write_theorem6_report(tmp_path)[0].is_file()
+    last = lengths[-1]
+    data = dataclasses.replace(data, cells=tuple(cell for cell in data.cells if cell.n <= last))
+    (group,) = data.groups
+    (sentence,) = prediction_sentences(data, group)
+    assert text in sentence
+    assert sentence.endswith("; the optimum is the same: the prefix says nothing of what follows.")
+    table = prediction_table(data, group)
+    row = next(row for row in table.rows if row[1] == str(last))
+    assert row[table.header.index("to unigram")] == to_unigram
+
+
+def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
+    data = alone({"name": "dyck", "kinds": 3, "open_probability": 0.5}, LENGTHS)
+    (group,) = data.groups
+    figure = cross_entropy_figure(data, group, variant_styles(group.names))
+    formula = "P0 (1 \N{MINUS SIGN} p) log 3"
+    assert f"the optimum + {formula}: what is left" in figure.caption
+    assert formula in prediction_table(data, group).header
+    for text in ("log 2", "round", "square"):
+        assert text not in figure.caption
+        assert text not in " ".join(prediction_table(data, group).header)
+
+
+def test_of_a_hand_set_network_only_the_slope_of_the_sensitivity_is_said_to_mean_anything():
+    fits = {group.slug: fit_exponents(DATA.sensitivity(group), variants=group.names) for group in DATA.groups}
+    report = build_theorem6_report(DATA, fits)
+    told = [
+        " ".join(section.paragraphs) for section in report.sections if "Flip sensitivity" in section.heading
+    ]
+    assert ["set by hand" in text for text in told] == [True, False, False]
+    assert (
+        "says nothing for exact, set by hand: its logit of the end where the word cannot end is -40"
+        in told[0]
+    )
+
+
+def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tmp_path):
+    write(DATA, tmp_path)
+    write_theorem6_report(tmp_path)
+    own = tmp_path / "figures" / "my-notes.png"
+    own.write_bytes(b"")
+    fewer = experiment(("parity",))
+    write(fewer, tmp_path)
+    write_theorem6_report(tmp_path)
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        own.name,
+        *(
+            f"{name}-prediction-1.{kind}"
+            for name in ("cross-entropy", "sensitivity")
+            for kind in ("svg", "png")
+        ),
+    }
+    assert not (tmp_path / "recognition.csv").exists()
 
 
 def test_what_is_missing_is_said_and_the_rest_is_shown():

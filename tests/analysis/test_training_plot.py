@@ -72,9 +72,26 @@ def test_without_evaluations_the_last_loss_is_told(tmp_path):
     assert "20" in told(folder)
 
 
-def test_a_directory_without_a_training_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"metrics\.csv: no training wrote this file"):
-        write_training_plot(tmp_path)
-    (tmp_path / "metrics.csv").write_text(METRICS.splitlines()[0] + "\n")
-    with pytest.raises(InputError, match="no step of training is written down yet"):
+def test_a_table_of_evaluations_without_rows_is_as_good_as_none(tmp_path):
+    folder = written(tmp_path, PREDICTED.splitlines()[0] + "\n")
+    assert write_training_plot(folder) is not None
+    assert "loss" in told(folder)
+
+
+def test_without_metrics_there_is_no_plot_and_the_evaluations_are_still_told(tmp_path):
+    for text in (None, "", METRICS.splitlines()[0] + "\n"):
+        if text is not None:
+            (tmp_path / "metrics.csv").write_text(text)
+        assert write_training_plot(tmp_path) is None
+        assert training_summary(tmp_path) is None
+    (tmp_path / "evaluation.csv").write_text(RECOGNISED)
+    assert write_training_plot(tmp_path) is None
+    assert "0.75" in told(tmp_path)
+    assert not (tmp_path / "training.png").exists()
+
+
+@pytest.mark.parametrize("line", ["30,8,1.0", "30,8,1.0.0,0.8,0.1,0.01"])
+def test_what_is_no_table_of_numbers_is_refused(tmp_path, line):
+    (tmp_path / "metrics.csv").write_text(METRICS + line + "\n")
+    with pytest.raises(InputError, match=r"metrics\.csv: no table of numbers"):
         write_training_plot(tmp_path)

@@ -28,7 +28,13 @@ FALLING: Callable[[int], float] = lambda n: 3 / n  # noqa: E731
 LEVEL: Callable[[int], float] = lambda n: 8.0  # noqa: E731
 
 
-def planned(name: str, settings: dict, task: str = "prediction", trained: int | None = 128) -> PlannedModel:
+def planned(
+    name: str,
+    settings: dict,
+    task: str = "prediction",
+    trained: int | None = 128,
+    lengths: Sequence[int] = LENGTHS,
+) -> PlannedModel:
     """A model that could be trained."""
     return PlannedModel(
         name=name,
@@ -39,7 +45,7 @@ def planned(name: str, settings: dict, task: str = "prediction", trained: int | 
         origin="exact" if trained is None else "trained",
         longest_trained=trained,
         steps=None if trained is None else 600,
-        keys={n: f"{name}{n}" for n in LENGTHS},
+        keys={n: f"{name}{n}" for n in lengths},
     )
 
 
@@ -98,10 +104,20 @@ def experiment(tasks: Sequence[str] = ("parity", "2dyck", "recognition")) -> The
             pair.append((planned("exact", settings, kind, None), 0.0, LEVEL))
         models += [model for model, _, _ in pair]
         cells += [cell(model, n, share, law) for model, share, law in pair for n in LENGTHS]
+    return _data(models, cells, LENGTHS)
+
+
+def alone(settings: dict, lengths: Sequence[int], share: float = 0.5) -> Theorem6Data:
+    """One model on a language, this share of the way from the optimum to chance."""
+    model = planned("soft", settings, lengths=lengths)
+    return _data([model], [cell(model, n, share, FALLING) for n in lengths], lengths)
+
+
+def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequence[int]) -> Theorem6Data:
     plan = Plan(
         title="Synthetic",
         claim="Nothing was trained.",
-        lengths=LENGTHS,
+        lengths=tuple(lengths),
         seeds=SEEDS,
         words=64,
         inputs=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ import pytest
 from jaxsens.errors import InputError
 from jaxsens.experiments import theorem6
 from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.theorem6 import models_folder, run_theorem6, seconds_left
+from jaxsens.experiments.theorem6 import run_theorem6, seconds_left
 from jaxsens.experiments.theorem6_cells import Evaluation, Subject, measure_cell, tokens_to_flip
 from jaxsens.experiments.theorem6_config import Theorem6, load_theorem6_config, parse_theorem6_config
 from jaxsens.experiments.theorem6_results import (
     cell_path,
     is_theorem6,
     lines_of,
+    models_folder,
     read_cell,
     read_cells,
     read_plan,
@@ -33,9 +35,10 @@ from jaxsens.models.baselines_config import LSTMConfig
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 from jaxsens.training.evaluation import accuracy, cross_entropy
+from jaxsens.training.events import TrainingInterrupted
 from jaxsens.training.recurrent_parity import exact_parity_rnn
 from tests.experiments.tiny import printed, quiet
-from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
+from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
 
 ROOT = Path(__file__).resolve().parents[2]
 EVALUATION = Evaluation(seeds=(0, 3), words=8, inputs=2, measure=Measurement(engine="vmap", sample=5))
@@ -166,8 +169,11 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
     outcome = run_theorem6(experiment, out, console)
     assert outcome.failures == ("lstm: no such luck",)
     assert (outcome.exit_code, outcome.finished) == (1, 3)
-    model = read_plan(out).models[0]
-    assert (model.failure, model.keys) == ("no such luck", {})
+    model, exact = read_plan(out).models
+    assert (model.failure, model.keys, model.steps, exact.steps) == ("no such luck", {}, None, None)
+    monkeypatch.undo()
+    run_theorem6(experiment, out, console)
+    assert [model.steps for model in read_plan(out).models] == [4, None]
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):
@@ -189,9 +195,62 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
     path = tmp_path / "lstm.toml"
     path.write_text(path.read_text().replace("width = 4", "width = 5"))
     other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
-    with pytest.raises(InputError, match=r'model "lstm": model\.width'):
+    with pytest.raises(
+        InputError, match=r'model "lstm": model\.width: 4 there, 5 here: name another'
+    ) as caught:
         run_theorem6(other, out, quiet())
+    assert f"or remove {models_folder(out, 'lstm')} to train it anew" in str(caught.value)
     assert (out / "theorem6.toml").read_text() == written
+    shutil.rmtree(models_folder(out, "lstm"))
+    assert run_theorem6(other, out, quiet()).finished == 6
+    assert (out / "theorem6.toml").read_text() != written
+
+
+def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one_run(
+    experiment, tmp_path, monkeypatch
+):
+    def stopped(config, directory, progress):
+        raise TrainingInterrupted(2, directory, 15)
+
+    out = tmp_path / "out"
+    run_theorem6(experiment, out, quiet())
+    names = ("theorem6.toml", "theorem6.json")
+    written = [(out / name).read_bytes() for name in names]
+    other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(theorem6, "train", stopped)
+        assert run_theorem6(other, out, quiet()).exit_code == 143
+    assert [(out / name).read_bytes() for name in names] == written
+    run_theorem6(other, out, quiet())
+    assert read_plan(out).words == 6
+    assert (out / "theorem6.toml").read_text() == other.text
+
+
+def test_a_run_stopped_in_its_first_training_is_told_from_no_run_and_from_a_sweep(tmp_path):
+    models_folder(tmp_path, "lstm").mkdir(parents=True)
+    assert is_theorem6(tmp_path)
+    with pytest.raises(
+        InputError, match="its models are not trained to the end; run `jaxsens theorem6` again"
+    ):
+        read_plan(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    assert not is_theorem6(tmp_path)
+    with pytest.raises(InputError, match="no models were trained here"):
+        read_plan(tmp_path / "nowhere")
+
+
+def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tmp_path):
+    write_training(tmp_path, RECOGNITION, "told.toml")
+    told = '[[model]]\nname = "told"\ntrain = "told.toml"\n'
+    out = tmp_path / "out"
+    run_theorem6(
+        parse_theorem6_config(f"lengths = [2, 4]\nwords = 4\n{told}", "tiny", tmp_path), out, quiet()
+    )
+    assert (out / "recognition.csv").is_file()
+    assert not (out / "cross_entropy.csv").exists()
+    run_theorem6(experiment, out, quiet())
+    assert not (out / "recognition.csv").exists()
+    assert (out / "cross_entropy.csv").is_file()
 
 
 def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, monkeypatch):

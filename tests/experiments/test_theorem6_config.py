@@ -116,6 +116,18 @@ def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
     assert 'measure.outputs = (2,): model "lstm" has the outputs 0 to 1' in told
 
 
+def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):
+    write_training(tmp_path, TRANSFORMER, "soft.toml")
+    write_training(tmp_path)
+    soft = '[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
+    text = f"{THEOREM6}{soft}".replace('"vmap"', '"difference"')
+    told = faults_of(text, tmp_path)
+    for name in ("lstm", "rnn"):
+        assert f'measure.engine: model "{name}": engine = "difference": it cannot serve this model' in told
+    assert '"soft"' not in told
+    assert parse_theorem6_config(text.replace('"difference"', '"auto"'), "config", tmp_path).measure
+
+
 def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
     with pytest.raises(InputError, match="a readable TOML file is needed"):
         load_theorem6_config(tmp_path / "none.toml")

@@ -127,7 +127,8 @@ def test_samples_are_determined_by_the_generator_and_differ_between_seeds(name):
     same = [np.array_equal(a, b) for a, b in zip(samples(1), samples(1), strict=True)]
     other = [np.array_equal(a, b) for a, b in zip(samples(1), samples(2), strict=True)]
     assert all(same)
-    assert not all(other)
+    # Words, their lengths, prefixes, labelled words, labels. The prefix of one-star is all 1s, whatever is drawn.
+    assert [k for k, equal in enumerate(other) if equal] == ([2] if name == "one-star" else [])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -160,6 +160,35 @@ def test_a_manifest_that_was_edited_cut_or_removed_is_refused(copy):
         load_checkpoint(copy)
 
 
+def test_a_named_checkpoint_without_its_manifest_is_damaged_and_the_file_is_named(copy):
+    path = copy / FOLDER / NEWEST
+    (path / storage.MANIFEST).unlink()
+    moved = copy / "best"
+    for given in (path, moved):
+        if given is moved:
+            shutil.move(path, moved)
+        with pytest.raises(DamagedCheckpoint, match=rf"{given.name}: manifest\.json: missing"):
+            load_checkpoint(given)
+    assert load_checkpoint(copy).step == 8
+    with pytest.raises(InputError, match="there is none") as caught:
+        load_checkpoint(copy / FOLDER / "step-00000099")
+    assert not isinstance(caught.value, DamagedCheckpoint)
+
+
+def test_a_training_may_be_named_like_a_checkpoint(copy, tmp_path):
+    shutil.move(copy, tmp_path / NEWEST)
+    assert load_checkpoint(tmp_path / NEWEST).step == 12
+
+
+def test_a_directory_may_be_relative(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "deeper/run"):
+        assert train(tiny(), name).fingerprint == trained[0].fingerprint
+        assert load_checkpoint(name).fingerprint == trained[0].fingerprint
+    monkeypatch.chdir(tmp_path / "run" / FOLDER / NEWEST)
+    assert load_checkpoint(".").fingerprint == trained[0].fingerprint
+
+
 def test_arrays_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
     table = tiny().table()
     arrays = {".parameters.embedding": np.zeros((3, 5), np.float32), ".parameters.head": np.zeros((4, 3))}

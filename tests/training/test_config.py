@@ -221,6 +221,12 @@ def test_what_cannot_be_trained_is_refused_by_name(changes, fault):
     assert fault in str(caught.value)
 
 
+def test_lengths_that_are_never_evaluated_are_not_checked():
+    model = {"kind": "transformer", "positions": {"type": "Learned", "max_length": 8}}
+    for evaluation in ({"every": 0}, {"every": 0, "lengths": [8]}):
+        assert tiny(model=model, evaluation=evaluation).evaluation.every == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import threading
 
@@ -145,6 +146,64 @@ def _arrays(trained):
     return jax.tree.leaves(trained.model.parameters)
 
 
+def rows_of(directory) -> list[dict[str, str]]:
+    with open(directory / "evaluation.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_training_stopped_at_what_becomes_its_end_is_that_of_the_shorter_config(tmp_path):
+    """Fingerprint, config and tables are those of the config, whatever it was that was stopped."""
+    options = {"schedule": "constant"}
+    evaluation = {"every": 2}
+    short, long = (tiny(optimiser={**options, "steps": steps}, evaluation=evaluation) for steps in (4, 8))
+    with pytest.raises(TrainingInterrupted):
+        train(long, tmp_path / "a", stopping_at(4))
+    ended = train(short, tmp_path / "a")
+    straight = train(short, tmp_path / "b")
+    assert ended.config == straight.config == short
+    assert ended.fingerprint == straight.fingerprint
+    assert_same_files(tmp_path / "a", tmp_path / "b")
+
+
+def test_the_evaluation_at_an_end_that_is_none_any_more_is_dropped(tmp_path):
+    short, long = (
+        tiny(optimiser={"schedule": "constant", "steps": steps}, evaluation={"every": 6, "lengths": [3]})
+        for steps in (4, 8)
+    )
+    train(short, tmp_path / "a")
+    heard = Heard()
+    train(long, tmp_path / "a", heard)
+    train(long, tmp_path / "b")
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == ["0", "6", "8"]
+    assert "evaluation.csv: 1 rows dropped, not asked for by this config" in [n.text for n in heard.of(Note)]
+    assert_same_files(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("changes", [{"words": 6}, {"lengths": [8, 3, 5]}, {"lengths": [3]}, {"every": 4}])
+def test_evaluations_asked_for_in_another_way_after_the_end_are_made_and_the_others_dropped(
+    straight, tmp_path, changes
+):
+    trained, directory, _ = straight
+    shutil.copytree(directory, tmp_path / "run")
+    config = tiny(evaluation=changes)
+    again = train(config, tmp_path / "run")
+    assert (again.config, again.fingerprint) == (config, trained.fingerprint)
+    fresh = train(config, tmp_path / "fresh")
+    assert fresh.fingerprint == trained.fingerprint
+    found, asked = rows_of(tmp_path / "run"), rows_of(tmp_path / "fresh")
+    assert [row for row in found if row["step"] == "12"] == [row for row in asked if row["step"] == "12"]
+    assert found == [row for row in asked if row in found]
+    heard = Heard()
+    train(config, tmp_path / "run", heard)
+    assert heard == [Note("ended before, at step 12")]
+
+
+def test_evaluations_that_are_not_asked_for_any_more_go_with_their_file(straight, tmp_path):
+    shutil.copytree(straight[1], tmp_path / "run")
+    train(tiny(evaluation={"every": 0}), tmp_path / "run")
+    assert not (tmp_path / "run" / "evaluation.csv").exists()
+
+
 def test_metrics_and_evaluations_are_what_was_told_and_measured(straight):
     trained, directory, heard = straight
     with open(directory / "metrics.csv") as file:
@@ -158,9 +217,9 @@ def test_metrics_and_evaluations_are_what_was_told_and_measured(straight):
         assert float(row["loss"]) > float(row["optimum"])
         assert float(row["gradient_norm"]) > 0
     assert [event.step for event in heard.of(Saved)] == [4, 8, 12]
-    with open(directory / "evaluation.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(directory)
     assert [(row["step"], row["n"]) for row in rows] == [(s, n) for s in ("0", "6", "12") for n in ("3", "8")]
+    assert {row["words"] for row in rows} == {"4"}
     last = cross_entropy(trained, trained.language, 8, words=4, seed=0)
     assert float(rows[-1]["cross_entropy"]) == last.mean
     assert float(rows[-1]["excess"]) == last.excess
@@ -170,8 +229,7 @@ def test_metrics_and_evaluations_are_what_was_told_and_measured(straight):
 def test_recognition_is_evaluated_by_accuracy_and_margin(tmp_path):
     heard = Heard()
     train(tiny(task="recognition", model={"kind": "convolution"}), tmp_path, heard)
-    with open(tmp_path / "evaluation.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(tmp_path)
     assert len(rows) == 6
     for row, event in zip(rows, heard.of(Evaluated), strict=True):
         assert (float(row["accuracy"]), float(row["margin"])) == (event.result.accuracy, event.result.margin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxsens.training.optimiser import (
     learning_rate,
     run_steps,
     state_shapes,
+    transformation,
 )
 from jaxsens.training.tables import OptimiserConfig
 from tests.training.tiny import tiny
@@ -59,11 +61,16 @@ def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
         second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, second, gradient)
         rate = learning_rate(options, k)
 
-        def moved(p: Any, m: Any, v: Any, rate: float = rate, k: int = k) -> Any:
+        def moved(p: Any, m: Any, v: Any, decayed: Any, rate: float = rate, k: int = k) -> Any:
             step = (m / (1 - 0.9 ** (k + 1))) / (np.sqrt(v / (1 - 0.999 ** (k + 1))) + 1e-8)
-            return p - rate * (step + (options.weight_decay * p if p.ndim > 1 else 0))
+            return p - rate * (step + options.weight_decay * decayed * p)
 
-        parameters = jax.tree.map(moved, parameters, first, second)
+        decays = jax.tree.map(np.zeros_like, parameters)  # of the RNN: its matrices, and not its biases
+        layers = tuple(
+            dataclasses.replace(layer, input=np.ones(()), recurrent=np.ones(())) for layer in decays.layers
+        )
+        decays = dataclasses.replace(decays, embedding=np.ones(()), head=np.ones(()), layers=layers)
+        parameters = jax.tree.map(moved, parameters, first, second, decays)
     return parameters, losses, norms
 
 
@@ -83,6 +90,44 @@ def test_steps_are_those_of_adam_with_clipping_and_weight_decay(clip):
             np.testing.assert_allclose(measured.gradient_norm, norms[step : step + 2], rtol=1e-7)
         for found, wanted in zip(jax.tree.leaves(state.parameters), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+
+
+LAYER = {"query", "key", "value", "output", "w1", "w2"}
+TRANSFORMER = {"kind": "transformer", "heads": 2, "layers": 1, "layer_norm": "pre"}
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "decayed"),
+    [
+        ({"kind": "lstm"}, "prediction", {"embedding", "input", "recurrent", "head"}),
+        ({"kind": "rnn"}, "prediction", {"embedding", "input", "recurrent", "head"}),
+        ({"kind": "convolution"}, "recognition", {"embedding", "kernel", "output", "head"}),
+        (TRANSFORMER, "prediction", {"embedding", "head", *LAYER}),
+        (
+            {**TRANSFORMER, "scores": "additive", "positions": ["index", "learned"]},
+            "prediction",
+            {"embedding", "components", "learned", "additive", "head", *LAYER},
+        ),
+    ],
+)
+def test_weight_decay_shrinks_matrices_and_embeddings_and_neither_biases_nor_norms(model, task, decayed):
+    """Where the gradient is 0, weight decay alone moves the parameters."""
+    config = tiny(
+        task=task, model=model, optimiser={"weight_decay": 0.5, "schedule": "constant", "warmup": 0}
+    )
+    with numerics("float32"):
+        ones = jax.tree.map(jnp.ones_like, initial_state(config).parameters)
+        transform = transformation(config.optimiser)
+        zeros = jax.tree.map(jnp.zeros_like, ones)
+        updates, _ = transform.update(zeros, transform.init(ones), ones)
+    moved: dict[str, set[bool]] = {}
+    for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
+        moved.setdefault(jax.tree_util.keystr(path[-1:]).lstrip("."), set()).add(bool(np.any(update)))
+    assert {name for name, found in moved.items() if True in found} == decayed
+    assert all(len(found) == 1 for found in moved.values())
+    assert {name for name in moved if name not in decayed} <= {
+        "bias", "b1", "b2", "scale", "output_bias", "head_bias",
+    }  # fmt: skip
 
 
 def test_the_shapes_of_the_state_are_those_of_the_state():

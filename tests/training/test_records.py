@@ -55,12 +55,24 @@ def test_a_file_that_is_not_there_begins_empty(tmp_path):
         ("step,n\n2,8\n", "its columns are"),
         ("step,n,value\n2,8,1.0\n4,8\n", "line 3 cannot be read"),
         ("step,n,value\nx,8,1.0\n", "line 2 cannot be read"),
+        ("step,n,value\n2,8,1.0\n4,8,1.0.0\n", "line 3 cannot be read"),
+        ("step,n,value\n2,8,\udcff\n", "not UTF-8"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_with_a_remedy(tmp_path, text, fault):
-    (tmp_path / "r.csv").write_text(text)
+    (tmp_path / "r.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(InputError, match=f"{fault}(?s:.)*remove the file"):
         Records(tmp_path / "r.csv", COLUMNS, 10)
+
+
+def test_without_rows_there_is_no_file(tmp_path):
+    records = filled(tmp_path / "r.csv")
+    assert records.keep(lambda row: row[0] != "6") == 2
+    assert [row[0] for row in records.rows] == ["2", "4"]
+    assert records.keep(lambda row: False) == 2
+    records.write()
+    records.write()
+    assert not (tmp_path / "r.csv").exists()
 
 
 def test_a_row_of_another_length_is_a_mistake(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from jaxsens.models.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import build
-from jaxsens.models.weighting import WEIGHTINGS
+from jaxsens.models.schedules import SCHEDULES
+from jaxsens.models.weighting import WEIGHTINGS, Softmax
 from jaxsens.precision import FORWARD, numerics
 from jaxsens.training.loss import next_symbol_loss, recognition_loss
 from jaxsens.training.sequence import initial_parameters, own_rows, readout_logits, sequence_logits
@@ -40,6 +41,26 @@ def test_row_i_is_what_the_model_puts_out_where_the_input_ends_at_i(config):
     ended = np.stack([model(TOKENS[0, : i + 1]) for i in range(TOKENS.shape[1])])
     np.testing.assert_allclose(rows, ended, rtol=FORWARD.relative, atol=FORWARD.absolute)
     assert np.ptp(rows, axis=0).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"positions": "length"}, False),
+        ({"positions": "fraction"}, False),
+        ({"weighting": "temperature-log"}, False),
+        ({"weighting": Softmax(SCHEDULES["log"], by="query")}, True),
+    ],
+)
+def test_of_a_model_that_reads_the_length_the_rows_are_those_of_the_whole_word(changes, same):
+    """As TrainConfig and docs/learned.md say: on the prefix alone such a model puts out something else."""
+    config = TransformerConfig(**SIZES, heads=2, feed_forward=5, mask="future", **changes)
+    model = build(config, seed=1)
+    with numerics("float64"):
+        rows = np.asarray(sequence_logits(config, model.parameters, jnp.asarray(TOKENS[0])))
+    ended = np.stack([model(TOKENS[0, : i + 1]) for i in range(TOKENS.shape[1])])
+    np.testing.assert_allclose(rows[-1], ended[-1], rtol=FORWARD.relative, atol=FORWARD.absolute)
+    assert np.allclose(rows, ended, rtol=FORWARD.relative, atol=FORWARD.absolute) == same
 
 
 def reference_loss(config: Any, model: Any, tokens: np.ndarray, targets: np.ndarray) -> float:
