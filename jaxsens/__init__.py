@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxsens import languages as languages
+    from jaxsens import logic as logic
+    from jaxsens import theory as theory
     from jaxsens.constructions.compiled import CompiledTransformer as CompiledTransformer
     from jaxsens.constructions.compiler import compile_formula as compile_formula
     from jaxsens.constructions.named import construction as construction
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
     from jaxsens.models.baselines_config import RNNConfig as RNNConfig
     from jaxsens.models.config import TransformerConfig as TransformerConfig
     from jaxsens.models.transformer import Transformer as Transformer
+    from jaxsens.search.result import WorstInput as WorstInput
+    from jaxsens.search.worst_input import worst_input as worst_input
     from jaxsens.sensitivity.explain import explain as explain
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementInterrupted
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
     from jaxsens.sensitivity.flips import sample as sample
+    from jaxsens.sensitivity.layer_changes import layer_changes as layer_changes
     from jaxsens.sensitivity.result import FlipSensitivity as FlipSensitivity
     from jaxsens.sensitivity.result import load_result as load_result
     from jaxsens.training.checkpoints import load_checkpoint as load_checkpoint
@@ -61,7 +67,12 @@ _HOME = {
     "TrainConfig": "jaxsens.training.config",
     "train": "jaxsens.training.loop",
     "sample": "jaxsens.sensitivity.flips",
+    "layer_changes": "jaxsens.sensitivity.layer_changes",
+    "worst_input": "jaxsens.search.worst_input",
+    "WorstInput": "jaxsens.search.result",
 }
+_ROOMS = ("languages", "logic", "theory")
+"""Packages that are part of the interface: `jaxsens.theory.certified_bound` needs no further import."""
 
 __all__ = [
     "LSTM",
@@ -79,16 +90,22 @@ __all__ = [
     "TrainConfig",
     "Transformer",
     "TransformerConfig",
+    "WorstInput",
     "compile_formula",
     "construction",
     "explain",
     "flip_sensitivity",
     "language",
+    "languages",
+    "layer_changes",
     "load_checkpoint",
     "load_result",
+    "logic",
     "sample",
     "soften",
+    "theory",
     "train",
+    "worst_input",
 ]
 
 
@@ -97,6 +114,8 @@ def __getattr__(name: str) -> Any:
         from jaxsens.versions import package_version
 
         return package_version()
+    if name in _ROOMS:
+        return importlib.import_module(f"jaxsens.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'jaxsens' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -17,11 +17,8 @@ from jaxsens.errors import InputError
 from jaxsens.experiments.points import Point, canonical
 from jaxsens.experiments.statistics import compute_all
 from jaxsens.precision import MATMUL_PRECISION
+from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
-
-
-class DamagedFile(Exception):
-    """A point's file that is not, or no longer, what was written for that point."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.runner import one_line
 from jaxsens.experiments.stopping import Stopped, sigterm_raises
-from jaxsens.experiments.store import DamagedFile
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
 from jaxsens.experiments.theorem6_results import (
@@ -34,6 +33,7 @@ from jaxsens.experiments.theorem6_results import (
 from jaxsens.experiments.training_progress import watching
 from jaxsens.files import write_text
 from jaxsens.models.config import TransformerConfig
+from jaxsens.sealed import DamagedFile
 from jaxsens.strict import messages
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.events import TrainingInterrupted

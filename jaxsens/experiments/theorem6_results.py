@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.sealed import csv_text, read_sealed, write_sealed
-from jaxsens.experiments.store import DamagedFile
+from jaxsens.experiments.csv_text import csv_text
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
 from jaxsens.files import write_text
 from jaxsens.languages import Dyck, Language, language
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 _MODELS = "models"
 PLAN = "theorem6.json"
 CONFIG = "theorem6.toml"
+_CELL = "cell of theorem6"
 
 _TABLES: dict[str, tuple[str, type]] = {
     "cross_entropy.csv": ("prediction", PredictionRow),
@@ -169,7 +170,7 @@ def cell_path(directory: Path, model: str, n: int) -> Path:
 
 def write_cell(directory: Path, cell: Cell) -> None:
     """Writes a cell with its checksum, atomically."""
-    write_sealed(cell_path(directory, cell.model, cell.n), asdict(cell))
+    write_sealed(cell_path(directory, cell.model, cell.n), _CELL, asdict(cell))
 
 
 def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
@@ -180,12 +181,15 @@ def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
         DamagedFile: if it is not what was written for this cell.
     """
     path = cell_path(directory, model, n)
-    stored = read_sealed(path, key)
+    stored = read_sealed(path, _CELL)
     try:
         rows = {name: tuple(row(**item) for item in stored[name]) for name, row in _TABLES.values()}
-        return Cell(**{**stored, **rows})
+        cell = Cell(**{**stored, **rows})
     except (KeyError, TypeError) as error:
         raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
+    if cell.key != key:
+        raise DamagedFile(f"{path}: it holds another cell (key {cell.key[:12]}, not {key[:12]})")
+    return cell
 
 
 def read_cells(directory: str | os.PathLike[str], plan: Plan) -> list[Cell]:

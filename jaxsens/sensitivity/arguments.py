@@ -42,6 +42,25 @@ def checked(
         if subject.config is not None:
             check_length(subject.config, words.shape[1], faults)
         words = words.astype(np.int32)
+    alphabet = check_options(
+        subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, faults
+    )
+    faults.raise_if_any()
+    return words, alphabet
+
+
+def check_options(
+    subject: Measurable,
+    alphabet_size: int | None,
+    symbols: Sequence[int] | None,
+    norm: str,
+    outputs: Sequence[int] | str | None,
+    engine: str,
+    batch_size: int | None,
+    memory_budget: int | None,
+    faults: Faults,
+) -> np.ndarray:
+    """The sorted symbols to put in; notes what is wrong with them and with how flips are to be measured."""
     alphabet = _alphabet(subject, alphabet_size, symbols, faults)
     if norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
@@ -56,8 +75,7 @@ def checked(
         faults.add(
             "outputs", outputs, 'a sequence of 0-based output coordinates, "all", or None for the default'
         )
-    faults.raise_if_any()
-    return words, alphabet
+    return alphabet
 
 
 def _alphabet(

@@ -91,7 +91,11 @@ class Engine(abc.ABC):
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
         """The norm of `changes` over the chosen outputs."""
+        return norm_of(self.chosen_changes(parameters, prepared, positions, symbols), self.norm)
+
+    def chosen_changes(
+        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+    ) -> Float[Array, "flips chosen"]:
+        """`changes` of the chosen outputs."""
         change = self.changes(parameters, prepared, positions, symbols)
-        if self.outputs is not None:
-            change = change[:, list(self.outputs)]
-        return norm_of(change, self.norm)
+        return change if self.outputs is None else change[:, list(self.outputs)]

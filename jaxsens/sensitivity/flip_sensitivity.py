@@ -97,7 +97,7 @@ def flip_sensitivity(
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
-        dtype = _checked_output(subject, words, chosen)
+        dtype = checked_output(subject, words, chosen)
         runner, choice = choose(subject, engine, norm, chosen, words.shape[1])
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
         explicit = positions is not None and not isinstance(positions, Sample)
@@ -119,7 +119,7 @@ def flip_sensitivity(
         except placement.Interrupted as stop:
             interrupted, norms = stop, stop.norms
     finished = ~np.isnan(norms) if interrupted is not None else np.ones(len(flips), bool)
-    _check_finite(norms[finished], flips.positions[finished])
+    check_finite(norms[finished], flips.positions[finished])
     result = FlipSensitivity(
         norms=norms[finished],
         inputs=flips.inputs[finished],
@@ -139,7 +139,7 @@ def flip_sensitivity(
     return result
 
 
-def _checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[int] | None) -> str:
+def checked_output(subject: Measurable, words: np.ndarray, outputs: Sequence[int] | None) -> str:
     """Calls a user's model twice on the first input, and once abstractly; returns the output's dtype.
 
     A jaxsens transformer is known to be a pure function with one vector as its output: it is not called.
@@ -196,7 +196,8 @@ def _abstract_output(subject: Measurable, n: int) -> tuple[tuple[int, ...], str]
     return result.shape, str(jnp.promote_types(result.dtype, jnp.float32))
 
 
-def _check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
+def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
+    """Refuses a model that gives norms that are no numbers; `positions` are those of the flips."""
     bad = ~np.isfinite(norms)
     if bad.any():
         raise InputError(

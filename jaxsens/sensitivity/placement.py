@@ -91,41 +91,107 @@ def measure(
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with what was finished.
     """
+    return _measure(_norms, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+
+
+def measure_changes(
+    engine: Engine,
+    parameters: Any,
+    tokens: Int[np.ndarray, "batch n"],
+    inputs: Int[np.ndarray, " flips"],
+    positions: Int[np.ndarray, " flips"],
+    symbols: Int[np.ndarray, " flips"],
+    placement: Placement,
+    progress: Progress | None = None,
+) -> tuple[Float[np.ndarray, "flips chosen"], int]:
+    """As `measure`, but the change of the chosen outputs under every flip, not its norm.
+
+    Raises as `measure` does, but on Ctrl-C a plain KeyboardInterrupt.
+    """
+    try:
+        return _measure(_changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+_Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
+"""What is measured of a block of flips: one number or row a flip, NaN where the engine declines."""
+
+
+def _norms(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
+    return engine.norms(parameters, prepared, positions, symbols)
+
+
+def _changes(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
+    return engine.chosen_changes(parameters, prepared, positions, symbols)
+
+
+def _measure(
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    tokens: np.ndarray,
+    inputs: np.ndarray,
+    positions: np.ndarray,
+    symbols: np.ndarray,
+    placement: Placement,
+    progress: Progress | None,
+) -> tuple[np.ndarray, int]:
     total, declined = len(inputs), 0
-    norms = np.full(total, np.nan, np.float32)
+    found = np.full(total, np.nan, np.float32)
     try:
         for b in np.unique(inputs):
             chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
-            runner: Engine | None = engine
+            runner, room = engine, len(chosen)
             while runner is not None and len(chosen):
                 for finished, values in _chunks(
-                    runner, parameters, tokens[b], positions[chosen], symbols[chosen], placement
+                    quantity,
+                    runner,
+                    parameters,
+                    tokens[b],
+                    positions[chosen],
+                    symbols[chosen],
+                    room,
+                    placement,
                 ):
-                    norms = norms.astype(values.dtype, copy=False)
-                    norms[chosen[finished]] = values
+                    if found.shape[1:] != values.shape[1:]:
+                        found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
+                    found = found.astype(values.dtype, copy=False)
+                    found[chosen[finished]] = values
                     if progress is not None:
-                        progress(int(np.sum(~np.isnan(norms))), total)
-                left = chosen[np.isnan(norms[chosen])]
+                        progress(int(np.sum(~_missing(found))), total)
+                left = chosen[_missing(found[chosen])]
                 chosen, runner = left, runner.fallback
                 declined += 0 if runner is None else len(left)
     except KeyboardInterrupt:
-        raise Interrupted(norms) from None
-    return norms, declined
+        raise Interrupted(found) from None
+    return found, declined
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """Which flips have no value, or one that is NaN."""
+    return np.asarray(np.any(np.isnan(values), axis=tuple(range(1, values.ndim))))
 
 
 def _chunks(
+    quantity: _Quantity,
     engine: Engine,
     parameters: Any,
     tokens: np.ndarray,
     positions: np.ndarray,
     symbols: np.ndarray,
+    room: int,
     placement: Placement,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Measures the flips of one input chunk by chunk; yields which flips are finished, and their norms."""
+    """Measures the flips of one input chunk by chunk; yields which flips are finished, and their values.
+
+    `room` is how many flips the input has for all engines together.
+    """
     mesh = placement.mesh
     parameters, prepared = prepared_on(mesh, engine, parameters, tokens)
     count = len(positions)
-    program = _program(engine, parameters, prepared, len(tokens), count, placement)
+    program = _program(quantity, engine, parameters, prepared, len(tokens), count, room, placement)
+    blocks = -(-count // (program.batch * mesh.size))
     # Block k of device d is the (k D + d)-th batch of flips; flips beyond the last repeat it and are dropped.
     shape = (program.blocks, mesh.size, program.batch)
     order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2).reshape(-1, program.batch)
@@ -134,38 +200,52 @@ def _chunks(
     places, substitutes = (
         jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
     )
-    norms = jax.device_put(np.zeros(order.shape, program.dtype), split)
+    results = jax.device_put(np.zeros((*order.shape, *program.shape), program.dtype), split)
+    each = (mesh.size, program.blocks, program.batch)
     start, step = 0, 1
-    while start < program.blocks:
-        stop = min(start + step, program.blocks)
+    while start < blocks:
+        stop = min(start + step, blocks)
         began = time.perf_counter()
-        norms = program.run(parameters, prepared, places, substitutes, norms, np.int32(start), np.int32(stop))
-        norms.block_until_ready()
+        results = program.run(
+            parameters, prepared, places, substitutes, results, np.int32(start), np.int32(stop)
+        )
+        results.block_until_ready()
         seconds = max(time.perf_counter() - began, 1e-6)
-        done = order.reshape(mesh.size, program.blocks, program.batch)[:, start:stop].ravel()
-        values = np.asarray(norms).reshape(mesh.size, program.blocks, program.batch)[:, start:stop].ravel()
+        done = order.reshape(each)[:, start:stop].ravel()
+        values = np.asarray(results).reshape(*each, *program.shape)[:, start:stop].reshape(-1, *program.shape)
         real = done < count
         yield done[real], values[real]
-        if engine.fallback is not None and np.mean(np.isnan(values[real])) > _HOPELESS:
+        if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
             return
         step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
         start = stop
 
 
 def _program(
-    engine: Engine, parameters: Any, prepared: Any, n: int, flips: int, placement: Placement
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    prepared: Any,
+    n: int,
+    flips: int,
+    room: int,
+    placement: Placement,
 ) -> _Program:
-    """The compiled program, with the largest batch up to the wanted one whose temporary memory is within the budget."""
+    """The compiled program, with the largest batch up to the wanted one whose temporary memory is within the budget.
+
+    How many flips an engine declines differs from input to input. A few programs serve all of them: they have room for
+    all flips of an input, and where there are fewer, batches of a power of two or of the size wanted.
+    """
     devices = placement.mesh.size
     wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
-    batch = max(1, min(wanted, -(-flips // devices)))
+    each, most = -(-flips // devices), -(-room // devices)
+    batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
     leaves, structure = jax.tree.flatten((parameters, prepared))
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     wide = jnp.asarray(0.0).dtype == jnp.float64
     while True:
-        program = _compiled(
-            engine, structure, shapes, wide, placement.mesh, batch, -(-flips // (batch * devices))
-        )
+        blocks = -(-room // (batch * devices))
+        program = _compiled(quantity, engine, structure, shapes, wide, placement.mesh, batch, blocks)
         if program.bytes <= placement.budget or (placement.batch_size and placement.memory_budget is None):
             return program
         if batch == 1 or placement.batch_size:
@@ -179,18 +259,29 @@ def _program(
 
 @dataclass(frozen=True)
 class _Program:
-    """A compiled range of blocks: (parameters, prepared, positions, symbols, norms, start, stop) -> norms."""
+    """A compiled range of blocks: (parameters, prepared, positions, symbols, results, start, stop) -> results.
+
+    `shape` and `dtype` are those of one flip's result.
+    """
 
     run: Any
     batch: int
     blocks: int
+    shape: tuple[int, ...]
     dtype: Any
     bytes: int
 
 
 @lru_cache(maxsize=256)
 def _compiled(
-    engine: Engine, structure: Any, shapes: tuple[Any, ...], wide: bool, mesh: Mesh, batch: int, blocks: int
+    quantity: _Quantity,
+    engine: Engine,
+    structure: Any,
+    shapes: tuple[Any, ...],
+    wide: bool,
+    mesh: Mesh,
+    batch: int,
+    blocks: int,
 ) -> _Program:
     """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
@@ -200,14 +291,14 @@ def _compiled(
         prepared: Any,
         positions: Array,
         symbols: Array,
-        norms: Array,
+        results: Array,
         start: Array,
         stop: Array,
     ) -> Array:
-        def block(k: Array, norms: Array) -> Array:
-            return norms.at[k].set(engine.norms(parameters, prepared, positions[k], symbols[k]))
+        def block(k: Array, results: Array) -> Array:
+            return results.at[k].set(quantity(engine, parameters, prepared, positions[k], symbols[k]))
 
-        return jax.lax.fori_loop(start, stop, block, norms)
+        return jax.lax.fori_loop(start, stop, block, results)
 
     sharded = jax.shard_map(
         run,
@@ -222,15 +313,15 @@ def _compiled(
 
     parameters, prepared = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
-    dtype = jax.eval_shape(engine.norms, parameters, prepared, flips, flips).dtype
+    of_block = jax.eval_shape(partial(quantity, engine), parameters, prepared, flips, flips)
     many = (mesh.size * blocks, batch)
-    whole, result = (placed(jax.ShapeDtypeStruct(many, kind), split) for kind in (np.int32, dtype))
+    whole = placed(jax.ShapeDtypeStruct(many, np.int32), split)
+    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
     end = jax.ShapeDtypeStruct((), np.int32)
     compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end).compile()
     analysis = compiled.memory_analysis()
-    return _Program(
-        compiled, batch, blocks, dtype, 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    )
+    temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
+    return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
 
 
 def prepared_on(

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxsens import load_result
-from jaxsens.experiments.store import DamagedFile, read_point, write_point
+from jaxsens.experiments.store import read_point, write_point
+from jaxsens.sealed import DamagedFile
 from tests.experiments.tiny import fake_flip_sensitivity, tiny_sweep
 
 STATISTICS = ("mean", "max")

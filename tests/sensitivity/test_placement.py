@@ -76,6 +76,81 @@ def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_s
     assert declined == 0
 
 
+@pytest.mark.parametrize("every", [0, 2, 4])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
+    @dataclass(frozen=True)
+    class Vectors(Formula):
+        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+            value = super().changes(parameters, prepared, positions, symbols)
+            return jnp.concatenate([0 * value, -self.scale * value, positions[:, None] + 0 * value], axis=1)
+
+        @property
+        def fallback(self) -> Engine | None:
+            return Vectors(self.norm, self.outputs, scale=-1.0) if self.every else None
+
+    engine, where = Vectors("linf", (1, 2), every), Placement(mesh_of(devices), 3)
+    changes, declined = placement.measure_changes(
+        engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
+    )
+    np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
+    norms, also = spread(engine, where)
+    np.testing.assert_array_equal(np.abs(changes).max(axis=1), norms)
+    assert (declined > 0) == (also > 0) == (every > 0)
+
+
+def test_ctrl_c_among_changes_is_a_plain_one():
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        placement.measure_changes(
+            Formula("l2", None),
+            jnp.float32(1),
+            TOKENS,
+            INPUTS,
+            POSITIONS,
+            SYMBOLS,
+            Placement(mesh_of(1)),
+            stop,
+        )
+    assert not isinstance(caught.value, placement.Interrupted)
+
+
+def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
+    @dataclass(frozen=True)
+    class DeclinesZeros(Formula):
+        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+            change = super().changes(parameters, prepared, positions, symbols)
+            return jnp.where(prepared[positions][:, None] == 0, jnp.nan, change)
+
+        @property
+        def fallback(self) -> Engine:
+            return Formula(self.norm, self.outputs, scale=-1.0)
+
+    words = np.array([[0] * zeros + [1] * (11 - zeros) for zeros in range(3, 12)], np.int32)
+    inputs, positions = np.repeat(np.arange(9), 11), np.tile(np.arange(11), 9)
+    compiled, compile_ = [], jax.stages.Lowered.compile
+
+    def noted(lowered: Any, *arguments: Any, **options: Any) -> Any:
+        compiled.append(lowered)
+        return compile_(lowered, *arguments, **options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+    norms, declined = placement.measure(
+        DeclinesZeros("linf", None),
+        jnp.float32(1),
+        words,
+        inputs,
+        positions,
+        np.full(99, 2),
+        Placement(mesh_of(1), 3),
+    )
+    np.testing.assert_array_equal(norms, 100.0 * positions + 21 + words.ravel())
+    assert declined >= sum(range(3, 12))
+    assert len(compiled) == 2
+
+
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize(("every", "share"), [(4, 3 / 11), (2, 6 / 11), (1, 1)])
 def test_declined_flips_go_to_the_fallback(devices, every, share):

@@ -1,0 +1,1 @@
+"""Search for the input that one symbol moves the most."""

@@ -1,0 +1,133 @@
+"""What a search found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.errors import InputError
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.search.local_search import Restart, restart_from_json
+from jaxsens.sensitivity.engine import EngineChoice
+
+KIND = "result of worst_input"
+
+
+@dataclass(frozen=True)
+class WorstInput:
+    """The word with the largest sensitivity that was found, and how.
+
+    Attributes:
+        value: its objective, in the units of the model's output: `flip_sensitivity(model, tokens).max` or `.mean`, of
+            the flips of `positions`.
+        tokens: the word, (n,).
+        position: the 0-based position of its largest flip.
+        symbol: the symbol that this flip puts in.
+        objective: "max", the largest sensitivity of a word, or "mean", the mean over its flips.
+        exact: whether `value` is the largest of all words, by enumeration; else it is a lower bound.
+        alphabet: the symbols that words are made of, sorted.
+        fixed: (position, symbol) of the positions that are the same in all words.
+        positions: the 0-based positions that were flipped.
+        norm: "l2", "l1" or "linf".
+        outputs: the output coordinates that entered the norm; None for all.
+        words: how many words were enumerated; 0 for a search.
+        measurements: of all flips of a word, that were used; of an enumeration, one at its end.
+        restarts: the starts of the search and where each led; none for an enumeration.
+        history: (measurements, value) each time that the best became better.
+        seed: of the search.
+        engine: which engine ran, and why.
+        dtype: of the arithmetic.
+        versions: of jaxsens, jax, numpy and the device.
+    """
+
+    value: float
+    tokens: Int[np.ndarray, " n"]
+    position: int
+    symbol: int
+    objective: str
+    exact: bool
+    alphabet: tuple[int, ...]
+    fixed: tuple[tuple[int, int], ...]
+    positions: tuple[int, ...]
+    norm: str
+    outputs: tuple[int, ...] | None
+    words: int
+    measurements: int
+    restarts: tuple[Restart, ...]
+    history: tuple[tuple[int, float], ...]
+    seed: int
+    engine: EngineChoice
+    dtype: str
+    versions: dict[str, str]
+
+    @property
+    def n(self) -> int:
+        """The length of the word."""
+        return len(self.tokens)
+
+    @property
+    def flipped(self) -> Int[np.ndarray, " n"]:
+        """The word after its largest flip."""
+        word = self.tokens.copy()
+        word[self.position] = self.symbol
+        return word
+
+    @property
+    def converged(self) -> bool:
+        """Whether nothing was stopped: the words were enumerated, or every restart ended by itself."""
+        return self.exact or all(restart.converged for restart in self.restarts)
+
+    def description(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        return {**asdict(self), "tokens": self.tokens.tolist()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically."""
+        write_sealed(path, KIND, self.description())
+
+    def __repr__(self) -> str:
+        how = f"{self.measurements} measurements, {len(self.restarts)} starts"
+        if self.exact:
+            how = f"all {self.words} words"
+        return (
+            f"WorstInput(n={self.n}, {self.objective} {self.norm} = {self.value:.4g}, largest flip at position "
+            f"{self.position}, {'exact' if self.exact else 'searched'}: {how}, engine={self.engine.name})"
+        )
+
+
+def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
+    """Reads what `WorstInput.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, or not such a result.
+    """
+    try:
+        table = read_sealed(path, KIND)
+    except FileNotFoundError:
+        raise InputError(f"path = {str(path)!r}: no such file") from None
+    except DamagedFile as error:
+        raise InputError(f"path = {str(path)!r}: {error}; search again") from error
+    outputs = table["outputs"]
+    parts = {
+        "tokens": np.array(table["tokens"], np.int32),
+        "alphabet": tuple(table["alphabet"]),
+        "fixed": tuple((position, symbol) for position, symbol in table["fixed"]),
+        "positions": tuple(table["positions"]),
+        "outputs": None if outputs is None else tuple(outputs),
+        "restarts": tuple(restart_from_json(one) for one in table["restarts"]),
+        "history": tuple((used, value) for used, value in table["history"]),
+        "engine": EngineChoice(**table["engine"]),
+    }
+    return WorstInput(**{**table, **parts})
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a search. `partial` is what was found so far."""
+
+    def __init__(self, partial: WorstInput) -> None:
+        super().__init__(f"interrupted after {partial.measurements} measurements; see .partial")
+        self.partial = partial

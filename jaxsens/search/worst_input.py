@@ -1,0 +1,213 @@
+"""`jaxsens.worst_input`: the word and the flip with the largest sensitivity."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxsens.errors import InputError, PrecisionWarning
+from jaxsens.precision import numerics
+from jaxsens.search import enumeration
+from jaxsens.search.arguments import checked_words
+from jaxsens.search.checkpoint import Checkpoint, identity
+from jaxsens.search.local_search import State, climb, ended
+from jaxsens.search.meter import Meter, SearchProgress
+from jaxsens.search.problem import Problem, problem_of
+from jaxsens.search.result import SearchInterrupted, WorstInput
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.arguments import beyond_precision, chosen_outputs
+from jaxsens.sensitivity.norms import Norm
+from jaxsens.versions import versions
+
+
+def worst_input(
+    model: Any,
+    n: int,
+    alphabet_size: int | None = None,
+    *,
+    symbols: Sequence[int] | None = None,
+    fixed: Mapping[int, int] | None = None,
+    objective: Literal["max", "mean"] = "max",
+    norm: Norm = "l2",
+    outputs: Sequence[int] | Literal["all"] | None = None,
+    exact: bool | None = None,
+    restarts: int = 8,
+    budget: int | None = None,
+    start: Any = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    engine: Literal["auto", "vmap", "difference"] = "auto",
+    batch_size: int | None = None,
+    memory_budget: int | None = None,
+    mesh: Mesh | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
+) -> WorstInput:
+    """Searches the words of length n for the one that one flip moves the most, or all flips on average.
+
+    The value found is a lower bound on the largest, and equal to it where all words were enumerated (`.exact`). A step
+    of the search measures all flips of a word and of its neighbour under the largest flip, as vectors. Together they
+    tell, exactly, what that flip would do after any single change elsewhere, and as changes interact by O(1/n) many are
+    made at once. A start ends where no single change and no other flip is better. Of the mean, a sample of flips tells
+    which changes raise it. All this costs no more than `measurements` calls of `flip_sensitivity`, and O(log n) single
+    flips for each of them.
+
+    Args:
+        model: as for `flip_sensitivity`.
+        n: the words' length.
+        alphabet_size: words are made of the symbols 0 .. alphabet_size - 1; known for jaxsens models.
+        symbols: they are made of these instead.
+        fixed: {0-based position: symbol} of positions that are the same in all words and are not flipped, such as an
+            end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but unless it
+            is fixed its symbol is searched with the rest.
+        objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
+        norm: "l2", "l1" or "linf".
+        outputs: which coordinates of the output enter the norm, as for `flip_sensitivity`.
+        exact: True to enumerate all words, one forward pass each (up to 2^24, if all outputs fit the memory budget);
+            False to search; None to enumerate up to 2^16 words, and search where there are more. The six arguments
+            that follow are of the search.
+        restarts: from how many words to start, besides those of `start`: by turns random and structured ones.
+        budget: stop after so many measurements of all flips of a word; None to stop when every start has converged.
+        start: words to start from, (n,) or (words, n).
+        seed: of what is drawn at random.
+        checkpoint: a file that keeps the state of the search. Called again with the same arguments, the search goes on
+            from there and ends as if it had not been stopped; with a larger budget or more restarts it goes further.
+        engine: as for `flip_sensitivity`.
+        batch_size: flips at a time on each device (of an enumeration, words); by default what is fast and fits.
+        memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
+        mesh: the devices to spread flips over; by default all of this process.
+        progress: called with a `SearchProgress` after every measurement, or every block of an enumeration.
+
+    Warns:
+        PrecisionWarning: if n is longer than the model is exact in its dtype (`model.exact_length`).
+
+    Raises:
+        SearchInterrupted: on Ctrl-C once a word has been measured, with what was found; before that, and during an
+            enumeration, which knows nothing before its end, a plain KeyboardInterrupt.
+        InputError: naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or of
+            another search; and for a model that `flip_sensitivity` refuses.
+    """
+    subject = measurable(model)
+    words = checked_words(
+        subject,
+        n,
+        alphabet_size,
+        symbols,
+        fixed,
+        start,
+        {
+            "norm": norm,
+            "outputs": outputs,
+            "engine": engine,
+            "batch_size": batch_size,
+            "memory_budget": memory_budget,
+        },
+        {"restarts": (restarts, 1 if start is None else 0), "budget": (budget, None), "seed": (seed, 0)},
+        {"objective": (objective, ("max", "mean")), "exact": (exact, (None, True, False))},
+    )
+    imprecise = beyond_precision(subject, words.n)
+    if imprecise is not None:
+        warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
+    with numerics(subject.dtype):
+        devices = placement.Placement(
+            placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
+        )
+        problem = problem_of(
+            subject, words, objective, norm, chosen_outputs(subject, outputs), engine, devices
+        )
+        refused = None
+        if exact is not False:
+            refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
+        if exact and refused is not None:
+            raise InputError(
+                f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
+            )
+        if exact is not False and refused is None:
+            return _enumerated(problem, seed, progress)
+        return _searched(
+            problem, words.given, len(words.given) + restarts, seed, budget, checkpoint, progress
+        )
+
+
+def _enumerated(problem: Problem, seed: int, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(SearchProgress(done, total, None))
+
+    meter = Meter(problem, budget=None)
+    meter.measure(enumeration.largest_word(problem, told))
+    return _result(meter, enumeration.count(problem), (), seed)
+
+
+def _searched(
+    problem: Problem,
+    given: np.ndarray,
+    starts: int,
+    seed: int,
+    budget: int | None,
+    checkpoint: str | os.PathLike[str] | None,
+    progress: Callable[[SearchProgress], None] | None,
+) -> WorstInput:
+    kept = None if checkpoint is None else Checkpoint(checkpoint, identity(problem, given, seed))
+    latest = State() if kept is None else kept.read(problem)
+    if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
+        raise InputError(
+            f"checkpoint = {str(checkpoint)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
+            "more than asked for; give a larger budget or more restarts, or name another file"
+        )
+    meter = Meter(problem, budget, latest.used, latest.best, list(latest.history), progress)
+
+    def note(state: State) -> None:
+        nonlocal latest
+        latest = state
+        if kept is not None:
+            kept.note(state)
+
+    def found() -> WorstInput:
+        reached = latest.finished
+        if latest.tokens is not None:
+            reached = (*reached, ended(problem, given, seed, latest, converged=False))
+        return _result(meter, 0, reached, seed)
+
+    try:
+        climb(problem, given, starts, seed, latest, meter, note)
+    except KeyboardInterrupt:
+        if meter.best is None:
+            raise
+        raise SearchInterrupted(found()) from None
+    finally:
+        if kept is not None:
+            kept.write()
+    return found()
+
+
+def _result(meter: Meter, words: int, restarts: tuple[Any, ...], seed: int) -> WorstInput:
+    problem, best = meter.problem, meter.best
+    if best is None:
+        raise InputError("budget: no word was measured")
+    return WorstInput(
+        value=best.value,
+        tokens=np.array(best.tokens, np.int32),
+        position=best.position,
+        symbol=best.symbol,
+        objective=problem.objective,
+        exact=words > 0,
+        alphabet=tuple(int(symbol) for symbol in problem.alphabet),
+        fixed=tuple(problem.fixed.items()),
+        positions=tuple(int(position) for position in problem.flipped),
+        norm=problem.norm,
+        outputs=problem.engine.outputs,
+        words=words,
+        measurements=meter.used,
+        restarts=restarts,
+        history=tuple(meter.history),
+        seed=seed,
+        engine=problem.choice,
+        dtype=problem.dtype,
+        versions=versions(),
+    )

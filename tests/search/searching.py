@@ -1,0 +1,50 @@
+"""What the tests of the search share: models, meshes, and the truth by `flip_sensitivity` of every word."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+import jaxsens
+from jaxsens.search.arguments import checked_words
+from jaxsens.search.problem import Problem, problem_of
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.placement import Placement
+from tests.small_models import random_parameters, small
+
+ONE = Mesh(np.array(jax.devices()[:1]), ("flips",))
+
+
+def model_of(seed: int = 0, length: int = 6, **changes: Any) -> jaxsens.Transformer:
+    """A small float64 transformer with random biases, one layer if not told otherwise."""
+    config = small(**{"layers": 1, **changes})
+    return jaxsens.Transformer(config, parameters=random_parameters(config, seed, length))
+
+
+def words_over(alphabet: int, n: int, fixed: dict[int, int] | None = None) -> np.ndarray:
+    """All words, with the fixed symbols put in."""
+    free = [p for p in range(n) if p not in (fixed or {})]
+    words = np.zeros((alphabet ** len(free), n), int)
+    words[:, free] = list(product(range(alphabet), repeat=len(free)))
+    for position, symbol in (fixed or {}).items():
+        words[:, position] = symbol
+    return words
+
+
+def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The largest and the mean sensitivity of every word, by `flip_sensitivity`."""
+    measured = jaxsens.flip_sensitivity(model, words, mesh=ONE, **options)
+    norms = measured.norms.reshape(len(words), -1).astype(float)
+    return norms.max(axis=1), norms.mean(axis=1)
+
+
+def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
+    """The problem as `worst_input` makes it. For use within `numerics`."""
+    subject = measurable(model)
+    options = {"norm": norm, "outputs": None, "engine": engine, "batch_size": None, "memory_budget": None}
+    words = checked_words(subject, n, None, None, None, None, options, {}, {})
+    return problem_of(subject, words, objective, norm, subject.outputs, engine, Placement(ONE))

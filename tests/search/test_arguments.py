@@ -1,0 +1,80 @@
+"""What `worst_input` cannot use is refused at once, all of it together."""
+
+from __future__ import annotations
+
+import pytest
+
+import jaxsens
+from jaxsens.search.worst_input import worst_input
+from tests.search.searching import ONE, model_of
+
+
+def test_all_faults_come_together():
+    faults = {
+        "n": 0,
+        "alphabet_size": 7,
+        "objective": "median",
+        "norm": "l3",
+        "outputs": [],
+        "exact": 1,
+        "restarts": 0,
+        "budget": 0,
+        "seed": -1,
+        "engine": "fast",
+        "batch_size": 0,
+        "memory_budget": -5,
+        "fixed": {"first": 1},
+    }
+    with pytest.raises(jaxsens.InputError) as caught:
+        worst_input(model_of(), **faults)
+    message = str(caught.value)
+    assert f"worst_input: {len(faults)} faults" in message
+    for name in faults:
+        assert f"- {name} = " in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 1}, r"n = 1: nothing to flip"),
+        ({"n": 2, "fixed": {0: 1}}, r"fixed = \{0: 1\}: nothing to flip"),
+        ({"n": 4, "fixed": {4: 1}}, r"fixed = \{4: 1\}: positions from 0 to 3"),
+        ({"n": 4, "fixed": {0: 4}}, r"fixed = \{0: 4\}: the model reads ids 0 to 3"),
+        ({"n": 4, "fixed": [(0, 1)]}, r"fixed = .*: a mapping of 0-based positions"),
+        ({"n": 4, "symbols": [1]}, r"symbols = \[1\]: at least two symbols"),
+        ({"n": 4, "symbols": [1, 2], "alphabet_size": 2}, r"give alphabet_size or symbols, not both"),
+        ({"n": 4, "start": [0, 1, 2]}, r"start = .*: words of length 4"),
+        ({"n": 4, "start": [0, 1, 2, 3]}, r"start = 3: a symbol of \[0, 1, 2\] \(word 0, position 3\)"),
+        (
+            {"n": 4, "start": [0, 1, 2, 1], "fixed": {3: 3}},
+            r"start = 1: the fixed symbol 3 \(word 0, position 3\)",
+        ),
+        ({"n": 4, "start": [[0, 1], [2]]}, r"start = .*: whole numbers of shape \(4,\)"),
+        ({"n": 4, "start": 0.5}, r"start = 0.5: whole numbers"),
+        ({"n": True}, r"n = True: a length of at least 1"),
+        ({"n": 4, "budget": 2.5}, r"budget = 2.5: a whole number of at least 1, or None"),
+        ({"n": 4, "outputs": [6]}, r"outputs = \[6\]: the model has the outputs 0 to 5"),
+        ({"n": 4, "exact": "yes"}, r"exact = 'yes': one of None, True, False"),
+    ],
+)
+def test_each_fault_is_named_with_its_remedy(options, message):
+    with pytest.raises(jaxsens.InputError, match=message):
+        worst_input(model_of(), **options)
+
+
+def test_a_callable_needs_an_alphabet_and_must_be_fit_to_be_measured():
+    with pytest.raises(jaxsens.InputError, match=r"worst_input: alphabet_size = None: say which symbols"):
+        worst_input(lambda tokens: tokens.sum() * 1.0, 4)
+    with pytest.raises(jaxsens.InputError, match=r"model: its output has shape \(4, 4\)"):
+        worst_input(lambda tokens: tokens[:, None] * tokens * 1.0, 4, 2)
+
+
+def test_an_engine_that_cannot_serve_the_model_is_refused():
+    with pytest.raises(jaxsens.EngineRefusal):
+        worst_input(model_of(weighting="sparsemax"), 4, engine="difference", mesh=ONE)
+
+
+def test_a_length_beyond_the_models_precision_is_warned_of(monkeypatch):
+    monkeypatch.setattr("jaxsens.search.worst_input.beyond_precision", lambda subject, n: f"too long: {n}")
+    with pytest.warns(jaxsens.PrecisionWarning, match="too long: 3"):
+        worst_input(model_of(), 3, engine="vmap", mesh=ONE)

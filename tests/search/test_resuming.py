@@ -1,0 +1,173 @@
+"""A search that was stopped goes on as if it had not been; a file that is not its own is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxsens
+from jaxsens.search import checkpoint as checkpoints
+from jaxsens.search.result import SearchInterrupted
+from jaxsens.search.worst_input import worst_input
+from tests.search.searching import ONE, model_of
+
+OPTIONS: dict[str, Any] = {"exact": False, "restarts": 3, "engine": "vmap", "mesh": ONE}
+
+
+def stopping(after: int) -> Any:
+    def stop(step: Any) -> None:
+        if step.done == after:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("objective", ["max", "mean"])
+def test_interrupted_and_resumed_equals_uninterrupted(objective, tmp_path):
+    model = model_of()
+    whole = worst_input(model, 6, objective=objective, **OPTIONS)
+    whole.save(tmp_path / "whole")
+    for after in range(1, whole.measurements, 3):
+        path = tmp_path / f"state-{after}"
+        with pytest.raises(SearchInterrupted) as caught:
+            worst_input(model, 6, objective=objective, checkpoint=path, progress=stopping(after), **OPTIONS)
+        partial = caught.value.partial
+        assert isinstance(caught.value, KeyboardInterrupt)
+        assert partial.measurements == after
+        assert not partial.converged or partial.restarts == whole.restarts[: len(partial.restarts)]
+        assert partial.history == tuple(entry for entry in whole.history if entry[0] <= after)
+        resumed = worst_input(model, 6, objective=objective, checkpoint=path, **OPTIONS)
+        resumed.save(tmp_path / "resumed")
+        assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_search_that_is_killed_goes_on_from_any_state_that_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
+    model, path, copies = model_of(), tmp_path / "state", []
+
+    def copy(step: Any) -> None:
+        copies.append(tmp_path / f"copy-{step.done}")
+        shutil.copy(path, copies[-1])
+
+    whole = worst_input(model, 6, checkpoint=path, progress=copy, **OPTIONS)
+    assert len({copy.read_bytes() for copy in copies}) > 4
+    for state in copies[::3]:
+        assert worst_input(model, 6, checkpoint=state, **OPTIONS).description() == whole.description()
+
+
+def test_a_finished_search_is_not_run_again_and_goes_further_if_asked(tmp_path, monkeypatch):
+    model, path = model_of(), tmp_path / "state"
+    first = worst_input(model, 6, checkpoint=path, budget=4, **OPTIONS)
+    again = worst_input(model, 6, checkpoint=path, budget=4, **OPTIONS)
+    assert again.description() == first.description()
+    whole = worst_input(model, 6, **OPTIONS)
+    assert worst_input(model, 6, checkpoint=path, **OPTIONS).description() == whole.description()
+    seen: list[Any] = []
+    assert worst_input(model, 6, checkpoint=path, progress=seen.append, **OPTIONS).value == whole.value
+    assert seen == []
+    more = {**OPTIONS, "restarts": 5}
+    assert (
+        worst_input(model, 6, checkpoint=path, **more).description()
+        == worst_input(model, 6, **more).description()
+    )
+    with pytest.raises(
+        jaxsens.InputError, match=r"more than asked for; give a larger budget or more restarts"
+    ):
+        worst_input(model, 6, checkpoint=path, **OPTIONS)
+    with pytest.raises(jaxsens.InputError, match="more than asked for"):
+        worst_input(model, 6, checkpoint=path, budget=3, **more)
+
+
+def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
+    model, path = model_of(), tmp_path / "state"
+    worst_input(model, 6, checkpoint=path, budget=3, **OPTIONS)
+    others: list[tuple[Any, dict[str, Any], str]] = [
+        (model, {"seed": 1}, "seed"),
+        (model, {"norm": "l1", "objective": "mean"}, "norm, objective"),
+        (model, {"start": [0, 1, 2, 0, 1, 2]}, "start"),
+        (model, {"fixed": {5: 3}}, "fixed"),
+        (model_of(seed=1), {}, "parameters"),
+        (model_of(mask="future"), {}, "model"),
+        (model, {"symbols": [0, 1]}, "symbols"),
+    ]
+    for other, changes, named in others:
+        with pytest.raises(jaxsens.InputError, match=f"another search, with other {named}; delete it"):
+            worst_input(other, 6, checkpoint=path, **{**OPTIONS, **changes})
+
+
+def test_a_function_that_holds_other_numbers_is_noticed(tmp_path):
+    path = tmp_path / "state"
+
+    def of(factor: float) -> Any:
+        weights = np.random.default_rng(0).normal(size=6) * factor
+        return lambda tokens: (tokens @ jax.numpy.asarray(weights)) ** 2
+
+    worst_input(of(1.0), 6, 2, checkpoint=path, budget=3, **OPTIONS)
+    assert worst_input(of(1.0), 6, 2, checkpoint=path, budget=4, **OPTIONS).measurements == 4
+    with pytest.raises(jaxsens.InputError, match="of another model"):
+        worst_input(of(1.5), 6, 2, checkpoint=path, **OPTIONS)
+
+
+def test_a_module_with_random_streams_and_a_checkpoint(tmp_path):
+    # Their state is of random keys, which NumPy does not read.
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.embed = nnx.Embed(2, 3, rngs=nnx.Rngs(0))
+            self.drop = nnx.Dropout(0.5, deterministic=True, rngs=nnx.Rngs(1))
+
+        def __call__(self, tokens: Any) -> Any:
+            return jax.numpy.tanh(self.drop(self.embed(tokens)).sum(axis=0))
+
+    path = tmp_path / "state"
+    first = worst_input(Model(), 6, 2, checkpoint=path, budget=3, **OPTIONS)
+    assert (
+        worst_input(Model(), 6, 2, checkpoint=path, budget=3, **OPTIONS).description() == first.description()
+    )
+
+
+def damages(text: str) -> dict[str, str]:
+    table = json.loads(text)
+    table["content"]["state"]["used"] += 1
+    without = json.loads(text)
+    del without["sha256"]
+    return {
+        "cut off": text[: len(text) // 2],
+        "empty": "",
+        "no object": "[1, 2]",
+        "another number": json.dumps(table),
+        "no checksum": json.dumps(without),
+        "binary": "\x00\x01",
+    }
+
+
+def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(tmp_path):
+    model, path = model_of(), tmp_path / "state"
+    found = worst_input(model, 6, checkpoint=path, budget=3, **OPTIONS)
+    for damaged in damages(path.read_text()).values():
+        path.write_text(damaged)
+        with pytest.raises(jaxsens.InputError, match=r"checkpoint = .*state.*: damaged"):
+            worst_input(model, 6, checkpoint=path, budget=3, **OPTIONS)
+        assert path.read_text() == damaged
+    found.save(path)
+    with pytest.raises(jaxsens.InputError, match="it holds a result of worst_input, not a checkpoint"):
+        worst_input(model, 6, checkpoint=path, budget=3, **OPTIONS)
+
+
+def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxsens.sensitivity.placement.prepared_on", stop)
+    path = tmp_path / "state"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        worst_input(model_of(), 6, checkpoint=path, **OPTIONS)
+    assert not isinstance(caught.value, SearchInterrupted)
+    monkeypatch.undo()
+    # What is left is a checkpoint of the beginning.
+    assert worst_input(model_of(), 6, checkpoint=path, budget=2, **OPTIONS).measurements == 2

@@ -1,0 +1,45 @@
+"""Sealed JSON: what was written comes back; anything else is told apart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+
+CONTENT = {"key": "abc", "values": (1.5, 2, None), "name": "x"}
+
+
+def test_what_was_written_comes_back_tuples_as_lists(tmp_path):
+    write_sealed(tmp_path / "one.json", "thing", CONTENT)
+    assert read_sealed(tmp_path / "one.json", "thing") == {**CONTENT, "values": [1.5, 2, None]}
+
+
+def test_a_missing_file_is_told_apart_from_a_damaged_one(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_sealed(tmp_path / "none.json", "thing")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("1.5", "1.25"),
+        lambda text: text.replace("thing", "other"),
+        lambda text: "[]",
+        lambda text: json.dumps({"sha256": "0"}),
+    ],
+)
+def test_any_damage_is_noticed(tmp_path, damage):
+    path = tmp_path / "one.json"
+    write_sealed(path, "thing", CONTENT)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(DamagedFile, match=r"one\.json"):
+        read_sealed(path, "thing")
+
+
+def test_content_of_another_kind_is_refused(tmp_path):
+    write_sealed(tmp_path / "one.json", "thing", CONTENT)
+    with pytest.raises(DamagedFile, match="holds a thing, not a word"):
+        read_sealed(tmp_path / "one.json", "word")
