@@ -18,9 +18,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", README)
 
 
-def test_there_are_two_commands_and_three_examples():
+def test_there_are_two_commands_and_four_examples():
     assert [len(text.splitlines()) for text in blocks("sh")] == [1, 1]
-    assert len(blocks("python")) == 3
+    assert len(blocks("python")) == 4
 
 
 SWEEP, TESTS = (text.strip() for text in blocks("sh"))
@@ -49,7 +49,9 @@ def test_the_first_command_sweeps_a_shipped_config():
     )  # 128: no repository
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=["any model", "own model", "construction"])
+@pytest.mark.parametrize(
+    "code", blocks("python"), ids=["any model", "own model", "every input", "construction"]
+)
 def test_the_code_runs(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from jaxsens.analysis.points_table import KEY_COLUMNS
 from jaxsens.analysis.profiles import ProfileBuilder
 from jaxsens.analysis.sweep_data import PointRun, SweepData
 from jaxsens.errors import InputError
+from jaxsens.experiments.bounds_runner import read_bounds
 from jaxsens.experiments.results import read_config_text, read_flips, read_plan
 from jaxsens.experiments.store import PointMetadata
 
@@ -45,6 +47,7 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         trained=frozenset(variant.name for variant in plan.variants if variant.trained),
         exact_lengths={v.name: v.exact_length for v in plan.variants if v.exact_length is not None},
         config_text=read_config_text(directory),
+        bounds=tuple(read_bounds(Path(directory), plan)),
     )
 
 

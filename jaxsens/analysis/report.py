@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxsens.analysis.bounds import bounds_sections
+from jaxsens.analysis.bounds_data import BoundsData
 from jaxsens.analysis.figures import local_slope_figure, sensitivity_figure
 from jaxsens.analysis.findings import enumeration, sentence, summary_sentence
 from jaxsens.analysis.fits import ExponentFit, fit_exponents
@@ -121,6 +123,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if data.profiles:
         figure = profile_figure(data.profiles, data.variants, norm=data.norm)
         sections.append(Section("Which positions matter", figures=(figure,)))
+    sections += bounds_sections(BoundsData(data.bounds, data.points, data.variants, data.norm))
     sections.append(Section("The points", tables=(points_table(data),)))
     if data.config_text:
         sections.append(Section("The config", ("As it was given:",), code=data.config_text))

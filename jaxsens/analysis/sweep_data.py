@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxsens.analysis.profiles import Profile
+from jaxsens.experiments.bounds import BoundRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +51,7 @@ class SweepData:
     trained: the variants whose weights are those of a checkpoint.
     exact_lengths: by variant, the longest input that a construction is exact for; absent if there is none.
     config_text: the config file as it was given; empty if there is none.
+    bounds: over all inputs; empty where the sweep did not ask for any.
     """
 
     title: str
@@ -66,6 +68,7 @@ class SweepData:
     trained: frozenset[str]
     exact_lengths: Mapping[str, int]
     config_text: str
+    bounds: tuple[BoundRecord, ...] = ()
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def sweep(
         shard: Take part K of M of the points, such as 3/16, for job arrays. The last part to end writes the report.
         list_points: Print the points and which are done, and do nothing else.
     """
+    from jaxsens.experiments.bounds_runner import run_bounds
     from jaxsens.experiments.runner import run_sweep, strangers
     from jaxsens.experiments.selection import select
     from jaxsens.experiments.sweep_config import load_sweep_config
@@ -51,6 +52,9 @@ def sweep(
     if others:
         say(console, f"{others} points in {out} belong to another config; they are kept and not shown")
     outcome = run_sweep(loaded, out, chosen, console)
+    if loaded.bounds is not None and outcome.stopped_by is None:
+        say(console, "the points are measured; now the bounds over all inputs")
+        outcome = outcome.plus(run_bounds(loaded, out, chosen, console))
     for failure in outcome.failures:
         say(console, f"failed: {failure.point}: {failure.message}")
     if outcome.stopped_by is not None:
@@ -73,13 +77,17 @@ def report(directory: tyro.conf.Positional[Path], /) -> int:
     Args:
         directory: What `jaxsens sweep` or `jaxsens theorem6` was given as --out.
     """
+    from jaxsens.experiments.bounds_runner import read_bounds, write_bounds_csv
     from jaxsens.experiments.results import read_metadata, read_plan, write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
         theorem6.write_report(directory)
         return 0
-    write_points_csv(directory, read_metadata(directory), read_plan(directory))
+    plan = read_plan(directory)
+    write_points_csv(directory, read_metadata(directory), plan)
+    if plan.bounds:
+        write_bounds_csv(directory, read_bounds(directory, plan))
     _report(directory)
     return 0
 

@@ -39,8 +39,8 @@ class Reporter(abc.ABC):
         """Something that must not be missed: a damaged file, a failed point."""
 
     @abc.abstractmethod
-    def inside(self, name: str, flips: int, of: int) -> None:
-        """A point is under way: so many of its flips are done."""
+    def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
+        """A point is under way: so much of it is done, of what is known or not."""
 
     @abc.abstractmethod
     def finished(self, text: str, left: float | None) -> None:
@@ -58,10 +58,11 @@ class LogReporter(Reporter):
         """Prints at once."""
         self._line(text)
 
-    def inside(self, name: str, flips: int, of: int) -> None:
+    def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """Prints where nothing was for a while."""
         if time.monotonic() - self._last >= _INSIDE_EVERY:
-            self._line(f"{self.done}/{self.total}  {name}: {flips} of {of} flips")
+            part = str(done) if of is None else f"{done} of {of}"
+            self._line(f"{self.done}/{self.total}  {name}: {part} {unit}")
 
     def finished(self, text: str, left: float | None) -> None:
         """Prints, except within a second of the line before; always the last."""
@@ -107,9 +108,10 @@ class BarReporter(Reporter):
         """Prints above the bar."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def inside(self, name: str, flips: int, of: int) -> None:
+    def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """Shows the point and how far it is."""
-        self._progress.update(self._task, description=f"  {name}: {flips}/{of} flips")
+        part = str(done) if of is None else f"{done}/{of}"
+        self._progress.update(self._task, description=f"  {name}: {part} {unit}")
 
     def finished(self, text: str, left: float | None) -> None:
         """Moves the bar on."""

@@ -4,6 +4,7 @@ DIR/sweep.toml      the config as it was given
 DIR/sweep.json      the plan: the config with everything written out, and every point with its key and file
 DIR/points/         one Parquet file a point
 DIR/points.csv      a row a point
+DIR/bounds/, DIR/bounds.csv     bounds over all inputs, where the config asks for them
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.store import DamagedFile, PointMetadata, read_point
+from jaxsens.experiments.store import PointMetadata, read_point
 from jaxsens.files import write_text
+from jaxsens.sealed import DamagedFile
 
 if TYPE_CHECKING:
     import pandas
@@ -70,7 +72,7 @@ class PlannedVariant:
 class Plan:
     """What sweep.json says: everything about a sweep but its numbers. Points come in the order of the config.
 
-    `inputs` says what the inputs are, by length.
+    `inputs` says what the inputs are, by length; `bounds` where the bounds over all inputs are, if they are asked for.
     """
 
     title: str
@@ -83,6 +85,7 @@ class Plan:
     inputs: dict[str, dict[str, Any]]
     variants: tuple[PlannedVariant, ...]
     points: tuple[PlannedPoint, ...]
+    bounds: tuple[PlannedPoint, ...] = ()
 
     def write(self, directory: Path) -> None:
         """Writes sweep.json, atomically. The same plan gives the same bytes."""
@@ -109,6 +112,7 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
             inputs=stored["inputs"],
             variants=tuple(PlannedVariant(**variant) for variant in stored["variants"]),
             points=tuple(PlannedPoint(**point) for point in stored["points"]),
+            bounds=tuple(PlannedPoint(**bound) for bound in stored.get("bounds", ())),
         )
     except OSError as error:
         raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error

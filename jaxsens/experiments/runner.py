@@ -23,9 +23,10 @@ from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan, write_points_csv
 from jaxsens.experiments.stopping import Stopped, sigterm_raises
-from jaxsens.experiments.store import DamagedFile, PointMetadata, read_point, write_point
+from jaxsens.experiments.store import PointMetadata, read_point, write_point
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import write_text
+from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 
@@ -60,6 +61,17 @@ class Outcome:
     planned: int
     failures: tuple[Failure, ...]
     stopped_by: int | None
+
+    def plus(self, other: Outcome) -> Outcome:
+        """This run, and another over the same directory that came after it."""
+        return Outcome(
+            self.chosen + other.chosen,
+            self.measured + other.measured,
+            self.finished + other.finished,
+            self.planned + other.planned,
+            self.failures + other.failures,
+            self.stopped_by if other.stopped_by is None else other.stopped_by,
+        )
 
     @property
     def exit_code(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+from jaxsens.experiments.bounds import BoundPoint, Bounds
 from jaxsens.experiments.inputs import Inputs, Symbols
 from jaxsens.experiments.model_source import ModelSource
 from jaxsens.experiments.network_source import EVERY
@@ -35,6 +36,7 @@ class Sweep:
     inputs: Inputs
     measure: Measurement
     text: str
+    bounds: Bounds | None = None
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -45,6 +47,11 @@ class Sweep:
             for n in self.lengths
             for seed in self.seeds
         )
+
+    @cached_property
+    def bound_points(self) -> tuple[BoundPoint, ...]:
+        """What is asked of all inputs, in the order of the points; nothing without a `[bounds]` table."""
+        return () if self.bounds is None else tuple(BoundPoint(point, self.bounds) for point in self.points)
 
     @property
     def _symbols(self) -> Symbols:
@@ -81,6 +88,16 @@ class Sweep:
             points=tuple(
                 PlannedPoint(point.variant, point.n, point.seed, point.key, point.path(here).as_posix())
                 for point in self.points
+            ),
+            bounds=tuple(
+                PlannedPoint(
+                    bound.point.variant,
+                    bound.point.n,
+                    bound.point.seed,
+                    bound.key,
+                    bound.path(here).as_posix(),
+                )
+                for bound in self.bound_points
             ),
         )
 

@@ -13,6 +13,9 @@ statistics = ["mean", "max"]
 [inputs]                            `count` random words a point and their `kind`, or `file` of words
 [measure]                           engine, norm, outputs, sample, batch_size, memory_budget
 
+[bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
+                                    free_fraction
+
 [[variant]]                         variants of one's own: name, model, add_positions, description
 """
 
@@ -30,6 +33,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.bounds import Bounds
 from jaxsens.experiments.inputs import (
     INPUTS_ADAPTER,
     GivenWords,
@@ -116,6 +120,7 @@ class _Tables:
     model: dict[str, Any] = field(default_factory=dict)
     inputs: InputsTable = field(default_factory=RandomWords)
     measure: Measurement = field(default_factory=Measurement)
+    bounds: Bounds | None = None
     variant: tuple[Variant, ...] = ()
 
 
@@ -127,6 +132,7 @@ _KEYS = {
     "": TABLES,
     "inputs": (*field_names(RandomWords), *field_names(WordFile)),
     "measure": field_names(Measurement),
+    "bounds": field_names(Bounds),
     "variant": field_names(Variant),
 }
 
@@ -175,6 +181,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         inputs=SharedWords(inputs) if shared else inputs,
         measure=tables.measure,
         text=text,
+        bounds=tables.bounds,
     )
 
 

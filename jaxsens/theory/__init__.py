@@ -1,1 +1,28 @@
-"""Bounds that are proved: what a flip can do to a model's output, with every constant computed."""
+"""What is proved of every input: Lemma 5 with its constants, certified bounds, and Theorem 1's restrictions."""
+
+from __future__ import annotations
+
+from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
+from jaxsens.theory.hard_attention.checker import Verdict, check
+from jaxsens.theory.hard_attention.misclassified import MisclassifiedPair, misclassified_pair
+from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused, load_restriction
+from jaxsens.theory.lemma5 import Lemma5, lemma5
+from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
+
+__all__ = [
+    "CertifiedBound",
+    "Lemma5",
+    "LogitGrowth",
+    "MisclassifiedPair",
+    "Restriction",
+    "RestrictionRefused",
+    "Verdict",
+    "certified_bound",
+    "check",
+    "lemma5",
+    "load_restriction",
+    "logit_growth",
+    "misclassified_pair",
+    "restrict",
+]

@@ -1,0 +1,273 @@
+"""What a sweep asks of all inputs, beside the inputs it measures: the `[bounds]` table, and one answer a point.
+
+For every variant, length and seed: the worst input that a search finds, the bound that can be certified, Lemma 5's
+closed form; for hard attention the inputs that matter under a restriction (Hahn 2020, Theorem 1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from jaxsens.errors import InputError
+from jaxsens.experiments.points import Point, canonical
+from jaxsens.precision import SUBTRACTED
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.strict import STRICT
+from jaxsens.versions import versions
+
+BOUNDS_FORMAT = 1
+"""Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The `[bounds]` table. Each part is left out where a variant is not of its kind, and the report says why.
+
+    Attributes:
+        worst: search the worst input (`jaxsens.worst_input`).
+        restarts: of that search.
+        budget: measurements of all flips that it may use; without one it ends when every restart has converged.
+        certified: certify a bound for every input, and compute Lemma 5's constants (soft attention).
+        restrict: find the inputs that matter (leftmost- and rightmost-hard attention).
+        free_fraction: the share of positions that a restriction must leave free.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    worst: bool = True
+    restarts: Annotated[int, Field(ge=1)] = 2
+    budget: Annotated[int, Field(ge=1)] | None = None
+    certified: bool = True
+    restrict: bool = True
+    free_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+@dataclass(frozen=True)
+class BoundPoint:
+    """What is asked of one (variant, n, seed)."""
+
+    point: Point
+    bounds: Bounds
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of everything that determines the numbers."""
+        described = {
+            "format": BOUNDS_FORMAT,
+            "bounds": asdict(self.bounds),
+            "model": self.point.source.expanded(),
+            "symbols": asdict(self.point.source.symbols),
+            "n": self.point.n,
+            "seed": self.point.seed,
+            "norm": self.point.measure.norm,
+            "outputs": self.point.measure.outputs,
+        }
+        return hashlib.sha256(canonical(described).encode()).hexdigest()
+
+    def path(self, directory: Path) -> Path:
+        """Where a sweep directory keeps it."""
+        folder = directory / "bounds" / f"variant={self.point.variant}" / f"n={self.point.n}"
+        return folder / f"seed={self.point.seed}-{self.key[:12]}.json"
+
+    def __str__(self) -> str:
+        return f"bounds of {self.point}"
+
+
+@dataclass(frozen=True)
+class BoundRecord:
+    """The answers for one (variant, n, seed). None where something was not asked for, or could not be had: see `notes`.
+
+    Attributes:
+        key, variant, n, seed: of the `BoundPoint`.
+        worst: the largest sensitivity found, of any input and flip.
+        worst_exact: whether every input was tried, so that there is no larger one.
+        worst_word: the input; the flip is at `worst_position` and puts in `worst_symbol`.
+        certified: no input and flip has a larger sensitivity than this.
+        log_lemma5: natural logarithm of Lemma 5's closed form, which itself may overflow.
+        matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
+        free: how many inputs the restriction leaves free.
+        notes: why a part is missing, by its name.
+        seconds: of each part.
+        versions: of Python and the packages that matter.
+    """
+
+    key: str
+    variant: str
+    n: int
+    seed: int
+    worst: float | None = None
+    worst_exact: bool = False
+    worst_word: tuple[int, ...] = ()
+    worst_position: int | None = None
+    worst_symbol: int | None = None
+    certified: float | None = None
+    log_lemma5: float | None = None
+    matter: int | None = None
+    free: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """certified / worst: how far apart the two sides are."""
+        return self.certified / self.worst if self.certified is not None and self.worst else None
+
+    def summary(self) -> str:
+        """One line beside the progress."""
+        parts = []
+        if self.worst is not None:
+            parts.append(f"worst {self.worst:.3g}")
+        if self.certified is not None:
+            parts.append(f"certified {self.certified:.3g}")
+        if self.matter is not None:
+            parts.append(f"{self.matter} of {self.free} free inputs matter")
+        return ", ".join(parts) or "nothing applies"
+
+
+class Unsound(AssertionError):
+    """An input was found beyond a certified bound: one of the two is wrong."""
+
+
+def answer(bound: BoundPoint, progress: Callable[[int, int | None], None] | None = None) -> BoundRecord:
+    """Computes every part that applies to the point's model.
+
+    progress: called with the measurements done, and how many there may be if that is known, during the search.
+
+    Raises:
+        Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
+    """
+    point, table = bound.point, bound.bounds
+    model = point.source.build(point.seed)
+    found: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
+        ("worst", table.worst, lambda: _worst(model, bound, progress)),
+        ("certified", table.certified, lambda: _certified(model, bound)),
+        ("lemma5", table.certified, lambda: _lemma5(model, bound)),
+        ("matter", table.restrict, lambda: _matter(model, bound)),
+    ]
+    for name, asked, part in parts:
+        if not asked:
+            continue
+        began = time.perf_counter()
+        try:
+            found |= part()
+        except InputError as error:
+            notes[name] = " ".join(str(error).split())
+        seconds[name] = round(time.perf_counter() - began, 3)
+    record = BoundRecord(
+        bound.key,
+        point.variant,
+        point.n,
+        point.seed,
+        notes=notes,
+        seconds=seconds,
+        versions=versions(),
+        **found,
+    )
+    _check(record, measurable(model).dtype)
+    return record
+
+
+def _check(record: BoundRecord, dtype: str) -> None:
+    if record.worst is None or record.certified is None:
+        return
+    # The bound speaks of real arithmetic, the search measures in the model's.
+    allowance = SUBTRACTED[dtype]
+    if record.worst > record.certified * (1 + allowance.relative) + allowance.absolute:
+        raise Unsound(
+            f"{record.variant} n={record.n} seed={record.seed}: an input with sensitivity {record.worst!r} was found, "
+            f"above the certified bound {record.certified!r}; please report this"
+        )
+
+
+def _fixed(bound: BoundPoint) -> dict[int, int]:
+    """The end-of-sequence symbol and its place, where the sweep's inputs have one."""
+    symbols = bound.point.source.symbols
+    if symbols.end_of_sequence is None:
+        return {}
+    return {0 if symbols.end_first else bound.point.n - 1: symbols.end_of_sequence}
+
+
+def _outputs(bound: BoundPoint) -> Any:
+    chosen = bound.point.measure.outputs
+    return None if chosen == "designated" else chosen
+
+
+def _worst(
+    model: Any, bound: BoundPoint, progress: Callable[[int, int | None], None] | None
+) -> dict[str, Any]:
+    from jaxsens.search.worst_input import worst_input
+
+    measure = bound.point.measure
+    found = worst_input(
+        model,
+        bound.point.n,
+        norm=measure.norm,
+        outputs=_outputs(bound),
+        restarts=bound.bounds.restarts,
+        budget=bound.bounds.budget,
+        seed=bound.point.seed,
+        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+        fixed=_fixed(bound),
+        batch_size=measure.batch_size,
+        memory_budget=measure.memory_budget,
+        progress=None if progress is None else lambda now: progress(now.done, now.total),
+    )
+    return {
+        "worst": float(found.value),
+        "worst_exact": bool(found.exact),
+        "worst_word": tuple(int(symbol) for symbol in found.tokens),
+        "worst_position": int(found.position),
+        "worst_symbol": int(found.symbol),
+    }
+
+
+def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import certified_bound
+
+    found = certified_bound(
+        model,
+        bound.point.n,
+        norm=bound.point.measure.norm,
+        outputs=_outputs(bound),
+        fixed=_fixed(bound),
+    )
+    return {"certified": found.value if math.isfinite(found.value) else None}
+
+
+def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import lemma5
+
+    found = lemma5(model, bound.point.n, norm=bound.point.measure.norm)
+    if found.reason is not None:
+        raise InputError(f"Lemma 5 has no closed form: {found.reason}")
+    return {"log_lemma5": found.log_closed_form}
+
+
+def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import check, restrict
+
+    found = restrict(
+        model,
+        bound.point.n,
+        bound.bounds.free_fraction,
+        preset=_fixed(bound),
+        seed=bound.point.seed,
+    )
+    verdict = check(found, model)
+    if not verdict.accepted:
+        raise Unsound(
+            f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.faults[:3])}"
+        )
+    return {"matter": found.c, "free": len(found.free)}

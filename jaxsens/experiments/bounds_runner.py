@@ -1,0 +1,127 @@
+"""Runs the bounds of a sweep: one by one what is missing, beside the sweep's points and resumed as they are."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxsens.experiments.bounds import BoundPoint, BoundRecord, answer
+from jaxsens.experiments.claims import claim, is_claimed
+from jaxsens.experiments.csv_text import csv_text
+from jaxsens.experiments.points import Point
+from jaxsens.experiments.progress import Reporter, reporting
+from jaxsens.experiments.results import Plan
+from jaxsens.experiments.runner import Failure, Outcome, one_line
+from jaxsens.experiments.stopping import Stopped, sigterm_raises
+from jaxsens.experiments.sweep import Sweep
+from jaxsens.files import write_text
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+
+BOUNDS_CSV = "bounds.csv"
+_KIND = "bounds of a point"
+_COLUMNS = (
+    "variant",
+    "n",
+    "seed",
+    "worst",
+    "worst_exact",
+    "certified",
+    "ratio",
+    "log_lemma5",
+    "matter",
+    "free",
+)
+
+
+def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
+    """Computes the bounds of the chosen points that have no sound file yet, and writes bounds.csv.
+
+    One that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished.
+    """
+    wanted = {bound.point: bound for bound in sweep.bound_points}
+    rest = [wanted[point] for point in chosen]
+    failures: list[Failure] = []
+    before = {bound for bound in rest if _is_done(bound, directory)}
+    stopped_by = None
+    try:
+        with sigterm_raises():
+            _compute(directory, rest, failures, console)
+    except KeyboardInterrupt:
+        stopped_by = signal.SIGINT
+    except Stopped:
+        stopped_by = signal.SIGTERM
+    records = read_bounds(directory, sweep.plan)
+    write_bounds_csv(directory, records)
+    done = sum(_is_done(bound, directory) for bound in rest)
+    return Outcome(
+        chosen=len(rest),
+        measured=done - len(before),
+        finished=len(records),
+        planned=len(sweep.bound_points),
+        failures=tuple(failures),
+        stopped_by=stopped_by,
+    )
+
+
+def _compute(
+    directory: Path, wanted: Sequence[BoundPoint], failures: list[Failure], console: Console
+) -> None:
+    rest = [bound for bound in wanted if not _is_done(bound, directory)]
+    with reporting(console, len(wanted), len(wanted) - len(rest)) as reporter:
+        while rest:
+            # Those that another process has begun come last, in case it dies.
+            free = (k for k, bound in enumerate(rest) if not is_claimed(bound.path(directory)))
+            bound = rest.pop(next(free, 0))
+            if _is_done(bound, directory):
+                reporter.finished(f"{bound}: computed by another process", None)
+                continue
+            try:
+                with claim(bound.path(directory)):
+                    record = _answer(bound, directory, reporter)
+            except Exception as error:  # noqa: BLE001 - whatever one raises, the others are computed
+                failures.append(Failure(bound.point, one_line(error)))
+                reporter.note(f"failed: {bound}: {one_line(error)}")
+                reporter.finished(f"{bound}: failed", None)
+                continue
+            taken = sum(record.seconds.values())
+            reporter.finished(f"{bound}: {record.summary()} ({taken:.2g} s)", None)
+
+
+def _answer(bound: BoundPoint, directory: Path, reporter: Reporter) -> BoundRecord:
+    record = answer(bound, lambda done, of: reporter.inside(f"{bound}: search", done, of, "measurements"))
+    write_sealed(bound.path(directory), _KIND, asdict(record))
+    return record
+
+
+def _is_done(bound: BoundPoint, directory: Path) -> bool:
+    return _read(bound.path(directory), bound.key) is not None
+
+
+def _read(path: Path, key: str) -> BoundRecord | None:
+    """A stored record, or None where there is none, or a damaged one, or one under another key."""
+    try:
+        stored = read_sealed(path, _KIND)
+        record = BoundRecord(**{**stored, "worst_word": tuple(stored["worst_word"])})
+    except (FileNotFoundError, DamagedFile, KeyError, TypeError):
+        return None
+    return record if record.key == key else None
+
+
+def read_bounds(directory: Path, plan: Plan) -> list[BoundRecord]:
+    """The bounds that are done, in the plan's order; those that are missing or damaged left out."""
+    found = (_read(directory / planned.file, planned.key) for planned in plan.bounds)
+    return [record for record in found if record is not None]
+
+
+def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
+    """Writes bounds.csv, atomically: a row a record."""
+    names = {field.name for field in fields(BoundRecord)}
+    rows = []
+    for record in records:
+        row = {name: getattr(record, name) for name in _COLUMNS if name in names}
+        rows.append({**row, "ratio": record.ratio})
+    write_text(directory / BOUNDS_CSV, csv_text(_COLUMNS, rows))

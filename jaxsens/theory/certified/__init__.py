@@ -1,0 +1,1 @@
+"""An upper bound on the flip sensitivity of a softmax transformer, sound for every word of a length."""

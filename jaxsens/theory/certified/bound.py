@@ -1,0 +1,250 @@
+"""`certified_bound`: an upper bound on the sensitivity of a transformer to one symbol, over every word of length n."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.errors import Faults, is_count
+from jaxsens.models.layers import readout_position
+from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.models.weighting import Softmax
+from jaxsens.theory.certified.averages import Counts
+from jaxsens.theory.certified.first_layer import changes, directions, directions_of_attended, first_layer
+from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, gain, norm_bound, times, up
+from jaxsens.theory.certified.norms import first_level, through
+from jaxsens.theory.certified.second_layer import second_layer
+from jaxsens.theory.certified.setting import Setting, settle
+
+NORMS = ("l2", "l1", "linf")
+
+
+@dataclass(frozen=True)
+class CertifiedBound:
+    """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
+
+    It speaks of the function that the parameters define in real arithmetic; its own rounding is accounted for. A
+    measurement in float32 may exceed it by the measurement's rounding.
+
+    Attributes:
+        value: the bound, the largest of `by_position`.
+        by_position: the bound for a flip at each position; NaN at the readout position and at fixed ones.
+        how: what was used, in words.
+        diameter: how far apart any two outputs are, at most, readout symbol fixed.
+        n: length of the words.
+        norm: "l2", "l1" or "linf".
+        classes: the classes of words, by number of occurrences of the first symbol, that were bounded apart: (fewest,
+            most, value) of each.
+    """
+
+    value: float
+    by_position: Float[np.ndarray, " n"]
+    how: str
+    diameter: float
+    n: int
+    norm: str
+    classes: tuple[tuple[int, int, float], ...]
+
+
+def certified_bound(
+    model: Transformer,
+    n: int,
+    *,
+    symbols: Sequence[int] | None = None,
+    readout_symbols: Sequence[int] | None = None,
+    fixed: Mapping[int, int] | None = None,
+    norm: str = "l2",
+    outputs: Sequence[int] | Literal["all"] | None = None,
+    classes: int | None = None,
+) -> CertifiedBound:
+    """Bounds the flip sensitivity of a softmax transformer for every word of length n at once.
+
+    Args:
+        model: a jaxsens `Transformer` whose layers are all softmax, at any temperature.
+        n: the length.
+        symbols: the symbols of words, ids below `config.vocabulary_size`; by default the whole alphabet.
+        readout_symbols: what the readout position may hold, by default the same; `config.alphabet_size` is the
+            end-of-sequence symbol.
+        fixed: {0-based position: symbol} of positions that are the same in all words and are not flipped, such as an
+            end-of-sequence symbol, {n - 1: alphabet_size}; as for `jaxsens.worst_input`.
+        norm: "l2", "l1" or "linf".
+        outputs: the output coordinates that enter the norm, or "all"; by default those the model designates, else all.
+        classes: into how many classes, by the number of occurrences of the first symbol, words are split; each is
+            bounded apart, at the full cost of one. By default 1: all words together.
+
+    Returns:
+        A `CertifiedBound`. O(n^2) operations a class and direction, memory O(n width) and a block of weights.
+
+    Raises:
+        InputError: naming each argument that cannot be used, and models with hard or sparsemax layers.
+    """
+    fixed = {} if fixed is None else dict(fixed)
+    chosen, at_readout, columns = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
+    setting = settle(model, n, chosen, at_readout, fixed, columns)
+    parts = _classes(setting, int(np.searchsorted(setting.kinds, chosen[0])), classes or 1)
+    found, results = np.full(n, -np.inf), []
+    diameter, how = 0.0, ""
+    for least, most, counts in parts:
+        by_position, wide, how = _one_class(setting, counts, norm)
+        diameter = max(diameter, wide)
+        found = np.maximum(found, by_position)
+        results.append((least, most, float(np.nanmax(by_position, initial=0.0))))
+    if len(parts) > 1:
+        # Multipliers are picked by a rule, so that a class may come out above all words together.
+        whole, wide, _ = _one_class(setting, None, norm)
+        found, diameter = np.minimum(found, whole), min(diameter, wide)
+    found[list(fixed)] = np.nan
+    return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
+
+
+def _classes(setting: Setting, kind: int, number: int) -> list[tuple[int, int, Counts | None]]:
+    """Classes of the fewer occurrences in a word and its flip; both words then lie in the counts given with it."""
+    if number <= 1:
+        return [(0, setting.n, None)]
+    edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
+    return [
+        (int(a), int(b) - int(b < setting.n), Counts(kind, int(a), int(b), setting.n))
+        for a, b in pairwise(edges)
+    ]
+
+
+def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, float, str]:
+    """The bound for each position, NaN at the readout, the diameter and what was used."""
+    n, r = setting.n, setting.readout
+    config, layers = setting.config, setting.config.layers
+    plain = r is not None and config.layer_norm == "none"
+    if plain and layers == 2 and config.scores == "dot-product":
+        second = second_layer(setting, counts, norm)
+        diameter = float(np.max(_width(second.y, setting.out, norm)[setting.allowed[r]]))
+        return (
+            _finish(second.moved, diameter, r),
+            diameter,
+            f"two layers; score half-width {second.score_width:.3g}",
+        )
+    level = first_level(setting)
+    for k in range(layers):
+        last = k == layers - 1
+        positions = np.array([r]) if last and r is not None else np.arange(n)
+        level = through(setting, k, level, positions, counts, keep=last)
+    moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
+    out = setting.out
+    y = level.y
+    if r is None:
+        possible = setting.allowed
+        low = np.where(possible[..., None], y.lo, np.inf).min(axis=1)
+        high = np.where(possible[..., None], y.hi, -np.inf).max(axis=1)
+        own = norm_bound(high - low, "l2")
+        moved[np.arange(n), np.arange(n)] = 0.0
+        change = up(up(moved.sum(axis=0) + own) / n)
+        mean = Ball(
+            ((low + high) / 2).mean(axis=0),
+            up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0),
+        )
+        diameter = float(_width(mean, out, norm))
+    else:
+        row = y[r] if layers == 0 else y[0]
+        change = moved[0].copy()
+        diameter = float(np.max(_width(row, out, norm)[setting.allowed[r]]))
+        if layers == 1 and setting.config.layer_norm == "none":
+            how = "one layer, exact but for the other symbols' average"
+            return (
+                _finish(
+                    np.minimum(one_layer(setting, counts, norm), up(change * gain(out, norm))), diameter, r
+                ),
+                diameter,
+                how,
+            )
+    return _finish(up(change * gain(out, norm)), diameter, r), diameter, "norms, layer by layer"
+
+
+def _finish(found: np.ndarray, diameter: float, readout: int | None) -> np.ndarray:
+    found = np.minimum(np.where(np.isnan(found), np.inf, found), diameter)
+    if readout is not None:
+        found[readout] = np.nan
+    return found
+
+
+def one_layer(setting: Setting, counts: Counts | None, norm: str) -> np.ndarray:
+    """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
+    row = first_layer(setting, np.array([setting.readout]), counts)
+    asked = directions(row, setting.out, supported=True)
+    hidden = None if row.h is None else directions_of_attended(row, np.asarray(setting.layers[0].w1))
+    found = np.zeros(setting.n)
+    for a, b, change in changes(row, np.arange(setting.n), asked, hidden):
+        sizes = norm_bound(change.size[0], norm)[setting.allowed[setting.readout]].max(axis=0)
+        possible = setting.allowed[:, a] & setting.allowed[:, b]
+        found = np.maximum(found, np.where(possible, sizes, 0.0))
+    return found
+
+
+def _width(y: Ball, out: np.ndarray, norm: str) -> Any:
+    """The largest distance between two outputs of y in the ball."""
+    mapped = times(Ball(y.mid * 0, y.rad), out)
+    return up(2 * norm_bound(mapped.size + MARGIN * (abs(y.mid) @ abs(out)), norm))
+
+
+def _checked(
+    model: Any,
+    n: int,
+    symbols: Sequence[int] | None,
+    readout_symbols: Sequence[int] | None,
+    fixed: Mapping[int, int],
+    norm: str,
+    outputs: Sequence[int] | str | None,
+    classes: int | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    faults = Faults("certified_bound")
+    if not isinstance(model, Transformer):
+        faults.add("model", type(model).__name__, "a jaxsens Transformer: the bound is made from its parts")
+        faults.raise_if_any()
+    config = model.config
+    for k in range(config.layers):
+        weighting = config.layer(k).weighting
+        if not isinstance(weighting, Softmax):
+            faults.add(
+                f"model.config.weighting of layer {k}",
+                weighting,
+                "softmax: other weightings jump or have kinks",
+            )
+    if is_count(n, 1):
+        check_length(config, n, faults)
+    if not is_count(n, 1) or n * config.vocabulary_size > TERMS:
+        faults.add("n", n, f"a whole number from 1 to {TERMS // config.vocabulary_size}")
+    if norm not in NORMS:
+        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
+    if classes is not None and not is_count(classes, 1):
+        faults.add("classes", classes, "a whole number of at least 1, or None")
+    chosen = _ids("symbols", symbols, np.arange(config.alphabet_size), config.vocabulary_size, faults)
+    at_readout = _ids("readout_symbols", readout_symbols, chosen, config.vocabulary_size, faults)
+    if readout_symbols is not None and config.readout == "mean":
+        faults.add("readout_symbols", readout_symbols, 'None: with readout="mean" no position is set apart')
+    for position, symbol in fixed.items():
+        if not is_count(position) or (is_count(n, 1) and position >= n):
+            faults.add("fixed", position, f"0-based positions below n = {n}")
+        elif not is_count(symbol) or symbol >= config.vocabulary_size:
+            faults.add("fixed", {position: symbol}, f"symbols from 0 to {config.vocabulary_size - 1}")
+    if readout_symbols is not None and is_count(n, 1) and readout_position(config, n) in fixed:
+        faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
+    designated = getattr(model, "outputs", None) if outputs is None else outputs
+    columns = None
+    if isinstance(designated, str) and designated != "all":
+        faults.add("outputs", designated, 'coordinates, "all" or None')
+    elif designated is not None and not isinstance(designated, str):
+        size = config.width if config.logits is None else config.logits
+        columns = _ids("outputs", designated, np.arange(size), size, faults)
+    faults.raise_if_any()
+    return chosen, at_readout, columns
+
+
+def _ids(name: str, given: Any, default: np.ndarray, limit: int, faults: Faults) -> np.ndarray:
+    if given is None:
+        return default
+    found = np.unique(np.asarray(given))
+    if found.size == 0 or not np.issubdtype(found.dtype, np.integer) or found[0] < 0 or found[-1] >= limit:
+        faults.add(name, given, f"whole numbers from 0 to {limit - 1}, at least one")
+    return found

@@ -1,0 +1,289 @@
+"""Which keys can win a hard attention head, whatever the free inputs are.
+
+A row's possible values are told by cases: sets of conditions "input i holds symbol s" that exclude each other and
+leave nothing out. On a case the row is constant. Rounding may leave open which of a few vectors it is; then the case
+has several entries. A head's winner is sought among the entries of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.models.masks import visible
+from jaxsens.models.positions import Alibi
+from jaxsens.models.weighting import LeftmostHard
+from jaxsens.theory.hard_attention.restriction import RestrictionRefused
+from jaxsens.theory.hard_attention.values import HardModel, Projections
+
+BLOCK_SCORES = 2**22
+"""Scores are held for so many pairs of query and key at a time."""
+
+Conditions = tuple[tuple[int, int], ...]
+"""(input, symbol) pairs, by input."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The possible values of every row after some layers. Entries are ordered by row and case.
+
+    Attributes:
+        owner: the row of each entry.
+        case: the case of each entry, counted through all rows.
+        x: each entry's vector.
+        errors: bounds on the rounding errors of x, see `values`.
+        case_owner: the row of each case.
+        conditions: of each case.
+        winners: of each case and head, the positions that can win; empty before the first layer.
+    """
+
+    owner: Int[np.ndarray, " entries"]
+    case: Int[np.ndarray, " entries"]
+    x: Float[np.ndarray, "entries d"]
+    errors: Float[np.ndarray, "entries d"]
+    case_owner: Int[np.ndarray, " cases"]
+    conditions: tuple[Conditions, ...]
+    winners: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @cached_property
+    def rows(self) -> Int[np.ndarray, " rows"]:
+        """The rows that have entries."""
+        return np.unique(self.owner)
+
+    @cached_property
+    def starts(self) -> Int[np.ndarray, " rows"]:
+        """Where the entries of each of `rows` begin."""
+        return np.searchsorted(self.owner, self.rows)
+
+    @cached_property
+    def leads(self) -> Bool[np.ndarray, " entries"]:
+        """Whether an entry is the first of its case."""
+        return np.concatenate([[True], self.case[1:] != self.case[:-1]])
+
+    @cached_property
+    def rivals(self) -> dict[tuple[int, int], Int[np.ndarray, " some"]]:
+        """Of every condition: the entries whose case contradicts it."""
+        holders: dict[int, dict[int, list[int]]] = {}
+        for entry, case in enumerate(self.case):
+            for i, symbol in self.conditions[case]:
+                holders.setdefault(i, {}).setdefault(symbol, []).append(entry)
+        return {
+            (i, symbol): np.array([e for other in of if other != symbol for e in of[other]], np.int64)
+            for i, of in holders.items()
+            for symbol in of
+        }
+
+    def inputs(self, row: int) -> set[int]:
+        """The free inputs that a row's value depends on."""
+        where = np.flatnonzero(self.case_owner == row)
+        return {i for case in where for i, _ in self.conditions[case]}
+
+    @property
+    def readers(self) -> dict[int, int]:
+        """How many rows depend on each input."""
+        pairs = {
+            (i, row) for row, of in zip(self.case_owner.tolist(), self.conditions, strict=True) for i, _ in of
+        }
+        counts: dict[int, int] = {}
+        for i, _ in pairs:
+            counts[i] = counts.get(i, 0) + 1
+        return counts
+
+
+class Block(NamedTuple):
+    """What some queries make of all entries, `q` queries at a time.
+
+    Attributes:
+        scores: float64; -inf for keys that the query does not see or whose case contradicts the query's.
+        eligible: whether the entry can win.
+        undecided: (q, rows): whether the row's case is open, given the query's.
+        free_rivals: how many rows with an open case can win.
+    """
+
+    scores: Float[np.ndarray, "heads q entries"]
+    eligible: Bool[np.ndarray, "heads q entries"]
+    undecided: Bool[np.ndarray, "q rows"]
+    free_rivals: Int[np.ndarray, "heads q"]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The heads of layer k on the possible values of the rows below."""
+
+    model: HardModel
+    k: int
+    level: Level
+
+    @cached_property
+    def found(self) -> Projections:
+        """Queries, keys and values of all entries."""
+        return self.model.projections(self.k, self.level.x, self.level.errors, self.level.owner)
+
+    @cached_property
+    def margins(self) -> Float[np.ndarray, "heads entries"]:
+        """What the scores of each query must be apart."""
+        return self.model.margins(self.k, self.found)
+
+    @cached_property
+    def leftmost(self) -> bool:
+        """Whether the first of tied keys wins, not the last."""
+        return isinstance(self.model.config.layer(self.k).weighting, LeftmostHard)
+
+    @cached_property
+    def heads(self) -> int:
+        """Heads of this layer."""
+        return self.model.config.layer(self.k).heads
+
+    @cached_property
+    def _seen(self) -> Bool[np.ndarray, "n n"]:
+        """Which positions each position sees."""
+        every = jnp.arange(self.model.n)
+        mask = self.model.config.layer(self.k).mask
+        return np.asarray(visible(mask, every[:, None], every[None, :]))
+
+    @cached_property
+    def _ties(self) -> bool:
+        """Whether equal keys make equal scores: not where a penalty depends on the distance."""
+        return not any(isinstance(t, Alibi) for t in self.model.config.layer(self.k).position_scores)
+
+    @cached_property
+    def _patterns(self) -> tuple[Int[np.ndarray, "heads entries"], list[np.ndarray]]:
+        """Of each query, which coordinates can differ from 0: numbered patterns."""
+        used = (self.found.queries != 0) | (self.found.query_errors > 0)
+        if self.model.config.layer(self.k).scores == "additive":
+            used = np.ones_like(used)
+        kinds, number = np.unique(used.reshape(-1, used.shape[-1]), axis=0, return_inverse=True)
+        return number.reshape(used.shape[:2]), list(kinds)
+
+    @cached_property
+    def _identities(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
+        """Of a head and a pattern: the number of each entry's key, and of which rows all keys are equal.
+
+        Keys equal bit for bit where the query is not zero get equal scores in every program with exact rows.
+        """
+        numbers, kinds = self._patterns
+        found = {}
+        for head in range(self.heads):
+            for kind in np.unique(numbers[head]):
+                used = kinds[kind]
+                keys = self.found.keys[head][:, used] + 0.0  # -0 is 0
+                if not used.any():
+                    identity = np.zeros(len(keys), np.int64)
+                else:
+                    identity = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+                low = np.minimum.reduceat(identity, self.level.starts)
+                high = np.maximum.reduceat(identity, self.level.starts)
+                found[head, int(kind)] = identity, (low == high) & self._ties
+        return found
+
+    def queries_of(self, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " q"]:
+        """The entries of some rows."""
+        return np.flatnonzero(np.isin(self.level.owner, rows))
+
+    def blocks(self, queries: Int[np.ndarray, " q"]) -> Iterator[tuple[Int[np.ndarray, " part"], Block]]:
+        """The queries (entries, by number) in parts, each with what it makes of all entries."""
+        size = max(1, BLOCK_SCORES // (self.heads * max(1, len(self.level.owner))))
+        size = 1 << (size.bit_length() - 1)
+        for start in range(0, len(queries), size):
+            part = queries[start : start + size]
+            yield part, self.block(part)
+
+    def block(self, queries: Int[np.ndarray, " q"]) -> Block:
+        """What some queries make of all entries. O(heads q entries)."""
+        level, found = self.level, self.found
+        layer = self.model.config.layer(self.k)
+        own, positions = level.owner[queries], level.owner
+        scores = self.model.scores(self.k, found.queries[:, queries], found.keys, own, positions)
+        scores = scores.astype(np.float64)
+        if not np.isfinite(scores).all():
+            raise RestrictionRefused(
+                f"restrict: some scores of layer {self.k} are not finite: give smaller parameters"
+            )
+        excluded = np.zeros((len(queries), len(positions)), bool)
+        for row, query in enumerate(queries):
+            for condition in level.conditions[level.case[query]]:
+                excluded[row, level.rivals[condition]] = True
+        floors = np.where(excluded, np.inf, scores)
+        low = np.minimum.reduceat(floors, level.starts, axis=-1)
+        if layer.mask != "none":
+            seen = self._seen[own][:, positions]
+            low = np.where(seen[:, level.starts], low, -np.inf)
+            excluded |= ~seen
+        scores = np.where(excluded, -np.inf, scores)
+        best = self._preferred(low)
+        floor = np.take_along_axis(low, best[..., None], axis=-1)
+        margins = self.margins[:, queries, None]
+        eligible = (scores >= floor - margins) & ~excluded
+        eligible &= ~self._loses_tie(queries, best, ~excluded)
+        cases = np.add.reduceat(~excluded & level.leads, level.starts, axis=-1, dtype=np.int32)
+        undecided = cases > 1
+        reached = np.logical_or.reduceat(eligible, level.starts, axis=-1)
+        return Block(scores, eligible, undecided, np.sum(reached & undecided, axis=-1))
+
+    def _preferred(self, low: Float[np.ndarray, "heads q rows"]) -> Int[np.ndarray, "heads q"]:
+        """The row with the largest guaranteed score; of several, the one that the tie rule prefers."""
+        if self.leftmost:
+            return np.argmax(low, axis=-1)
+        return low.shape[-1] - 1 - np.argmax(low[..., ::-1], axis=-1)
+
+    def _loses_tie(
+        self,
+        queries: Int[np.ndarray, " q"],
+        best: Int[np.ndarray, "heads q"],
+        possible: Bool[np.ndarray, "q entries"],
+    ) -> Bool[np.ndarray, "heads q entries"]:
+        """Which entries have the same key as the best guaranteed row, and come after it."""
+        level = self.level
+        numbers, _ = self._patterns
+        lost = np.zeros((self.heads, len(queries), len(level.owner)), bool)
+        single = np.add.reduceat(possible, level.starts, axis=-1, dtype=np.int32) == 1
+        last = np.maximum.reduceat(np.where(possible, np.arange(len(level.owner)), 0), level.starts, axis=-1)
+        for (head, kind), (identity, uniform) in self._identities.items():
+            rows = np.flatnonzero(numbers[head, queries] == kind)
+            if not len(rows):
+                continue
+            chosen = best[head, rows]
+            position, certain = level.rows[chosen], uniform[chosen] | (single[rows, chosen] & self._ties)
+            same = identity == identity[last[rows, chosen]][:, None]
+            after = level.owner > position[:, None] if self.leftmost else level.owner < position[:, None]
+            lost[head, rows] = same & after & certain[:, None]
+        return lost
+
+    def after_ties(self, head: int, query: int, able: list[int], known: set[int]) -> list[int]:
+        """Of entries that can win: without those whose key is also that of a row which the tie rule puts first.
+
+        A row counts if its case is known (its entries are in `known`), all entries of the case can win, and they have
+        one key.
+        """
+        if not self._ties or len(able) < 2:
+            return able
+        level = self.level
+        identity, _ = self._identities[head, int(self._patterns[0][head, query])]
+        keys: dict[int, list[int]] = {}
+        for entry in able:
+            if entry in known:
+                keys.setdefault(int(level.case[entry]), []).append(int(identity[entry]))
+        first: dict[int, int] = {}
+        for case, held in keys.items():
+            row, key = int(level.case_owner[case]), held[0]
+            whole = len(held) == self.case_sizes[case] and set(held) == {key}
+            if whole and (key not in first or (row < first[key]) == self.leftmost):
+                first[key] = row
+        return [
+            entry for entry in able if not self._follows(level.owner[entry], first.get(int(identity[entry])))
+        ]
+
+    def _follows(self, row: int, first: int | None) -> bool:
+        """Whether the tie rule prefers `first` to `row`."""
+        return first is not None and row != first and (row > first) == self.leftmost
+
+    @cached_property
+    def case_sizes(self) -> Int[np.ndarray, " cases"]:
+        """How many entries each case has."""
+        return np.bincount(self.level.case)

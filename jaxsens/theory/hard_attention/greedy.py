@@ -1,0 +1,131 @@
+"""Stages 1 and 2 of Theorem 1's proof as a greedy set cover: fix what settles the most heads.
+
+A query of a head is settled when at most `allowed` rows with an open case can still win it. Fixing the inputs of a key
+so that its score is high settles the queries that rank few open rows above it. The proof finds by pigeonhole one
+input that settles many queries; here the one that settles the most is taken, again and again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.theory.hard_attention.cases import check_scores
+from jaxsens.theory.hard_attention.contest import Contest
+
+COVERED_SCORES = 2**23
+"""The cover looks at so many pairs of query and key at a time; what is left is looked at in the next round."""
+
+
+def unsettled(
+    contest: Contest, rows: Int[np.ndarray, " some"], allowed: int
+) -> tuple[Int[np.ndarray, " e"], Int[np.ndarray, " e"]]:
+    """Heads and queries (entries of `rows`) that more than `allowed` open rows can win."""
+    queries = contest.queries_of(rows)
+    check_scores(contest, len(queries))
+    heads, found = [], []
+    for part, block in contest.blocks(queries):
+        head, row = np.nonzero(block.free_rivals > allowed)
+        heads.append(head)
+        found.append(part[row])
+    return np.concatenate(heads), np.concatenate(found)
+
+
+def cover(
+    contest: Contest,
+    heads: Int[np.ndarray, " e"],
+    queries: Int[np.ndarray, " e"],
+    allowed: int,
+    budget: int,
+    spared: int,
+) -> dict[int, int]:
+    """The inputs to fix, with their symbols: at most `budget`, chosen greedily to settle the most queries.
+
+    The input `spared` is not fixed.
+    """
+    settles = _settles(contest, heads, queries, allowed)
+    level = contest.level
+    cost = np.array([len(level.conditions[case]) for case in level.case], np.float64)
+    alone = np.bincount(level.case)[level.case] == 1
+    gains = np.where(alone & (cost > 0), settles.sum(axis=0) / np.maximum(cost, 1), 0.0)
+    spares = np.array([all(i != spared for i, _ in conditions) for conditions in level.conditions])
+    able = (gains > 0) & spares[level.case]
+    open_events = np.ones(len(heads), bool)
+    fixed: dict[int, int] = {}
+    while True:
+        affordable = able & (cost <= budget - len(fixed))
+        if not affordable.any():
+            return fixed
+        entry = int(np.argmax(np.where(affordable, gains, -1.0)))
+        if gains[entry] <= 0:
+            return fixed
+        for condition in level.conditions[level.case[entry]]:
+            fixed[condition[0]] = condition[1]
+            able[level.rivals[condition]] = False
+        able[entry] = False
+        now = open_events & settles[:, entry]
+        gains = gains - settles[now].sum(axis=0) / np.maximum(cost, 1)
+        open_events &= ~now
+
+
+def _settles(
+    contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"], allowed: int
+) -> Bool[np.ndarray, "e entries"]:
+    """Whether fixing the inputs of an entry's case settles a head's query: few open rows rank above it."""
+    level = contest.level
+    scores, undecided = _scores_of(contest, heads, queries)
+    best = np.where(undecided, np.maximum.reduceat(scores, level.starts, axis=-1), -np.inf)
+    top = np.empty((len(heads), allowed + 2), np.int64)
+    value = np.full((len(heads), allowed + 2), -np.inf)
+    inside = np.zeros(best.shape, bool)
+    every = np.arange(len(heads))
+    for rank in range(min(allowed + 2, best.shape[1])):
+        top[:, rank] = _first_largest(best, contest.leftmost)
+        value[:, rank] = best[every, top[:, rank]]
+        best[every, top[:, rank]] = -np.inf
+        if rank <= allowed:
+            inside[every, top[:, rank]] = True
+    row = np.searchsorted(level.rows, level.owner)
+    settles = np.zeros(scores.shape, bool)
+    # A row among the first does not count against itself: then one more may be above it.
+    for rank, among in ((allowed, ~inside[:, row]), (allowed + 1, inside[:, row])):
+        threshold, holder = value[:, rank, None], top[:, rank, None]
+        before = row < holder if contest.leftmost else row > holder
+        settles |= among & ((scores > threshold) | ((scores == threshold) & before))
+    return settles & (scores > -np.inf)
+
+
+def _scores_of(
+    contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"]
+) -> tuple[Float[np.ndarray, "e entries"], Bool[np.ndarray, "e rows"]]:
+    level = contest.level
+    scores = np.empty((len(heads), len(level.owner)))
+    undecided = np.empty((len(heads), len(level.rows)), bool)
+    for part, block in contest.blocks(np.unique(queries)):
+        events = np.flatnonzero(np.isin(queries, part))
+        where = np.searchsorted(part, queries[events])
+        scores[events] = block.scores[heads[events], where]
+        undecided[events] = block.undecided[where]
+    return scores, undecided
+
+
+def _first_largest(values: Float[np.ndarray, "e rows"], leftmost: bool) -> Int[np.ndarray, " e"]:
+    if leftmost:
+        return np.argmax(values, axis=-1)
+    return values.shape[-1] - 1 - np.argmax(values[:, ::-1], axis=-1)
+
+
+def ranked_rows(
+    contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"], count: int
+) -> Int[np.ndarray, "e count"]:
+    """The `count` rows with an open case that each query of a head prefers most; -1 where there are fewer."""
+    level = contest.level
+    scores, undecided = _scores_of(contest, heads, queries)
+    best = np.where(undecided, np.maximum.reduceat(scores, level.starts, axis=-1), -np.inf)
+    found = np.full((len(heads), count), -1)
+    every = np.arange(len(heads))
+    for rank in range(min(count, best.shape[1])):
+        chosen = _first_largest(best, contest.leftmost)
+        found[:, rank] = np.where(best[every, chosen] > -np.inf, level.rows[chosen], -1)
+        best[every, chosen] = -np.inf
+    return found

@@ -1,0 +1,163 @@
+"""Hahn (2020), Corollary 2, by construction: two words, one in the language and one not, with the same output.
+
+Under a restriction almost all free inputs are without effect. PARITY and 1DYCK depend on every one of them, so one word
+and its flip at such a position are told apart by the language and not by the model. Whatever rule decides
+from the model's output, it is wrong on one of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.languages.named import language as named_language
+from jaxsens.models.transformer import Transformer
+from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
+
+LanguageName = Literal["parity", "dyck-1"]
+
+LANGUAGES = {"parity": named_language("parity"), "dyck-1": named_language("dyck", kinds=1)}
+"""The languages of Corollary 2 by name. Their symbols 0 and 1 are the model's: of 1DYCK, 0 opens and 1 closes."""
+
+
+@dataclass(frozen=True)
+class MisclassifiedPair:
+    """Two inputs that the model cannot tell apart, and the language can.
+
+    Attributes:
+        language: "parity" or "dyck-1".
+        member: tokens of a word in the language, with the end-of-sequence symbol if the model was given one.
+        non_member: the same but for one symbol; not in the language.
+        position: where they differ.
+        output: the model's output on both, equal bit for bit.
+        restriction: that both satisfy.
+    """
+
+    language: LanguageName
+    member: Int[np.ndarray, " n"]
+    non_member: Int[np.ndarray, " n"]
+    position: int
+    output: Float[np.ndarray, " outputs"]
+    restriction: Restriction
+
+
+def misclassified_pair(
+    model: Transformer,
+    language: LanguageName,
+    n: int,
+    free_fraction: float = 0.25,
+    *,
+    end_symbol: bool = False,
+    seed: int = 0,
+) -> MisclassifiedPair:
+    """A word of the language and one outside it, n tokens each, on which the model's output is the same bit for bit.
+
+    The model is run on both to make sure.
+
+    Args:
+        model: a jaxsens transformer that `restrict` takes.
+        language: "parity" or "dyck-1". Symbols 0 and 1 of the model are the language's.
+        n: tokens.
+        free_fraction: the share of positions that `restrict` is asked to leave free. For 1DYCK a third of the others
+            may be set to opening brackets at the start, and as many to closing ones at the end, as in the proof.
+        end_symbol: whether the last token is the model's end-of-sequence symbol; the word has n - 1 symbols then.
+        seed: of the restriction's random stage and of the word.
+
+    Raises:
+        InputError: if an argument cannot be used.
+        RestrictionRefused: if the model cannot be restricted at this length.
+    """
+    faults = Faults("misclassified_pair")
+    if language not in LANGUAGES:
+        faults.add("language", language, f"one of {', '.join(LANGUAGES)}")
+    if not is_count(n, 2 + end_symbol):
+        faults.add("n", n, f"a whole number of at least {2 + end_symbol}")
+    elif language == "dyck-1" and (n - end_symbol) % 2:
+        faults.add(
+            "n", n, "a length at which words have an even number of symbols: others are never balanced"
+        )
+    if end_symbol and isinstance(model, Transformer) and not model.config.end_symbol:
+        faults.add("end_symbol", end_symbol, "a model whose config has end_symbol=True")
+    faults.raise_if_any()
+    length = n - end_symbol
+    last = {n - 1: model.config.alphabet_size} if end_symbol else {}
+    refused: InputError | None = None
+    generator = np.random.default_rng(seed)
+    for ends in _ends(language, length, free_fraction):
+        preset = dict.fromkeys(range(ends), 0) | {length - 1 - i: 1 for i in range(ends)} | last
+        try:
+            restriction = restrict(model, n, free_fraction, preset=preset, symbols=(0, 1), seed=seed)
+        except RestrictionRefused as error:
+            refused = error
+            continue
+        pair = _pair(restriction, language, length, generator)
+        if pair is not None:
+            return _verified(model, language, *pair, restriction)
+    raise RestrictionRefused(
+        f"misclassified_pair: no restriction of {n} positions leaves a free one without effect"
+        + (" and room for a balanced word" if language == "dyck-1" else "")
+        + ": give a larger n or a smaller free_fraction"
+        + (f" ({refused})" if refused else "")
+    )
+
+
+def _ends(language: LanguageName, length: int, free_fraction: float) -> list[int]:
+    """How many brackets to set at each end, in turn. With the last, what else is fixed cannot unbalance the word."""
+    if language == "parity":
+        return [0]
+    most = int((1 - free_fraction) * length) // 3
+    return sorted({0, most // 4, most // 2, most})
+
+
+def _pair(
+    restriction: Restriction, language: LanguageName, length: int, generator: np.random.Generator
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], int] | None:
+    """A word of the language, one outside, and where they differ; None if there is no such pair."""
+    where = restriction.irrelevant[restriction.irrelevant < length]
+    if not len(where):
+        return None
+    position = int(generator.choice(where))
+    if language == "parity":
+        word = restriction.complete(generator)[0]
+    else:
+        word = _balanced(restriction.values, length)
+        if word is None:
+            return None
+    other = word.copy()
+    other[position] = 1 - word[position]
+    if not LANGUAGES[language].member(word[:length]):
+        word, other = other, word
+    return word, other, position
+
+
+def _balanced(values: Int[np.ndarray, " n"], length: int) -> Int[np.ndarray, " n"] | None:
+    """A balanced completion of the first `length` symbols: the free ones open as early as possible; None if none is."""
+    word = values.astype(np.int32)
+    free = np.flatnonzero(values[:length] == FREE)
+    opening = length // 2 - int(np.sum(values[:length] == 0))
+    if not 0 <= opening <= len(free):
+        return None
+    word[free] = np.arange(len(free)) >= opening
+    return word if LANGUAGES["dyck-1"].member(word[:length]) else None
+
+
+def _verified(
+    model: Transformer,
+    language: LanguageName,
+    member: Int[np.ndarray, " n"],
+    other: Int[np.ndarray, " n"],
+    position: int,
+    restriction: Restriction,
+) -> MisclassifiedPair:
+    first, second = np.asarray(model(member)), np.asarray(model(other))
+    if not np.array_equal(first, second):
+        raise RuntimeError(
+            f"the outputs differ by {np.abs(first - second).max():.3g} where a certificate says that they are equal: "
+            "an error in jaxsens.theory; please report it with the model"
+        )
+    return MisclassifiedPair(language, member, other, position, first, restriction)

@@ -1,0 +1,262 @@
+"""Hahn (2020), Theorem 1, as an algorithm: a restriction under which hard attention ignores almost all of its input.
+
+The theorem: for every hard-attention transformer and every fraction C < 1 there is a c such that for all long
+enough inputs some restriction leaves C n positions free, and the output depends on at most c of them. Its proof goes
+layer by layer: inputs are fixed so that every head of the layer can be won by few free keys only, and then each row
+depends on few inputs. So does this; docs/restrictions.md sets it beside the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.models.transformer import Transformer
+from jaxsens.theory.hard_attention.arguments import checked
+from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
+from jaxsens.theory.hard_attention.contest import Contest, Level
+from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, cover, unsettled
+from jaxsens.theory.hard_attention.resampling import resample
+from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
+from jaxsens.theory.hard_attention.values import HardModel
+
+Method = Literal["auto", "greedy", "resample"]
+
+ALLOWED = (0, 1, 2, 4, 8, 16, 32)
+"""How many open rows may be left to win a head, tried in turn: the proof's k, which it lets grow until all works."""
+
+RESAMPLED = (1, 4, 16)
+"""The same for the random stage, each try of which costs more."""
+
+MOST_ROUNDS = 40
+"""Rounds of the greedy cover in one layer."""
+
+
+def restrict(
+    model: Transformer,
+    n: int,
+    free_fraction: float = 0.5,
+    *,
+    preset: Mapping[int, int] | None = None,
+    symbols: Sequence[int] | None = None,
+    settle: bool = True,
+    method: Method = "auto",
+    seed: int = 0,
+    most_values: int = 4096,
+) -> Restriction:
+    """A restriction that leaves at least `free_fraction` * n positions free and few of them to matter.
+
+    Args:
+        model: a jaxsens transformer whose layers are all leftmost-hard or rightmost-hard, read out at one position.
+        n: the length of the inputs.
+        free_fraction: the least share of free positions, of all n.
+        preset: positions fixed beforehand, with their symbols (the end-of-sequence symbol may stand here). They count
+            as fixed.
+        symbols: what a free position may hold; by default the alphabet without the end-of-sequence symbol.
+        settle: also fixes the inputs that the readout row still depends on before the last layer, itself apart. Then c
+            is mostly 1, the readout's own symbol, or 0. Without, c is what the proof's stages leave.
+        method: "greedy" for the stages that fix what settles most, "resample" for the random stage alone, "auto" for
+            greedy first.
+        seed: of the random stage.
+        most_values: the most values that a row may have in an inner layer.
+
+    Returns:
+        The restriction, with its certificate.
+
+    Raises:
+        InputError: if an argument cannot be used, each with its remedy.
+        RestrictionRefused: if a row has too many possible values, or a layer too many scores, to be enumerated: the
+            message says which.
+
+    Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
+    layer but the last, which costs O(n |symbols| d heads).
+    """
+    values, held, budget = checked(model, n, free_fraction, preset, symbols, method, most_values, seed)
+    hard = HardModel(model.config, model.parameters, n)
+    found: list[Restriction] = []
+    refusals: list[RestrictionRefused] = []
+    # Mostly the readout can stay free. Where every row likes it best, it must be fixed to settle the others.
+    for spare in (True, False) if budget else (True,):
+        generator = np.random.default_rng(seed)
+        how = method if spare or method != "auto" else "greedy"
+        builder = _Builder(hard, values, held, budget, most_values, how, generator, spare)
+        try:
+            found.append(builder.built(settle))
+        except RestrictionRefused as error:
+            refusals.append(RestrictionRefused("; ".join([str(error), *builder.notes])))
+            continue
+        if found[-1].c <= 1:
+            return found[-1]
+    if not found:
+        raise refusals[0]
+    return min(found, key=lambda restriction: restriction.c)
+
+
+@dataclass
+class _Builder:
+    """The restriction as it grows."""
+
+    model: HardModel
+    values: Int[np.ndarray, " n"]
+    symbols: tuple[int, ...]
+    budget: int
+    most_values: int
+    method: str
+    generator: np.random.Generator
+    spare: bool
+    stages: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = needed_rows(self.model) if self.model.config.layers else []
+        self.contests: dict[tuple[bytes, int], Contest] = {}
+        self.spared = self.readout if self.spare else -1
+        self.preset = int(np.sum(self.values != FREE))
+
+    def built(self, settle: bool) -> Restriction:
+        """The restriction, layer by layer."""
+        for k in range(self.layers - 1):
+            self.inner_layer(k)
+        if self.layers:
+            self.last_layer(settle)
+        return self.result()
+
+    @property
+    def layers(self) -> int:
+        return self.model.config.layers
+
+    @property
+    def readout(self) -> int:
+        config = self.model.config
+        return self.model.n - 1 if config.readout == "last" else int(config.readout)
+
+    def contest(self, values: Int[np.ndarray, " n"], k: int) -> Contest:
+        """The heads of layer k under these values. The latest ones are kept."""
+        key = (values.tobytes(), k)
+        if key not in self.contests:
+            contest = Contest(self.model, k, self.level(values, k))
+            while len(self.contests) > 2 * self.layers:
+                del self.contests[next(iter(self.contests))]
+            self.contests[key] = contest
+        return self.contests[key]
+
+    def level(self, values: Int[np.ndarray, " n"], k: int) -> Level:
+        """The cases before layer k, k = layers for those after the last."""
+        if k == 0:
+            return first_level(self.model, values, self.symbols)
+        below = self.contest(values, k - 1)
+        key = (values.tobytes(), k)
+        if key in self.contests:
+            return self.contests[key].level
+        return next_level(below, self.rows[k - 1], self.symbols, self.most_values)
+
+    def fix(self, values: Int[np.ndarray, " n"], stage: str) -> None:
+        """Takes over values that fix more, and books what was fixed under the stage's name."""
+        more = int(np.sum(values != FREE) - np.sum(self.values != FREE))
+        self.values = values
+        self.budget -= more
+        if more:
+            self.stages[stage] = self.stages.get(stage, 0) + more
+
+    def inner_layer(self, k: int) -> None:
+        """Fixes inputs until every head of layer k can be won by few open rows."""
+        heads = self.model.config.layer(self.layers - 1).heads
+        reserve = min(self.budget // 3, 8 * len(self.symbols) * heads)
+        share = (self.budget - reserve) // (self.layers - 1 - k)
+        if k:
+            share -= self.popular(k, share // 4)
+        best = self.values
+        if self.method != "resample":
+            for allowed in ALLOWED:
+                values, done = self.covered(k, self.rows[k], allowed, share)
+                if done:
+                    return self.fix(values, f"layer {k}: greedy")
+                best = values if allowed <= 2 else best
+        if self.method != "greedy":
+            for allowed in RESAMPLED:
+                found = resample(
+                    lambda values: self.contest(values, k),
+                    self.values,
+                    self.rows[k],
+                    self.symbols,
+                    allowed,
+                    share,
+                    self.spared,
+                    self.generator,
+                )
+                if found is not None:
+                    return self.fix(found, f"layer {k}: resampled")
+        # Not all heads are settled. The rows may have few enough values all the same; if not, the next layer refuses.
+        self.fix(best, f"layer {k}: greedy")
+        self.notes.append(
+            f"in layer {k}, fixing {share} inputs did not settle every head: some can be won by more than "
+            f"{ALLOWED[-1] if self.method != 'resample' else RESAMPLED[-1]} free keys"
+        )
+        return None
+
+    def popular(self, k: int, most: int) -> int:
+        """Stage 1: fixes inputs that too many rows depend on. At most `most` can have so many readers."""
+        readers = self.level(self.values, k).readers
+        if most < 1 or not readers:
+            return 0
+        limit = max(16.0, sum(readers.values()) / most)
+        values = self.values.copy()
+        for i, count in readers.items():
+            if count > limit:
+                values[i] = self.generator.choice(np.array(self.symbols))
+        before = self.budget
+        self.fix(values, f"layer {k}: read by many")
+        return before - self.budget
+
+    def covered(
+        self, k: int, rows: Int[np.ndarray, " some"], allowed: int, budget: int
+    ) -> tuple[Int[np.ndarray, " n"], bool]:
+        """Stage 2: the values after the greedy cover, and whether all heads of the rows are settled."""
+        values, left = self.values.copy(), budget
+        for _ in range(MOST_ROUNDS):
+            contest = self.contest(values, k)
+            heads, queries = unsettled(contest, rows, allowed)
+            if not len(heads):
+                return values, True
+            size = max(1, COVERED_SCORES // len(contest.level.owner))
+            if len(heads) > size:
+                chosen = np.sort(self.generator.choice(len(heads), size, replace=False))
+                heads, queries = heads[chosen], queries[chosen]
+            fixed = cover(contest, heads, queries, allowed, left, self.spared)
+            if not fixed:
+                return values, False
+            for i, symbol in fixed.items():
+                values[i] = symbol
+            left -= len(fixed)
+        return values, False
+
+    def last_layer(self, settle: bool) -> None:
+        """Settles the readout's heads, the only ones of the last layer that matter."""
+        k, row = self.layers - 1, np.array([self.readout])
+        if settle:
+            inputs = sorted(self.level(self.values, k).inputs(self.readout) - {self.readout})
+            values = self.values.copy()
+            values[inputs[: self.budget]] = self.symbols[0]
+            self.fix(values, f"layer {k}: read by the readout")
+        values, _ = self.covered(k, row, 0, self.budget)
+        self.fix(values, f"layer {k}: greedy")
+
+    def result(self) -> Restriction:
+        """The restriction with its certificate, made anew under the final values."""
+        levels = [self.contest(self.values, k).level for k in range(self.layers)]
+        levels.append(self.level(self.values, self.layers))
+        certificate = Certificate(
+            tuple(
+                tuple(
+                    Case(*each)
+                    for each in zip(level.case_owner.tolist(), level.conditions, level.winners, strict=True)
+                )
+                for level in levels[1:]
+            )
+        )
+        depends = tuple(sorted(levels[-1].inputs(self.readout)))
+        return Restriction(self.values, self.symbols, depends, self.preset, self.stages, certificate)

@@ -1,0 +1,169 @@
+"""What `restrict` returns: a restriction of Hahn (2020), Theorem 1, and the certificate that it does what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jaxsens.errors import InputError
+from jaxsens.files import write_text
+
+FREE = -1
+"""What a restriction holds at a position that it leaves free (the paper's star)."""
+
+_FORMAT = 1
+
+
+class RestrictionRefused(InputError):
+    """No restriction was found: the message says which quantity grew too large, and what to change."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a row's value after a layer, and who wins the layer's heads in it.
+
+    Attributes:
+        row: the 0-based position.
+        conditions: (input, symbol) pairs: the free inputs that the value depends on in this case.
+        keys: for each head, the positions that can win it in this case; none where the row sees no key. More than one
+            only where rounding leaves the winner open.
+    """
+
+    row: int
+    conditions: tuple[tuple[int, int], ...]
+    keys: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Who can win which head, case by case: a proof that the output depends on few inputs.
+
+    A row's cases exclude each other and leave nothing out, and on each the row is constant: whatever the free inputs
+    hold, as long as the conditions are met, only the keys named can win. `checker.check` verifies it from the model
+    alone.
+
+    Attributes:
+        layers: of each layer, the cases of every row that the readout can depend on.
+    """
+
+    layers: tuple[tuple[Case, ...], ...]
+
+    def row(self, layer: int, row: int) -> tuple[Case, ...]:
+        """The cases of one row after one layer (0-based)."""
+        return tuple(case for case in self.layers[layer] if case.row == row)
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A map from positions to a symbol or FREE, under which a hard-attention model's output depends on few inputs.
+
+    Attributes:
+        values: of each position the symbol it is fixed to, or FREE (-1).
+        symbols: what a free position may hold.
+        depends_on: the free positions that the output may depend on; whatever the others hold, it is the same number.
+        preset: how many positions the caller had fixed.
+        stages: how many positions each stage of the construction fixed, by the stage's name.
+        certificate: who can win which head.
+    """
+
+    values: Int[np.ndarray, " n"]
+    symbols: tuple[int, ...]
+    depends_on: tuple[int, ...]
+    preset: int
+    stages: dict[str, int]
+    certificate: Certificate = field(repr=False)
+
+    @property
+    def n(self) -> int:
+        """The length of the inputs."""
+        return len(self.values)
+
+    @property
+    def c(self) -> int:
+        """How many free inputs the output may depend on."""
+        return len(self.depends_on)
+
+    @property
+    def free(self) -> Bool[np.ndarray, " n"]:
+        """Which positions are free."""
+        return self.values == FREE
+
+    @property
+    def free_fraction(self) -> float:
+        """The share of free positions."""
+        return float(np.mean(self.free))
+
+    @property
+    def irrelevant(self) -> Int[np.ndarray, " some"]:
+        """The free positions that the output does not depend on."""
+        return np.setdiff1d(np.flatnonzero(self.free), self.depends_on)
+
+    def complete(self, generator: np.random.Generator, count: int = 1) -> Int[np.ndarray, "count n"]:
+        """Words under the restriction: every free position gets an independent uniform symbol. int32."""
+        words = np.repeat(self.values[None].astype(np.int32), count, axis=0)
+        free = np.flatnonzero(self.free)
+        words[:, free] = generator.choice(np.array(self.symbols), size=(count, len(free)))
+        return words
+
+    def vary(
+        self, word: Int[np.ndarray, " n"], generator: np.random.Generator, count: int = 1
+    ) -> Int[np.ndarray, "count n"]:
+        """Words that differ from `word` in the irrelevant free positions only, which are drawn anew."""
+        words = np.repeat(np.asarray(word, np.int32)[None], count, axis=0)
+        where = self.irrelevant
+        words[:, where] = generator.choice(np.array(self.symbols), size=(count, len(where)))
+        return words
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the restriction with its certificate as JSON."""
+        content: dict[str, Any] = {
+            "format": _FORMAT,
+            "values": self.values.tolist(),
+            "symbols": list(self.symbols),
+            "depends_on": list(self.depends_on),
+            "preset": self.preset,
+            "stages": self.stages,
+            "layers": [
+                [[case.row, case.conditions, case.keys] for case in cases]
+                for cases in self.certificate.layers
+            ],
+        }
+        write_text(path, json.dumps(content))
+
+
+def load_restriction(path: str | os.PathLike[str]) -> Restriction:
+    """The restriction that `Restriction.save` wrote. `check` it: a file can say anything.
+
+    Raises:
+        InputError: if the file is no such restriction.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']}")
+        return Restriction(
+            values=np.array(content["values"], np.int64),
+            symbols=tuple(content["symbols"]),
+            depends_on=tuple(content["depends_on"]),
+            preset=content["preset"],
+            stages=content["stages"],
+            certificate=Certificate(
+                tuple(
+                    tuple(
+                        Case(row, tuple((i, s) for i, s in conditions), tuple(tuple(each) for each in keys))
+                        for row, conditions, keys in cases
+                    )
+                    for cases in content["layers"]
+                )
+            ),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"load_restriction: path = {str(path)!r}: {error}; give a file of Restriction.save"
+        ) from None

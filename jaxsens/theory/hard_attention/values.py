@@ -1,0 +1,278 @@
+"""Rows of a hard-attention model computed outside any word: projections, scores and outputs, each with its error.
+
+Theorem 1 looks at every value that a row may take, not at one word. The functions here run the model's own formulas
+on such rows, and bound how far the same quantities may be from their exact values, here or in any other program of the
+same model: a running error analysis to first order in the unit roundoff u. A sum of m products is off by at most
+m u sum |a_i b_i|, in any order and with or without fused operations, and the errors of its operands come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.layers import position_embedding
+from jaxsens.models.maps import activation, layer_norm
+from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
+from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sinusoidal
+from jaxsens.models.scores import projected, scores, turned
+from jaxsens.models.trace import after_attention
+from jaxsens.precision import numerics
+
+SAFETY = 6.0
+"""Scores this many errors apart are ordered. Two scores, each within one error of its exact value in both programs,
+make four. The checker asks for those four; the rest is for what it rounds itself, and for terms of second order."""
+
+_STEEPEST = 1.2
+"""No activation's derivative is larger: gelu's reaches 1.13, silu's 1.10."""
+
+
+class Projections(NamedTuple):
+    """Of every head and row: query, key and value, and the errors of each."""
+
+    queries: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
+    query_errors: np.ndarray
+    key_errors: np.ndarray
+    value_errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class HardModel:
+    """A model at one length.
+
+    Attributes:
+        config, parameters: the model's.
+        n: the length.
+    """
+
+    config: TransformerConfig
+    parameters: TransformerParameters
+    n: int
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff."""
+        return float(np.finfo(self.config.dtype).eps) / 2
+
+    def embedded(
+        self, positions: Int[np.ndarray, " m"], symbols: Int[np.ndarray, " m"]
+    ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
+        """y^(0) of symbols at positions, and its errors."""
+        config, parameters, n = self.config, self.parameters, self.n
+        with numerics(config.dtype):
+            placed = np.asarray(position_embedding(config, parameters, n))
+        embedding = np.asarray(parameters.embedding)
+        size = np.zeros((n, config.width))
+        row = 0
+        for term in config.position_terms:
+            if isinstance(term, Sinusoidal):
+                size += np.abs(term.values(n, config.width))
+            elif isinstance(term, Learned):
+                size += np.abs(np.asarray(needed(parameters.learned, "learned"), np.float64)[:n])
+            elif isinstance(term, CoordinateTerm):
+                vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
+                size += np.abs(term.values(n))[:, None] * np.abs(vector)
+                row += 1
+        x = embedding[symbols] + placed[positions]
+        size = np.abs(embedding[symbols]).astype(np.float64) + size[positions]
+        return x, (len(config.position_terms) + 3) * self.unit * size
+
+    def projections(
+        self, k: int, x: Float[np.ndarray, "m d"], errors: Float[np.ndarray, "m d"], positions: np.ndarray
+    ) -> Projections:
+        """Queries, keys and values of rows at positions, in layer k."""
+        rows = len(x)
+        padded = _padded_size(rows)
+        with numerics(self.config.dtype):
+            found = _projections(
+                self.config.layer(k),
+                self.n,
+                self.parameters.layers[k],
+                _padded(x, padded),
+                _padded(errors, padded),
+                _padded(positions, padded),
+            )
+            return Projections(*(np.asarray(each)[:, :rows] for each in found))
+
+    def scores(
+        self,
+        k: int,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        query_positions: np.ndarray,
+        key_positions: np.ndarray,
+    ) -> Float[np.ndarray, "heads q m"]:
+        """The scores of queries at positions with keys at positions, in layer k and the model's dtype."""
+        rows, columns = queries.shape[1], keys.shape[1]
+        more, wide = _padded_size(rows), _padded_size(columns)
+        with numerics(self.config.dtype):
+            found = _scores(
+                self.config.layer(k),
+                self.n,
+                self.parameters.layers[k],
+                _padded(queries, more, 1),
+                _padded(keys, wide, 1),
+                _padded(query_positions, more),
+                _padded(key_positions, wide),
+            )
+            return np.asarray(found)[:, :rows, :columns]
+
+    def margins(self, k: int, found: Projections) -> Float[np.ndarray, "heads m"]:
+        """Of every query: how far two scores must be apart for their order to be certain in every program.
+
+        One number for all keys, with the largest size and error that a key has in each coordinate.
+        """
+        layer, parameters, unit = self.config.layer(k), self.parameters.layers[k], self.unit
+        size = np.abs(found.keys).max(axis=1, initial=0.0)[:, None, :].astype(np.float64)
+        wrong = found.key_errors.max(axis=1, initial=0.0)[:, None, :]
+        queries, errors = np.abs(found.queries).astype(np.float64), found.query_errors
+        width = layer.head_width
+        if layer.scores == "additive":
+            weight = np.abs(np.asarray(needed(parameters.additive, "additive"), np.float64))[:, None, :]
+            each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit
+            error = (each * weight).sum(axis=-1)
+        else:
+            each = errors * size + queries * wrong + (width + 3) * unit * queries * size
+            error = each.sum(axis=-1) / np.sqrt(width)
+        for term in layer.position_scores:
+            if isinstance(term, Alibi):
+                error = error + 4 * unit * term.slopes(layer.heads)[:, None] * self.n
+        return SAFETY * error
+
+    def finished(
+        self,
+        k: int,
+        x: np.ndarray,
+        errors: np.ndarray,
+        heads: Float[np.ndarray, "heads m c"],
+        head_errors: Float[np.ndarray, "heads m c"],
+    ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
+        """Layer k's output on rows x whose heads put out `heads`, and its errors."""
+        rows = len(x)
+        padded = _padded_size(rows)
+        with numerics(self.config.dtype):
+            found = _finished(
+                self.config.layer(k),
+                self.parameters.layers[k],
+                _padded(x, padded),
+                _padded(errors, padded),
+                _padded(heads, padded, 1),
+                _padded(head_errors, padded, 1),
+            )
+            y, wrong = (np.asarray(each)[:rows] for each in found)
+        return y, wrong
+
+
+def _padded_size(rows: int) -> int:
+    """Sizes are rounded up to powers of two, so that few programs are compiled."""
+    return max(128, 1 << (rows - 1).bit_length())
+
+
+def _padded(array: np.ndarray, size: int, axis: int = 0) -> np.ndarray:
+    """Filled up with copies of the first row, which make no number that was not there before."""
+    missing = size - array.shape[axis]
+    if missing == 0:
+        return array
+    return np.concatenate([array, np.repeat(array.take([0], axis), missing, axis)], axis)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _projections(
+    layer: LayerConfig, n: int, parameters: LayerParameters, x: Array, errors: Array, positions: Array
+) -> tuple[Array, ...]:
+    z = x
+    if layer.layer_norm == "pre":
+        z = layer_norm(layer, parameters.attention_norm, x)
+        errors = _norm_errors(layer, parameters.attention_norm, x, errors)
+    made, wrong = [], []
+    for matrices in (parameters.query, parameters.key, parameters.value):
+        made.append(projected(layer, z, matrices))
+        wrong.append(jax.vmap(lambda matrix: _product_errors(z, errors, matrix))(matrices))
+    for which in (0, 1):
+        if any(isinstance(term, Rotary) for term in layer.position_scores):
+            wrong[which] = _pair_sums(wrong[which] + 4 * _unit(x) * jnp.abs(made[which]))
+        made[which] = turned(layer, made[which], positions, n)
+    return (*made, *wrong)
+
+
+def _unit(x: Array) -> float:
+    return float(jnp.finfo(x.dtype).eps) / 2
+
+
+def _product_errors(x: Array, errors: Array, matrix: Array) -> Array:
+    """The errors of x @ matrix."""
+    size = jnp.abs(matrix)
+    return errors @ size + (x.shape[-1] + 1) * _unit(x) * (jnp.abs(x) @ size)
+
+
+def _pair_sums(x: Array) -> Array:
+    pairs = jnp.sum(x.reshape(*x.shape[:-1], -1, 2), axis=-1)
+    return jnp.repeat(pairs, 2, axis=-1)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _scores(
+    layer: LayerConfig,
+    n: int,
+    parameters: LayerParameters,
+    queries: Array,
+    keys: Array,
+    query_positions: Array,
+    key_positions: Array,
+) -> Array:
+    return scores(layer, parameters, queries, keys, query_positions, key_positions, n)
+
+
+@partial(jax.jit, static_argnums=0)
+def _finished(
+    layer: LayerConfig, parameters: LayerParameters, x: Array, errors: Array, heads: Array, head_errors: Array
+) -> tuple[Array, Array]:
+    nothing = jnp.zeros((0,), x.dtype)
+    trace, y = after_attention(layer, parameters, x, x, nothing, nothing, nothing, nothing, heads)
+    unit = _unit(x)
+    wrong = errors + jnp.sum(jax.vmap(_product_errors)(heads, head_errors, parameters.output), axis=0)
+    added = jnp.einsum("hmc,hcd->md", jnp.abs(heads), jnp.abs(parameters.output))
+    wrong = wrong + (layer.heads + 1) * unit * (jnp.abs(x) + added)
+    if layer.layer_norm == "post":
+        wrong = _norm_errors(layer, parameters.attention_norm, trace.attended, wrong)
+    if not layer.feed_forward:
+        return y, wrong
+    inner, of_inner = trace.c, wrong
+    if layer.layer_norm == "pre":
+        inner = layer_norm(layer, parameters.feed_forward_norm, trace.c)
+        of_inner = _norm_errors(layer, parameters.feed_forward_norm, trace.c, wrong)
+    h = needed(trace.h, "w1")
+    of_hidden = _product_errors(inner, of_inner, needed(parameters.w1, "w1")) + 2 * unit * jnp.abs(h)
+    a = activation(layer, h)
+    of_hidden = _STEEPEST * of_hidden + 8 * unit * jnp.abs(h)
+    wrong = wrong + _product_errors(a, of_hidden, needed(parameters.w2, "w2"))
+    mapped = needed(trace.mapped, "w2")
+    wrong = wrong + 2 * unit * (jnp.abs(mapped) + jnp.abs(mapped - trace.c))
+    if layer.layer_norm == "post":
+        wrong = _norm_errors(layer, parameters.feed_forward_norm, mapped, wrong)
+    return y, wrong
+
+
+def _norm_errors(layer: LayerConfig, parameters: NormParameters | None, x: Array, errors: Array) -> Array:
+    """Layer normalisation's: an error in x is divided by the deviation, and moves the deviation too."""
+    if parameters is None:
+        raise TypeError("layer normalisation needs its parameters")
+    d, unit = x.shape[-1], _unit(x)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + layer.layer_norm_epsilon)
+    moved = errors + jnp.mean(errors + (d + 1) * unit * jnp.abs(x), axis=-1, keepdims=True)
+    moved = moved + unit * jnp.abs(centred)
+    spread = jnp.sqrt(jnp.mean(moved**2, axis=-1, keepdims=True)) + (d + 6) * unit * deviation
+    z = jnp.abs(centred) / deviation
+    wrong = (moved + z * spread) / deviation + 3 * unit * z
+    scale, bias = jnp.abs(parameters.scale), jnp.abs(parameters.bias)
+    return wrong * scale + 2 * unit * (z * scale + bias)

@@ -1,0 +1,83 @@
+"""The bounds in a report: what is drawn and said of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxsens.analysis.bounds import bounds_sections
+from jaxsens.analysis.bounds_data import BoundsData
+from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.report import build_report
+from jaxsens.experiments.bounds import BoundRecord
+from tests.analysis.synthetic import LENGTHS, points, power, sweep_data
+
+TABLE = points(
+    {
+        "softmax": {"mean": power(-1), "max": power(-1, 2.0)},
+        "leftmost-hard": {"mean": power(-1), "max": power(0)},
+    }
+)
+
+
+def soft(n, seed, **changes):
+    values = {"worst": 3 / n, "certified": 12 / n, "log_lemma5": 50.0 - seed}
+    return BoundRecord("k", "softmax", n, seed, **{**values, **changes})
+
+
+def hard(n, seed, **changes):
+    values = {"worst": 1.0, "matter": 2, "free": n // 2, "notes": {"certified": "hard attention jumps"}}
+    return BoundRecord("k", "leftmost-hard", n, seed, **{**values, **changes})
+
+
+def data(*kinds):
+    records = tuple(kind(n, seed) for kind in kinds for n in LENGTHS for seed in range(3))
+    return BoundsData(records, TABLE, ("softmax", "leftmost-hard"), "l2")
+
+
+def test_without_records_there_is_no_section():
+    assert bounds_sections(data()) == []
+
+
+def test_both_sides_and_their_exponents_are_said():
+    (section,) = bounds_sections(data(soft))
+    assert section.heading == "Bounds over all inputs"
+    (said,) = section.bullets
+    assert "worst input found n^−1.00" in said
+    assert "certified for every input n^−1.00" in said
+    assert "certified / found at n = 256: 4 (at most 4)" in said
+    (table,) = section.tables
+    assert table.rows[0][:5] == ("softmax", "16", "0.1875", "0.75", "4")
+    assert table.rows[0][-1] == f"{49 / 2.302585093:.1f}"
+
+
+def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
+    first, second = bounds_sections(data(soft, hard))
+    assert any("no certified bound (hard attention jumps)" in text for text in first.bullets)
+    assert second.heading == "Inputs that matter"
+    assert second.bullets == ("leftmost-hard: at most 2 free inputs matter at n = 16, 2 at n = 256.",)
+    assert [figure.name for section in (first, second) for figure in section.figures] == [
+        "bounds",
+        "worst-inputs",
+        "inputs-that-matter",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["worst", "certified", "log_lemma5"])
+def test_what_is_missing_is_left_out(missing):
+    records = tuple(soft(n, seed, **{missing: None}) for n in LENGTHS for seed in range(2))
+    sections = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert len(sections) == 1
+    assert "nan" not in str(sections[0].tables).lower()
+
+
+def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
+    records = tuple(soft(n, seed, worst=0.0) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
+
+
+def test_the_report_of_a_sweep_has_the_sections():
+    records = data(soft, hard).records
+    report = build_report(sweep_data(TABLE, bounds=records), fit_exponents(TABLE))
+    headings = [section.heading for section in report.sections]
+    assert headings.index("Bounds over all inputs") < headings.index("Inputs that matter")

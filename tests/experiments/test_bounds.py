@@ -1,0 +1,177 @@
+"""The bounds of a sweep: what is asked, what is kept, and what happens where something is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxsens.errors import InputError
+from jaxsens.experiments import bounds, bounds_runner
+from jaxsens.experiments.bounds import BoundRecord, Unsound, answer
+from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
+from jaxsens.experiments.results import read_plan
+from jaxsens.experiments.sweep_config import parse_sweep_config
+from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep
+
+ASKED = "\n[bounds]\nrestarts = 1\n"
+
+
+def fake_answer(bound, progress=None):
+    return BoundRecord(
+        bound.key,
+        bound.point.variant,
+        bound.point.n,
+        bound.point.seed,
+        worst=1 / bound.point.n,
+        worst_word=(0,) * bound.point.n,
+        certified=2 / bound.point.n,
+        seconds={"worst": 0.5},
+    )
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """Replaces the computation by the stand-in; the list fills with what was asked."""
+    asked = []
+
+    def one(bound, progress=None):
+        asked.append(str(bound))
+        return fake_answer(bound)
+
+    monkeypatch.setattr(bounds_runner, "answer", one)
+    return asked
+
+
+def run(sweep, folder):
+    console = quiet()
+    folder.mkdir(exist_ok=True)
+    return run_bounds(sweep, folder, sweep.points, console), printed(console)
+
+
+def test_a_sweep_without_the_table_asks_for_nothing_and_keeps_its_keys():
+    assert tiny_sweep().bound_points == ()
+    assert [point.key for point in tiny_sweep().points] == [p.key for p in tiny_sweep(after=ASKED).points]
+
+
+def test_every_point_has_its_bound_in_the_plan(tmp_path):
+    sweep = tiny_sweep(after=ASKED)
+    sweep.plan.write(tmp_path)
+    plan = read_plan(tmp_path)
+    assert plan == sweep.plan
+    assert [(b.variant, b.n, b.seed) for b in plan.bounds] == [(p.variant, p.n, p.seed) for p in plan.points]
+    assert len({b.key for b in plan.bounds}) == 8
+
+
+def test_what_changes_the_numbers_changes_the_key_and_nothing_else_does():
+    def keys(text):
+        return [bound.key for bound in tiny_sweep(after=text).bound_points]
+
+    base = keys(ASKED)
+    assert not set(keys(ASKED + "free_fraction = 0.25\n")) & set(base)
+    assert not set(keys(ASKED + '[measure]\nnorm = "l1"\n')) & set(base)
+    assert keys(ASKED + "[measure]\nbatch_size = 3\n") == base
+
+
+def test_bounds_are_computed_once_and_kept(answered, tmp_path):
+    sweep = tiny_sweep(after=ASKED)
+    outcome, _ = run(sweep, tmp_path)
+    assert (outcome.chosen, outcome.measured, outcome.finished, outcome.planned) == (8, 8, 8, 8)
+    first = (tmp_path / "bounds.csv").read_bytes()
+    again, _ = run(sweep, tmp_path)
+    assert (again.measured, again.finished, len(answered)) == (0, 8, 8)
+    assert (tmp_path / "bounds.csv").read_bytes() == first
+    lines = first.decode().splitlines()
+    assert lines[0].startswith("variant,n,seed,worst,worst_exact,certified,ratio")
+    assert lines[1].split(",")[:4] == ["softmax", "4", "0", "0.25"]
+    assert lines[1].split(",")[6] == "2.0"
+
+
+def test_a_damaged_file_is_computed_again(answered, tmp_path):
+    sweep = tiny_sweep(after=ASKED)
+    run(sweep, tmp_path)
+    file = sweep.bound_points[3].path(tmp_path)
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({**stored, "worst": 99.0}))
+    assert len(read_bounds(tmp_path, sweep.plan)) == 7
+    outcome, _ = run(sweep, tmp_path)
+    assert (outcome.measured, outcome.finished) == (1, 8)
+    assert read_bounds(tmp_path, sweep.plan)[3] == fake_answer(sweep.bound_points[3])
+
+
+def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
+    def one(bound, progress=None):
+        if bound.point.variant == "softmax" and bound.point.n == 4:
+            raise Unsound("planted")
+        return fake_answer(bound)
+
+    monkeypatch.setattr(bounds_runner, "answer", one)
+    outcome, log = run(tiny_sweep(after=ASKED), tmp_path)
+    assert (outcome.finished, len(outcome.failures), outcome.exit_code) == (6, 2, 1)
+    assert "planted" in log
+
+
+def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
+    done = []
+
+    def one(bound, progress=None):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(bound)
+        return fake_answer(bound)
+
+    monkeypatch.setattr(bounds_runner, "answer", one)
+    outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
+    assert (outcome.finished, outcome.exit_code) == (3, 130)
+
+
+def test_faults_of_the_table_are_reported_together():
+    text = TINY + '\n[bounds]\nrestart = 2\nfree_fraction = 1.5\nworst = "yes"\n'
+    with pytest.raises(InputError) as caught:
+        parse_sweep_config(text)
+    message = str(caught.value)
+    assert 'did you mean "restarts"?' in message
+    assert "bounds.free_fraction" in message
+    assert "bounds.worst" in message
+
+
+def test_soft_and_hard_attention_each_get_what_applies():
+    sweep = tiny_sweep(after=ASKED)
+    soft = answer(sweep.bound_points[0])
+    assert soft.worst is not None
+    assert soft.certified is not None
+    assert soft.log_lemma5 is not None
+    assert soft.worst_exact
+    assert soft.worst <= soft.certified
+    assert soft.matter is None
+    assert "matter" in soft.notes
+    # The last symbol of a sweep's inputs is the end-of-sequence symbol, in what is searched too.
+    assert soft.worst_word[-1] == 2
+    assert soft.worst_position != 3
+    hard = answer(sweep.bound_points[4])
+    assert hard.variant == "leftmost-hard"
+    assert hard.certified is None
+    assert "certified" in hard.notes
+    assert hard.matter is not None
+    assert hard.free is not None
+    assert hard.matter <= hard.free
+
+
+def test_an_input_beyond_the_certified_bound_is_an_error(monkeypatch):
+    sweep = tiny_sweep(after=ASKED)
+
+    def too_small(model, bound):
+        return {"certified": 1e-9}
+
+    monkeypatch.setattr(bounds, "_certified", too_small)
+    with pytest.raises(Unsound, match="above the certified bound"):
+        answer(sweep.bound_points[0])
+
+
+def test_a_record_survives_its_file(answered, tmp_path):
+    sweep = tiny_sweep(after=ASKED)
+    run(sweep, tmp_path)
+    records = read_bounds(tmp_path, sweep.plan)
+    assert records == [fake_answer(bound) for bound in sweep.bound_points]
+    assert all(dataclasses.asdict(record)["worst_word"] for record in records)

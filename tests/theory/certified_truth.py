@@ -1,0 +1,121 @@
+"""The largest effect of a flip over all words, by trying all words, and the models the certified bound is tried on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxsens.models.layers import readout_position
+from jaxsens.models.positions import Rotary, Sinusoidal
+from jaxsens.models.schedules import Schedule
+from jaxsens.models.transformer import Transformer
+from jaxsens.models.weighting import Softmax
+from jaxsens.theory.certified.bound import certified_bound
+from tests.small_models import random_parameters, small
+
+ROUNDING = 1e-9, 1e-13
+"""The enumeration subtracts rounded outputs: what it may exceed a bound by, relative and absolute."""
+
+
+def truth(
+    model: Transformer,
+    n: int,
+    symbols: list[int],
+    at_readout: list[int] | None = None,
+    norm: str = "l2",
+    fixed: Mapping[int, int] | None = None,
+) -> np.ndarray:
+    """The largest sensitivity to a flip at each position over all words, NaN at the readout and at fixed positions."""
+    r, held = readout_position(model.config, n), {} if fixed is None else fixed
+    sets = [at_readout or symbols if p == r else symbols for p in range(n)]
+    sets = [[held[p]] if p in held else one for p, one in enumerate(sets)]
+    outputs = np.asarray(model(np.array(list(itertools.product(*sets)))), np.float64)
+    outputs = outputs.reshape(*map(len, sets), -1)
+    found = np.zeros(n)
+    for p in range(n):
+        if p == r or p in held:
+            found[p] = np.nan
+            continue
+        sides = np.moveaxis(outputs, p, 0)
+        for a, b in itertools.combinations(range(len(sides)), 2):
+            d = abs(sides[a] - sides[b])
+            size = {"l2": np.sqrt((d**2).sum(-1)), "l1": d.sum(-1), "linf": d.max(-1)}[norm]
+            found[p] = max(found[p], size.max())
+    return found
+
+
+def undercut(model: Transformer, n: int, **options: Any) -> float:
+    """By which factor the true maximum exceeds the bound, at the worst position: sound if at most 1."""
+    symbols = list(range(model.config.alphabet_size))
+    at_readout, norm = options.get("readout_symbols"), options.get("norm", "l2")
+    actual = truth(model, n, symbols, at_readout, norm, options.get("fixed"))
+    bound = certified_bound(model, n, **options)
+    assert np.array_equal(np.isnan(bound.by_position), np.isnan(actual))
+    assert bound.value == np.nanmax(bound.by_position, initial=0.0)
+    relative, absolute = ROUNDING
+    return float(np.nanmax((actual - absolute) / (bound.by_position * (1 + relative) + 1e-300), initial=0.0))
+
+
+def scaled_model(seed: int, queries: float = 1.0, values: float = 1.0, **changes: Any) -> Transformer:
+    """A random model, two symbols unless said otherwise; its queries and values are multiplied by these numbers.
+
+    With small ones the bound lies below the diameter of the outputs, so that it is the bound which is tested.
+    """
+    config = small(**{"alphabet_size": 2, **changes})
+    parameters = random_parameters(config, seed)
+    layers = tuple(
+        dataclasses.replace(layer, query=layer.query * queries, value=layer.value * values)
+        for layer in parameters.layers
+    )
+    return Transformer(config, parameters=dataclasses.replace(parameters, layers=layers))
+
+
+MASKS = ("none", "future", "past", "strict-future", "strict-past")
+POSITIONS: tuple[Any, ...] = (
+    "none",
+    "sinusoidal",
+    "rotary",
+    "alibi",
+    ("alternating", "fraction"),
+    (Sinusoidal(base=50.0), "alibi", Rotary(base=30.0)),
+)
+TEMPERATURES: tuple[Any, ...] = (
+    "softmax",
+    "temperature-log",
+    Softmax(Schedule(coefficient=0.7, power=0.5, log_power=1.0), by="query"),
+    Softmax(Schedule(coefficient=2.0, power=-1.0)),
+)
+
+
+def drawn(seed: int, layers: int, **fixed: Any) -> tuple[Transformer, dict[str, Any]]:
+    """A model and options drawn from every kind the bound serves, with this many layers."""
+    rng = np.random.default_rng(seed)
+
+    def one(*choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    changes = {
+        "layers": layers,
+        "heads": one(1, 2, *([tuple(int(h) for h in rng.integers(1, 3, layers))] if layers else [])),
+        "mask": one(*MASKS),
+        "positions": one(*POSITIONS),
+        "weighting": one(*TEMPERATURES),
+        "activation": one("relu", "gelu", "silu", "tanh"),
+        "feed_forward": one(0, 5, 5),
+        "layer_norm": one("none", "none", "pre", "post"),
+        "scores": one("dot-product", "dot-product", "additive"),
+        "readout": one("last", 0, 1, "mean"),
+        "logits": one(None, None, 2),
+        **fixed,
+    }
+    model = scaled_model(seed, one(1.0, 0.3, 0.05), one(1.0, 0.3, 0.05), **changes)
+    options: dict[str, Any] = {"norm": one("l2", "l1", "linf"), "classes": one(None, 1, 3)}
+    if model.config.readout != "mean":
+        options["readout_symbols"] = one(None, [2], [0, 1, 2])
+    if options.get("readout_symbols") is None:
+        options["fixed"] = one(None, {0: 2}, {2: 1}, {1: 0, 3: 2})
+    return model, options

@@ -1,0 +1,67 @@
+"""Measured <= worst input found = true maximum <= certified <= Lemma 5's closed form, on models of every kind."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.models.transformer import Transformer
+from jaxsens.precision import REFERENCE
+from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.lemma5 import lemma5
+from tests.theory.certified_truth import drawn, scaled_model
+
+N = 5
+DRAWN = [
+    pytest.param(layers, seed, marks=[] if seed < 5 else pytest.mark.slow)
+    for layers in (1, 2, 3)
+    for seed in range(30)
+]
+
+
+def below(a: float, b: float) -> bool:
+    """a <= b, but for the rounding of a measurement in float64."""
+    return a <= b * (1 + REFERENCE.relative) + REFERENCE.absolute
+
+
+def chain(model: Transformer, norm: Any, certify: Any = certified_bound) -> list[str]:
+    """The links of the chain that do not hold, by name."""
+    words = np.array(list(itertools.product(range(model.config.alphabet_size), repeat=N)))
+    engine = "vmap"  # one program for all words
+    measured = jaxsens.flip_sensitivity(model, words[[3, 17]], norm=norm, engine=engine).max
+    every = jaxsens.flip_sensitivity(model, words, norm=norm, engine=engine).max
+    found = jaxsens.worst_input(model, N, norm=norm, engine=engine).value
+    certified = certify(model, N, norm=norm).value
+    proved = lemma5(model, N, norm=norm)
+    links = {
+        "measured <= found": below(measured, found),
+        "found = true maximum": below(found, every) and below(every, found),
+        "true maximum <= certified": below(every, certified),
+        "certified <= closed form": below(certified, proved.closed_form),
+        "true maximum <= recursion": below(every, proved.bound),
+    }
+    return [name for name, holds in links.items() if not holds]
+
+
+@pytest.mark.parametrize(("layers", "seed"), DRAWN)
+def test_every_link_holds(layers, seed):
+    # Lemma 5 has a closed form without masks only: every other model has none.
+    unmasked = {"mask": "none"} if seed % 2 == 0 else {}
+    model, options = drawn(seed + 1000 * layers, layers, readout="last", **unmasked)
+    assert chain(model, options["norm"]) == []
+    assert not unmasked or np.isfinite(lemma5(model, N).log_closed_form)
+
+
+def test_a_planted_unsound_bound_is_noticed():
+    model = scaled_model(0, layers=1, heads=1, mask="none")
+
+    def half(model, n, norm):
+        sound = certified_bound(model, n, norm=norm)
+        return type(sound)(**{**vars(sound), "value": 0.2 * sound.value})
+
+    assert chain(model, "l2") == []
+    assert chain(model, "l2", half) == ["true maximum <= certified"]

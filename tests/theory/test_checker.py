@@ -1,0 +1,274 @@
+"""The checker says yes to what is true only: certificates that were tampered with are refused, with the reason."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxsens.theory
+from jaxsens import Transformer
+from jaxsens.theory.hard_attention.checker import check
+from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction
+from tests.theory.hard_models import almost_tied, assert_true, hard, last_one
+
+N = 24
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return last_one()
+
+
+@pytest.fixture(scope="module")
+def restriction(model) -> Restriction:
+    """Of a model that looks for the last 1 up to each row, so that every claim in it is needed."""
+    return restrict(model, N, 0.5)
+
+
+def with_case(restriction: Restriction, layer: int, number: int, *cases: Case) -> Restriction:
+    """The restriction with one certified case replaced by others, or dropped."""
+    layers = [list(each) for each in restriction.certificate.layers]
+    layers[layer][number : number + 1] = cases
+    return dataclasses.replace(restriction, certificate=Certificate(tuple(tuple(each) for each in layers)))
+
+
+def with_value(restriction: Restriction, position: int, value: int) -> Restriction:
+    values = restriction.values.copy()
+    values[position] = value
+    return dataclasses.replace(restriction, values=values)
+
+
+def case_with_conditions(restriction: Restriction, layer: int = 0) -> tuple[int, Case]:
+    """The last case of a layer with conditions and a winner."""
+    cases = restriction.certificate.layers[layer]
+    number = max(i for i, case in enumerate(cases) if case.conditions and case.keys[0])
+    return number, cases[number]
+
+
+def other_winner(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    wrong = int(np.flatnonzero(~r.free)[0])
+    return with_case(r, 0, number, dataclasses.replace(case, keys=((wrong,),)))
+
+
+def no_winner(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    return with_case(r, 0, number, dataclasses.replace(case, keys=((),)))
+
+
+def winner_left_open(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    free = next(i for i in np.flatnonzero(r.free) if i not in dict(case.conditions))
+    return with_case(r, 0, number, dataclasses.replace(case, keys=((int(free),),)))
+
+
+def unseen_winner(r: Restriction) -> Restriction:
+    number, case = next(
+        (i, case) for i, case in enumerate(r.certificate.layers[0]) if case.row < N - 2 and case.keys[0]
+    )
+    fixed = int(np.flatnonzero(~r.free)[-1])
+    assert fixed > case.row
+    return with_case(r, 0, number, dataclasses.replace(case, keys=((fixed,),)))
+
+
+def lost_case(r: Restriction) -> Restriction:
+    return with_case(r, 0, case_with_conditions(r)[0])
+
+
+def doubled_case(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    return with_case(r, 0, number, case, case)
+
+
+def dropped_condition(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    return with_case(r, 0, number, dataclasses.replace(case, conditions=case.conditions[1:]))
+
+
+def condition_on_fixed(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    fixed = int(np.flatnonzero(~r.free)[0])
+    more = (*case.conditions, (fixed, int(r.values[fixed])))
+    return with_case(r, 0, number, dataclasses.replace(case, conditions=more))
+
+
+def foreign_symbol(r: Restriction) -> Restriction:
+    number, case = case_with_conditions(r)
+    return with_case(r, 0, number, dataclasses.replace(case, conditions=((case.conditions[0][0], 2),)))
+
+
+def lost_row(r: Restriction) -> Restriction:
+    cases = tuple(case for case in r.certificate.layers[0] if case.row != 3)
+    return dataclasses.replace(r, certificate=Certificate((cases, *r.certificate.layers[1:])))
+
+
+def lost_readout(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, certificate=Certificate((*r.certificate.layers[:-1], ())))
+
+
+def lost_layer(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, certificate=Certificate(r.certificate.layers[:1]))
+
+
+def fixed_symbol_changed(r: Restriction) -> Restriction:
+    return with_value(r, int(np.flatnonzero(r.values == 1)[-1]), 0)
+
+
+def fixed_symbol_moved(r: Restriction) -> Restriction:
+    i = int(np.flatnonzero(r.values == 1)[-1])
+    free = int(np.flatnonzero(r.free)[0])
+    return with_value(with_value(r, free, 1), i, FREE)
+
+
+def fixed_symbol_freed(r: Restriction) -> Restriction:
+    return with_value(r, int(np.flatnonzero(r.values == 1)[0]), FREE)
+
+
+def strange_value(r: Restriction) -> Restriction:
+    return with_value(r, 0, 7)
+
+
+def smaller_dependence(r: Restriction) -> Restriction:
+    assert r.c
+    return dataclasses.replace(r, depends_on=r.depends_on[:-1])
+
+
+def dependence_on_fixed(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, depends_on=(*r.depends_on, int(np.flatnonzero(~r.free)[0])))
+
+
+def dependence_twice(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, depends_on=(*r.depends_on, *r.depends_on))
+
+
+def more_symbols(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, symbols=(0, 1, 2))
+
+
+def doubled_symbols(r: Restriction) -> Restriction:
+    return dataclasses.replace(r, symbols=(0, 0))
+
+
+TAMPERED: dict[Callable[[Restriction], Restriction], str] = {
+    other_winner: "can win too|not visible",
+    no_winner: "no winner is named",
+    winner_left_open: "do not settle the value of the winner",
+    unseen_winner: "not visible",
+    lost_case: "overlap or leave words out",
+    doubled_case: "overlap or leave words out",
+    dropped_condition: "overlap or leave words out|settle",
+    condition_on_fixed: "not on free inputs",
+    foreign_symbol: "not on free inputs",
+    lost_row: "not certified below",
+    lost_readout: "readout row 23 is not certified",
+    lost_layer: "1 layers are certified, the model has 2",
+    fixed_symbol_changed: "can win too",
+    fixed_symbol_moved: "settle|not on free inputs|can win",
+    fixed_symbol_freed: "settle|can win",
+    strange_value: "symbols below 3",
+    smaller_dependence: "which depends_on lacks",
+    dependence_on_fixed: "no free positions",
+    dependence_twice: "twice",
+    more_symbols: "leave words out",
+    doubled_symbols: "not different symbols",
+}
+
+
+def test_what_the_builder_made_is_accepted(model, restriction):
+    verdict = check(restriction, model, 0.5)
+    assert verdict.accepted
+    assert verdict.faults == ()
+    assert verdict.cases == sum(len(each) for each in restriction.certificate.layers)
+    assert verdict.comparisons > 0
+
+
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
+def test_tampering_is_refused_with_its_reason(model, restriction, tamper):
+    verdict = check(tamper(restriction), model)
+    assert not verdict.accepted
+    assert any(part in fault for part in TAMPERED[tamper].split("|") for fault in verdict.faults), (
+        verdict.faults
+    )
+
+
+def test_too_few_free_positions_are_refused(model, restriction):
+    verdict = check(restriction, model, 0.99)
+    assert not verdict.accepted
+    assert "less than 0.99" in verdict.faults[0]
+
+
+def test_the_certificate_of_another_model_is_refused(restriction):
+    assert not check(restriction, hard(0, heads=1)).accepted
+    assert not check(restriction, hard(0, heads=1, weighting="softmax")).accepted
+    assert not check(restriction, hard(0, heads=1, readout="mean")).accepted
+
+
+def test_all_faults_are_counted_and_most_are_listed(model, restriction):
+    cases = tuple(dataclasses.replace(case, keys=((),)) for case in restriction.certificate.layers[0])
+    broken = dataclasses.replace(
+        restriction, certificate=Certificate((cases * 3, *restriction.certificate.layers[1:]))
+    )
+    faults = check(broken, model).faults
+    assert len(faults) > 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_accepted_after_random_tampering_is_true(seed):
+    """Some changes do no harm: then the checker may say yes, and running every word must agree with it."""
+    model = hard(seed, positions="none" if seed == 1 else "sinusoidal")
+    restriction = restrict(model, 6, 0.5, settle=False)
+    generator = np.random.default_rng(seed)
+    accepted = 0
+    for _ in range(60):
+        changed = restriction
+        kind = generator.integers(0, 4)
+        if kind == 0:
+            changed = with_value(changed, int(generator.integers(0, 6)), int(generator.integers(-1, 2)))
+        elif kind == 1:
+            depends = tuple(i for i in changed.depends_on if generator.random() < 0.5)
+            changed = dataclasses.replace(changed, depends_on=depends)
+        else:
+            layer = int(generator.integers(0, 2))
+            number = int(generator.integers(0, len(changed.certificate.layers[layer])))
+            case = changed.certificate.layers[layer][number]
+            keys = tuple((int(generator.integers(0, 6)),) for _ in case.keys)
+            if kind == 2:
+                case = dataclasses.replace(case, keys=keys)
+            else:
+                case = dataclasses.replace(case, conditions=case.conditions[:-1])
+            changed = with_case(changed, layer, number, case)
+        if check(changed, model).accepted:
+            accepted += 1
+            assert_true(model, changed)
+    assert 0 < accepted < 60
+
+
+def test_scores_that_rounding_may_turn_round_have_no_certain_winner():
+    model = almost_tied()
+    restriction = restrict(model, 6, 0.5, preset={0: 0, 1: 1}, settle=False)
+    assert_true(model, restriction)
+    cases = restriction.certificate.layers[0]
+    # Another program of this model may choose the first 0 or the first 1.
+    assert {case.keys for case in cases} == {((0, 1),)}
+    assert check(restriction, model).accepted
+    for kept in (0, 1):
+        bold = tuple(dataclasses.replace(case, keys=((kept,),)) for case in cases)
+        verdict = check(dataclasses.replace(restriction, certificate=Certificate((bold,))), model)
+        assert any("can win too" in fault for fault in verdict.faults)
+
+
+def test_the_checker_shares_no_code_with_the_builder():
+    room = Path(jaxsens.theory.__file__).parent / "hard_attention"
+    for name in ("checker.py", "checker_rows.py", "restriction.py"):
+        for node in ast.walk(ast.parse((room / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxsens.theory"):
+                assert node.module in (
+                    "jaxsens.theory.hard_attention.checker_rows",
+                    "jaxsens.theory.hard_attention.restriction",
+                )

@@ -1,0 +1,265 @@
+"""Theorem 1 as an algorithm: restrictions leave free what was asked, and the output depends on what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxsens import InputError, compile_formula, flip_sensitivity
+from jaxsens.theory.hard_attention import restrict as restricting
+from jaxsens.theory.hard_attention.checker import check
+from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused, load_restriction
+from jaxsens.theory.hard_attention.table import restriction_rows, table
+from tests.theory.hard_models import assert_true, completions, hard, last_one, really_depends
+
+MODELS = {
+    "sinusoidal": {},
+    "ties": {"positions": "none", "heads": 1},
+    "ties, rightmost, depth 3": {"positions": "none", "weighting": "rightmost-hard", "layers": 3},
+    "future, learned": {"mask": "future", "positions": "learned"},
+    "past": {"mask": ("past", "strict-past"), "readout": 1, "weighting": "rightmost-hard"},
+    "rotary, normalised": {"positions": "rotary", "layer_norm": "pre", "activation": "gelu"},
+    "alibi, normalised, strict": {
+        "positions": "alibi",
+        "layer_norm": "post",
+        "mask": "strict-future",
+        "readout": 4,
+    },
+    "additive": {"scores": "additive", "positions": "index", "feed_forward": 0},
+    "float32": {"dtype": "float32", "logits": 3, "activation": "tanh"},
+}
+
+
+def obeys(seed: int, **changes: Any) -> None:
+    model = hard(seed, **changes)
+    # With everything free nothing is settled by fixing: the cases alone must be right.
+    for fraction, settle in ((1.0, False), (0.6, False), (0.3, True)):
+        restriction = restrict(model, 6, fraction, settle=settle, most_values=10_000)
+        assert restriction.free.sum() >= fraction * 6
+        assert_true(model, restriction)
+        verdict = check(restriction, model, fraction)
+        assert verdict.accepted, verdict.faults
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_word_obeys_the_certificate_and_the_set_of_inputs(name):
+    obeys(0, **MODELS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_every_word_of_more_models_obeys_the_certificate(name, seed):
+    obeys(seed, **{"layers": 2 + seed % 2, **MODELS[name]} if "mask" not in MODELS[name] else MODELS[name])
+
+
+def test_a_known_row_with_two_possible_vectors_counts_by_the_worse():
+    model = hard(3, layers=3, **MODELS["float32"])
+    restriction = restrict(model, 6, 1.0, settle=False, most_values=10_000)
+    assert any(
+        len(keys) > 1 for layer in restriction.certificate.layers for case in layer for keys in case.keys
+    )
+    verdict = check(restriction, model)
+    assert verdict.accepted, verdict.faults
+
+
+def test_three_symbols_obey_the_certificate():
+    model = hard(2, alphabet_size=3)
+    restriction = restrict(model, 6, 0.8, settle=False)
+    assert_true(model, restriction)
+    assert check(restriction, model).accepted
+    some = restrict(model, 6, 0.8, symbols=(0, 2), settle=False)
+    assert set(np.unique(some.complete(np.random.default_rng(0), 20)[:, some.free])) == {0, 2}
+    assert_true(model, some)
+
+
+def test_the_set_of_inputs_is_not_larger_than_it_need_be():
+    model = last_one(layers=1)
+    restriction = restrict(model, 6, 5 / 6, preset={2: 1})
+    # The last 1 is at position 2 or after it; what is before cannot be seen to matter.
+    assert restriction.depends_on == (3, 4, 5)
+    assert really_depends(model, restriction) == {3, 4, 5}
+
+
+def test_k_open_keys_make_k_plus_one_cases():
+    restriction = restrict(last_one(layers=2), 14, 13 / 14, preset={0: 1}, settle=False, most_values=20)
+    cases = restriction.certificate.row(0, 13)
+    assert len(cases) == 14
+    assert sorted(case.keys[0][0] for case in cases) == list(range(14))
+
+
+@pytest.mark.parametrize("n", [64, 128])
+def test_local_attention_is_settled_row_by_row(n):
+    model = last_one()
+    restriction = restrict(model, n, 0.5)
+    assert restriction.c <= 1
+    assert restriction.free_fraction >= 0.5
+    # No single key serves all rows: each needs a 1 fixed near it.
+    assert restriction.stages["layer 0: greedy"] > n / 8
+    gaps = np.diff(np.flatnonzero(restriction.values == 1))
+    assert gaps.max() <= 1 + max(restricting.ALLOWED)
+    assert check(restriction, model, 0.5).accepted
+
+
+def test_compiled_formulas_are_restricted():
+    model = compile_formula("Y (Q_0 S Q_1)", alphabet="01", condition="leftmost-hard", dtype="float64")
+    restriction = restrict(model, 48, 0.5)
+    assert restriction.c <= 1
+    assert check(restriction, model, 0.5).accepted
+    free = np.random.default_rng(0)
+    word = restriction.complete(free)[0]
+    assert {model.accepts(other) for other in restriction.vary(word, free, 8)} == {model.accepts(word)}
+
+
+def test_what_is_preset_stays_and_the_end_symbol_can_be():
+    model = hard(3)
+    end = model.config.end_of_sequence
+    assert end == 2
+    restriction = restrict(model, 40, 0.5, preset={0: 1, 7: 0, 39: end})
+    assert restriction.values[[0, 7, 39]].tolist() == [1, 0, end]
+    assert restriction.preset == 3
+    assert restriction.free.sum() == 40 - 3 - sum(restriction.stages.values()) >= 20
+    assert 39 not in restriction.depends_on
+    words = restriction.complete(np.random.default_rng(0), 5)
+    assert (words[:, ~restriction.free] == restriction.values[~restriction.free]).all()
+
+
+def test_the_same_seed_gives_the_same_restriction():
+    first, second = (restrict(hard(1), 32, 0.5, method="resample", seed=5) for _ in range(2))
+    assert (first.values == second.values).all()
+
+
+def test_random_resampling_settles_a_model_by_itself():
+    model = last_one()
+    restriction = restrict(model, 64, 0.5, method="resample")
+    assert restriction.stages["layer 0: resampled"] > 0
+    assert "layer 0: greedy" not in restriction.stages
+    assert check(restriction, model, 0.5).accepted
+
+
+def test_random_resampling_takes_over_where_the_greedy_stage_finds_nothing(monkeypatch):
+    real = restricting.cover
+    monkeypatch.setattr(restricting, "cover", lambda c, *rest: {} if c.k == 0 else real(c, *rest))
+    model = last_one()
+    restriction = restrict(model, 64, 0.5)
+    assert restriction.stages["layer 0: resampled"] > 0
+    assert restriction.c <= 1
+    assert check(restriction, model, 0.5).accepted
+    with pytest.raises(RestrictionRefused, match="did not settle every head"):
+        restrict(model, 64, 0.5, method="greedy", most_values=20)
+
+
+def test_flips_outside_the_set_change_nothing_at_all():
+    model = hard(4)
+    restriction = restrict(model, 64, 0.5)
+    generator = np.random.default_rng(0)
+    words = restriction.complete(generator, 4)
+    outside = flip_sensitivity(model, words, positions=restriction.irrelevant.tolist())
+    assert len(outside) == 4 * len(restriction.irrelevant) > 0
+    assert outside.max == 0.0
+    # The measurement is not blind: the readout's own symbol does matter.
+    assert flip_sensitivity(model, words, positions=[63]).max > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_c_does_not_grow(depth):
+    found = []
+    for n in (64, 128, 256):
+        restriction = restrict(hard(5, layers=depth), n, 0.5)
+        assert restriction.free_fraction >= 0.5
+        found.append(restriction.c)
+    assert max(found) <= 1
+
+
+@pytest.mark.slow
+def test_c_does_not_grow_up_to_long_inputs():
+    assert [restrict(hard(5, layers=1), n, 0.5).c for n in (1024, 4096)] == [1, 1]
+    for model in (hard(5), last_one()):
+        restriction = restrict(model, 1024, 0.5)
+        assert restriction.c <= 1
+        assert check(restriction, model, 0.5).accepted
+
+
+def test_depth_1_leaves_almost_everything_free():
+    restriction = restrict(hard(6, layers=1), 512, 0.99)
+    assert restriction.c <= 1
+    assert 512 - restriction.free.sum() <= 4  # a key a head and readout symbol
+
+
+def test_no_layers_depend_on_the_readout_alone():
+    model = hard(0, layers=0)
+    assert restrict(model, 5, 1.0).depends_on == (4,)
+    assert check(restrict(model, 5, 1.0), model).accepted
+
+
+def test_a_saved_restriction_comes_back(tmp_path):
+    model = hard(1)
+    restriction = restrict(model, 12, 0.7)
+    restriction.save(tmp_path / "r.json")
+    loaded = load_restriction(tmp_path / "r.json")
+    assert (loaded.values == restriction.values).all()
+    assert loaded.certificate == restriction.certificate
+    assert (loaded.depends_on, loaded.stages) == (restriction.depends_on, restriction.stages)
+    assert check(loaded, model).accepted
+    (tmp_path / "bad.json").write_text('{"format": 7}')
+    with pytest.raises(InputError, match="format 7"):
+        load_restriction(tmp_path / "bad.json")
+
+
+def test_models_that_the_theorem_is_not_about_are_refused():
+    for changes, reason in (
+        ({"weighting": ("leftmost-hard", "average-hard")}, "layer 1 is AverageHard"),
+        ({"weighting": "softmax"}, "layer 0 is Softmax"),
+        ({"weighting": "sparsemax"}, "Sparsemax"),
+        ({"readout": "mean"}, 'readout "mean"'),
+        ({"centred_scores": True}, "centred"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            restrict(hard(0, **changes), 8)
+    with pytest.raises(InputError, match="a jaxsens Transformer"):
+        restrict(lambda tokens: tokens, 8)  # pyright: ignore[reportArgumentType]
+
+
+def test_bad_arguments_are_named_together():
+    with pytest.raises(InputError) as error:
+        restrict(hard(0), 0, 1.5, method="best", most_values=1, seed=-1)  # pyright: ignore[reportArgumentType]
+    for name in ("n = 0", "free_fraction = 1.5", "method = 'best'", "most_values = 1", "seed = -1"):
+        assert name in str(error.value)
+    with pytest.raises(InputError) as error:
+        restrict(hard(0), 8, preset={9: 0, 1: 7}, symbols=(0, 0, 9))
+    for name in ("{9: 0}", "{1: 7}", "two different symbols", "symbols from 0 to 2"):
+        assert name in str(error.value)
+    with pytest.raises(InputError, match="preset = '5 positions': at most 4"):
+        restrict(hard(0), 8, preset=dict.fromkeys(range(5), 0))
+
+
+def test_the_refusal_says_what_grew_too_large():
+    with pytest.raises(
+        RestrictionRefused, match=r"position \d+ may have 16 values or more after layer 0.*larger n"
+    ):
+        restrict(last_one(), 40, 1.0, most_values=16)
+
+
+def test_the_table_measures_what_it_says():
+    rows = restriction_rows(numbers=(5,), lengths=(16, 32), completions=2, variations=4)
+    assert [(row.depth, row.n) for row in rows] == [(1, 16), (1, 32), (2, 16), (2, 32)]
+    for row in rows:
+        assert row.accepted
+        assert row.c <= 1
+        assert row.largest_change == 0
+        assert row.words == 8
+        assert row.free_fraction >= 0.5
+        assert row.pairs == ("parity", "dyck-1")
+    lines = table(rows).splitlines()
+    assert len(lines) == 4
+    assert "| 2/2 | 0 | 4/4 |" in lines[2]
+
+
+def test_completions_cover_the_free_positions_only():
+    restriction = restrict(hard(0), 6, 0.5)
+    words = completions(restriction)
+    assert len(words) == 2 ** int(restriction.free.sum())
+    assert (words[:, ~restriction.free] == restriction.values[restriction.values != FREE]).all()
