@@ -90,7 +90,7 @@ def test_every_subcommand_in_the_readme_is_one(capsys):
     from jaxsens.cli import main
 
     named = set(re.findall(r"\bjaxsens ([a-z0-9]+)\b", "\n".join(re.findall(r"`([^`\n]+)`", README))))
-    assert named == {"sweep", "report", "measure", "constructions", "train", "theorem6"}
+    assert named == {"sweep", "report", "measure", "constructions", "restrictions", "train", "theorem6"}
     for name in named:
         with pytest.raises(SystemExit) as end:
             main([name, "--help"])

@@ -59,6 +59,7 @@ def bounds_table(data: BoundsData) -> ReportTable:
         certified = data.spreads(variant, SIDES_OF[1][1])
         ratios = data.spreads(variant, lambda record: record.ratio)
         logs = data.spreads(variant, lambda record: record.log_lemma5)
+        logits = data.spreads(variant, lambda record: record.logit_bound)
         for n in sorted({*worst, *certified}):
             rows.append(
                 (
@@ -69,6 +70,7 @@ def bounds_table(data: BoundsData) -> ReportTable:
                     _number(ratios.get(n)),
                     f"{ratios[n].high:.3g}" if n in ratios else "\N{EM DASH}",
                     f"{logs[n].median / math.log(10):.1f}" if n in logs else "\N{EM DASH}",
+                    f"{logits[n].median:.3g}" if n in logits else "\N{EM DASH}",
                 )
             )
     return ReportTable(
@@ -81,9 +83,10 @@ def bounds_table(data: BoundsData) -> ReportTable:
             "certified / found",
             "largest of these",
             "log10 of Lemma 5",
+            "A, its bound on logits",
         ),
         rows=tuple(rows),
-        numeric=6,
+        numeric=7,
     )
 
 

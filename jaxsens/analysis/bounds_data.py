@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Value = Callable[[BoundRecord], float | None]
 """What is read from a record; None where it has none."""
 
+STEADY = 0.02
+"""Exponents below this are taken for those of a quantity that does not grow: A tends to its limit from below."""
+
 SIDES_OF: tuple[tuple[str, Value], ...] = (
     ("worst input found", lambda record: record.worst),
     ("certified for every input", lambda record: record.certified),
@@ -89,6 +92,7 @@ def findings(data: BoundsData) -> list[str]:
         if ratios:
             n, last = list(ratios.items())[-1]
             parts.append(f"certified / found at n = {n}: {last.median:.3g} (at most {last.high:.3g})")
+        parts += _logits(data, variant)
         found.append(f"{variant}: {'; '.join(parts)}.")
     without = [v for v in data.searched if v not in data.certified]
     for variant in without:
@@ -97,6 +101,16 @@ def findings(data: BoundsData) -> list[str]:
             power = f"n^{signed(fit.exponent)} {interval(fit)}".rstrip()
             found.append(f"{variant}: worst input found {power}; no certified bound ({_why(data, variant)}).")
     return found
+
+
+def _logits(data: BoundsData, variant: str) -> list[str]:
+    """What Lemma 5 has to say: its exponent is 2A, so where A grows it forbids nothing."""
+    fit = data.fit(variant, lambda record: record.logit_bound, "A")
+    if math.isnan(fit.exponent):
+        return []
+    if fit.exponent < STEADY:
+        return ["Lemma 5's bound on logits, A, does not grow"]
+    return [f"A grows as n^{signed(fit.exponent)}, so that exp(2A)/n, and Lemma 5, forbid nothing"]
 
 
 def _why(data: BoundsData, variant: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from jaxsens.cli import constructions, measure, sweep, theorem6, train
+from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
 from jaxsens.errors import InputError
 
 _DESCRIPTION = """Measures how much one symbol of the input moves a transformer's output, and how that scales with
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "theorem6": theorem6.theorem6,
         "report": sweep.report,
         "constructions": constructions.constructions,
+        "restrictions": restrictions.restrictions,
     }
     try:
         return tyro.extras.subcommand_cli_from_dict(

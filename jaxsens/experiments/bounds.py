@@ -92,6 +92,7 @@ class BoundRecord:
         worst_word: the input; the flip is at `worst_position` and puts in `worst_symbol`.
         certified: no input and flip has a larger sensitivity than this.
         log_lemma5: natural logarithm of Lemma 5's closed form, which itself may overflow.
+        logit_bound: A, the bound on every attention logit that this closed form has in its exponent.
         matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
         free: how many inputs the restriction leaves free.
         notes: why a part is missing, by its name.
@@ -110,6 +111,7 @@ class BoundRecord:
     worst_symbol: int | None = None
     certified: float | None = None
     log_lemma5: float | None = None
+    logit_bound: float | None = None
     matter: int | None = None
     free: int | None = None
     notes: dict[str, str] = field(default_factory=dict)
@@ -252,7 +254,7 @@ def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
     found = lemma5(model, bound.point.n, norm=bound.point.measure.norm)
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")
-    return {"log_lemma5": found.log_closed_form}
+    return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}
 
 
 def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:

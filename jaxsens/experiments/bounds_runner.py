@@ -32,6 +32,7 @@ _COLUMNS = (
     "certified",
     "ratio",
     "log_lemma5",
+    "logit_bound",
     "matter",
     "free",
 )

@@ -20,7 +20,7 @@ TABLE = points(
 
 
 def soft(n, seed, **changes):
-    values = {"worst": 3 / n, "certified": 12 / n, "log_lemma5": 50.0 - seed}
+    values = {"worst": 3 / n, "certified": 12 / n, "log_lemma5": 50.0 - seed, "logit_bound": 7.0}
     return BoundRecord("k", "softmax", n, seed, **{**values, **changes})
 
 
@@ -47,7 +47,14 @@ def test_both_sides_and_their_exponents_are_said():
     assert "certified / found at n = 256: 4 (at most 4)" in said
     (table,) = section.tables
     assert table.rows[0][:5] == ("softmax", "16", "0.1875", "0.75", "4")
-    assert table.rows[0][-1] == f"{49 / 2.302585093:.1f}"
+    assert table.rows[0][-2:] == (f"{49 / 2.302585093:.1f}", "7")
+    assert "A, does not grow" in said
+
+
+def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
+    records = tuple(soft(n, seed, logit_bound=2.0 * n) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "A grows as n^1.00" in section.bullets[0]
 
 
 def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():

@@ -29,6 +29,8 @@ _VARIANTS = (
     {"positions": "sinusoidal", "weighting": "leftmost-hard", "layer_norm": "pre", "activation": "gelu"},
     {"positions": "sinusoidal", "weighting": "rightmost-hard", "scores": "additive"},
 )
+MODELS = len(_VARIANTS)
+"""How many models there are."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,18 @@ class RestrictionRow:
     check_seconds: float
     refusal: str = ""
 
+    def __str__(self) -> str:
+        if self.refusal:
+            return f"{self.model}, depth {self.depth}, n = {self.n}: refused: {self.refusal}"
+        return (
+            f"{self.model}, depth {self.depth}, n = {self.n}: {self.free_fraction:.2f} free, {self.c} matter, "
+            f"{'accepted' if self.accepted else 'NOT ACCEPTED'} by the checker ({self.seconds:.1f} s)"
+        )
+
 
 def random_model(number: int, depth: int) -> tuple[str, Transformer]:
     """One of ten random hard-attention models over two symbols, float64, and what is particular about it."""
-    variant = _VARIANTS[number % len(_VARIANTS)]
+    variant = _VARIANTS[number % MODELS]
     config = TransformerConfig(
         **{"alphabet_size": 2, "width": 16, "heads": 2, "feed_forward": 32, "dtype": "float64", **variant},
         layers=depth,
@@ -85,7 +95,7 @@ def _named(field: str, value: object) -> str:
 
 
 def restriction_rows(
-    numbers: Sequence[int] = tuple(range(10)),
+    numbers: Sequence[int] = tuple(range(MODELS)),
     depths: Sequence[int] = (1, 2),
     lengths: Sequence[int] = LENGTHS,
     free_fraction: float = 0.5,

@@ -1,0 +1,51 @@
+"""`jaxsens restrictions`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from jaxsens.cli.shared import Count, File, say, use_all_cores
+from jaxsens.errors import Faults
+from jaxsens.files import write_text
+
+
+def restrictions(
+    *, models: Count = None, longest: Count = None, free_fraction: float = 0.5, out: File = None
+) -> int:
+    """Restrict random hard-attention models (Hahn 2020, Theorem 1), check and measure it; print a table in Markdown.
+
+    For each model, at depth 1 and 2 and lengths 64, 128, ...: the share of inputs left free and how many of these may
+    matter, the checker's verdict, the largest change that other inputs cause, and misclassified pairs of PARITY and
+    1DYCK (Corollary 2). Some minutes for all ten models.
+
+    Args:
+        models: How many of the ten models, all by default.
+        longest: The longest inputs, 1024 by default.
+        free_fraction: The least share of inputs to leave free.
+        out: Write the table to this file instead.
+    """
+    from jaxsens.theory.hard_attention.table import LENGTHS, MODELS, restriction_rows, table
+
+    faults = Faults("restrictions")
+    if models is not None and not 1 <= models <= MODELS:
+        faults.add("--models", models, f"a number from 1 to {MODELS}")
+    lengths = tuple(n for n in LENGTHS if longest is None or n <= longest)
+    if not lengths:
+        faults.add("--longest", longest, f"at least {LENGTHS[0]}")
+    if not 0 < free_fraction < 1:
+        faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
+    faults.raise_if_any()
+    use_all_cores()
+    console = Console(stderr=True)
+    rows = restriction_rows(
+        tuple(range(models or MODELS)),
+        lengths=lengths,
+        free_fraction=free_fraction,
+        progress=lambda row: say(console, str(row)),
+    )
+    text = table(rows) + "\n"
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+    return 0 if all(row.accepted and row.largest_change == 0 for row in rows) else 1
