@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 Value = Callable[[BoundRecord], float | None]
 """What is read from a record; None where it has none."""
 
-STEADY = 0.02
-"""Exponents below this are taken for those of a quantity that does not grow: A tends to its limit from below."""
-
 SIDES_OF: tuple[tuple[str, Value], ...] = (
     ("worst input found", lambda record: record.worst),
     ("certified for every input", lambda record: record.certified),
@@ -93,7 +90,8 @@ def findings(data: BoundsData) -> list[str]:
             n, last = list(ratios.items())[-1]
             parts.append(f"certified / found at n = {n}: {last.median:.3g} (at most {last.high:.3g})")
         parts += _logits(data, variant)
-        found.append(f"{variant}: {'; '.join(parts)}.")
+        if parts:
+            found.append(f"{variant}: {'; '.join(parts)}.")
     without = [v for v in data.searched if v not in data.certified]
     for variant in without:
         fit = data.fit(variant, SIDES_OF[0][1], "worst")
@@ -104,13 +102,23 @@ def findings(data: BoundsData) -> list[str]:
 
 
 def _logits(data: BoundsData, variant: str) -> list[str]:
-    """What Lemma 5 has to say: its exponent is 2A, so where A grows it forbids nothing."""
-    fit = data.fit(variant, lambda record: record.logit_bound, "A")
-    if math.isnan(fit.exponent):
+    """What Lemma 5 has to say: its closed form is about exp(2A)^(2L) / n, so that it falls where A hardly grows."""
+    rows = sorted(
+        (r.n, r.seed, r.log_lemma5, r.logit_bound)
+        for r in data.of(variant)
+        if r.log_lemma5 is not None and r.logit_bound is not None
+    )
+    lengths = sorted({n for n, *_ in rows})
+    if len(lengths) < 2:
         return []
-    if fit.exponent < STEADY:
-        return ["Lemma 5's bound on logits, A, does not grow"]
-    return [f"A grows as n^{signed(fit.exponent)}, so that exp(2A)/n, and Lemma 5, forbid nothing"]
+    first, last = (
+        [float(np.median([row[k] for row in rows if row[0] == n])) for k in (2, 3)]
+        for n in (lengths[0], lengths[-1])
+    )
+    logits = f"A = {first[1]:.3g} at n = {lengths[0]}, {last[1]:.3g} at n = {lengths[-1]}"
+    if last[0] < first[0]:
+        return [f"Lemma 5's closed form falls ({logits})"]
+    return [f"Lemma 5's closed form grows and forbids nothing ({logits})"]
 
 
 def _why(data: BoundsData, variant: str) -> str:

@@ -19,6 +19,14 @@ SIDES = (
     "certified bound; both axes are logarithmic."
 )
 WITH_LEMMA5 = "The same with Lemma 5's closed form, by powers of ten."
+MATTERING = (
+    "How many of the inputs left free the output may depend on, out of all that are free (grey line). A count of 0 "
+    "lies in the grey strip."
+)
+BESIDE = (
+    "Right: the largest change that one symbol can make, as found by the search: hard attention hears few inputs, but "
+    "those fully; soft attention hears all, each less and less."
+)
 SIDES_AND_LEMMA5 = f"Left: {SIDES[0].lower()}{SIDES[1:]} Right: {WITH_LEMMA5[0].lower()}{WITH_LEMMA5[1:]}"
 
 _Found = tuple[str, dict[int, Spread], ExponentFit | None]
@@ -171,15 +179,13 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     ]
     if data.searched:
         panels.append(_worst_panel(data, data.searched, styles))
+    heading = "How many inputs decide"
+    heading += ", and how much does one of them?" if data.searched else "?"
     return ReportFigure(
         name="inputs-that-matter",
-        caption=(
-            "Left: how many of the inputs left free the output may depend on, out of all that are free (grey). Right: "
-            "the largest change that one symbol can make, as found by the search: hard attention hears few inputs, but "
-            "those fully; soft attention hears all, each less and less. A count of 0 lies in the grey strip."
-        ),
+        caption=MATTERING + (f" {BESIDE}" if data.searched else ""),
         description=" ".join(mattering(data)),
-        figure=draw_panels(panels, heading="How many inputs decide, and how much does one of them?"),
+        figure=draw_panels(panels, heading=heading),
     )
 
 

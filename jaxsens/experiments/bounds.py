@@ -24,7 +24,7 @@ from jaxsens.sensitivity.adapters import measurable
 from jaxsens.strict import STRICT
 from jaxsens.versions import versions
 
-BOUNDS_FORMAT = 1
+BOUNDS_FORMAT = 2
 """Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
 
 
@@ -245,7 +245,11 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
         outputs=_outputs(bound),
         fixed=_fixed(bound),
     )
-    return {"certified": found.value if math.isfinite(found.value) else None}
+    if not math.isfinite(found.value):
+        raise InputError(
+            "the certified bound is infinite: the parameters are so large that intervals overflow"
+        )
+    return {"certified": found.value}
 
 
 def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
@@ -272,4 +276,4 @@ def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
         raise Unsound(
             f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.faults[:3])}"
         )
-    return {"matter": found.c, "free": len(found.free)}
+    return {"matter": found.c, "free": int(found.free.sum())}

@@ -37,6 +37,7 @@ class WorstInput:
         words: how many words were enumerated; 0 for a search.
         measurements: of all flips of a word, that were used; of an enumeration, one at its end.
         restarts: the starts of the search and where each led; none for an enumeration.
+        starts: how many starts were asked for; fewer were made where the budget was spent or the search interrupted.
         history: (measurements, value) each time that the best became better.
         seed: of the search.
         engine: which engine ran, and why.
@@ -58,6 +59,7 @@ class WorstInput:
     words: int
     measurements: int
     restarts: tuple[Restart, ...]
+    starts: int
     history: tuple[tuple[int, float], ...]
     seed: int
     engine: EngineChoice
@@ -78,8 +80,9 @@ class WorstInput:
 
     @property
     def converged(self) -> bool:
-        """Whether nothing was stopped: the words were enumerated, or every restart ended by itself."""
-        return self.exact or all(restart.converged for restart in self.restarts)
+        """Whether nothing was stopped: the words were enumerated, or every start asked for ended by itself."""
+        made = len(self.restarts) == self.starts
+        return self.exact or (made and all(restart.converged for restart in self.restarts))
 
     def description(self) -> dict[str, Any]:
         """Everything, as JSON."""

@@ -141,7 +141,7 @@ def _enumerated(problem: Problem, seed: int, progress: Callable[[SearchProgress]
 
     meter = Meter(problem, budget=None)
     meter.measure(enumeration.largest_word(problem, told))
-    return _result(meter, enumeration.count(problem), (), seed)
+    return _result(meter, enumeration.count(problem), (), 0, seed)
 
 
 def _searched(
@@ -172,7 +172,7 @@ def _searched(
         reached = latest.finished
         if latest.tokens is not None:
             reached = (*reached, ended(problem, given, seed, latest, converged=False))
-        return _result(meter, 0, reached, seed)
+        return _result(meter, 0, reached, starts, seed)
 
     try:
         climb(problem, given, starts, seed, latest, meter, note)
@@ -186,7 +186,7 @@ def _searched(
     return found()
 
 
-def _result(meter: Meter, words: int, restarts: tuple[Any, ...], seed: int) -> WorstInput:
+def _result(meter: Meter, words: int, restarts: tuple[Any, ...], starts: int, seed: int) -> WorstInput:
     problem, best = meter.problem, meter.best
     if best is None:
         raise InputError("budget: no word was measured")
@@ -205,6 +205,7 @@ def _result(meter: Meter, words: int, restarts: tuple[Any, ...], seed: int) -> W
         words=words,
         measurements=meter.used,
         restarts=restarts,
+        starts=starts,
         history=tuple(meter.history),
         seed=seed,
         engine=problem.choice,

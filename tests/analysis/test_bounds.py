@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from jaxsens.analysis.bounds import bounds_sections
@@ -20,7 +22,12 @@ TABLE = points(
 
 
 def soft(n, seed, **changes):
-    values = {"worst": 3 / n, "certified": 12 / n, "log_lemma5": 50.0 - seed, "logit_bound": 7.0}
+    values = {
+        "worst": 3 / n,
+        "certified": 12 / n,
+        "log_lemma5": 50.0 - seed - math.log(n),
+        "logit_bound": 7.0,
+    }
     return BoundRecord("k", "softmax", n, seed, **{**values, **changes})
 
 
@@ -47,14 +54,46 @@ def test_both_sides_and_their_exponents_are_said():
     assert "certified / found at n = 256: 4 (at most 4)" in said
     (table,) = section.tables
     assert table.rows[0][:5] == ("softmax", "16", "0.1875", "0.75", "4")
-    assert table.rows[0][-2:] == (f"{49 / 2.302585093:.1f}", "7")
-    assert "A, does not grow" in said
+    assert table.rows[0][-2:] == (f"{(49 - math.log(16)) / math.log(10):.1f}", "7")
+    assert "Lemma 5's closed form falls (A = 7 at n = 16, 7 at n = 256)" in said
 
 
 def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
-    records = tuple(soft(n, seed, logit_bound=2.0 * n) for n in LENGTHS for seed in range(2))
+    records = tuple(
+        soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n) for n in LENGTHS for seed in range(2)
+    )
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    assert "A grows as n^1.00" in section.bullets[0]
+    assert "forbids nothing (A = 32 at n = 16, 512 at n = 256)" in section.bullets[0]
+
+
+def test_a_bound_on_logits_that_grows_slower_than_half_of_log_n_still_lets_lemma_5_fall():
+    records = tuple(
+        soft(n, seed, logit_bound=0.03 * math.log(n), log_lemma5=9 - 0.9 * math.log(n))
+        for n in LENGTHS
+        for seed in range(2)
+    )
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "closed form falls" in section.bullets[0]
+
+
+def test_only_what_is_there_is_spoken_of():
+    hard_only = bounds_sections(data(hard))[0]
+    assert "From below" in hard_only.paragraphs[0]
+    assert "certified" not in hard_only.paragraphs[0]
+    records = tuple(soft(n, 0, worst=None) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "search" not in section.paragraphs[0]
+    records = tuple(hard(n, 0, worst=None) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    assert "Right" not in section.figures[0].caption
+
+
+def test_a_variant_whose_search_failed_is_in_the_table_all_the_same():
+    records = tuple(soft(n, 0) for n in LENGTHS) + tuple(
+        BoundRecord("k", "other", n, 0, certified=1.0) for n in LENGTHS
+    )
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax", "other"), "l2"))
+    assert {row[0] for row in section.tables[0].rows} == {"softmax", "other"}
 
 
 def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
@@ -81,6 +120,9 @@ def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
     records = tuple(soft(n, seed, worst=0.0) for n in LENGTHS for seed in range(2))
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
+    nothing = tuple(BoundRecord("k", "softmax", n, 0, worst=0.0, certified=0.0) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(nothing, TABLE, ("softmax",), "l2"))
+    assert section.bullets == ()
 
 
 def test_the_report_of_a_sweep_has_the_sections():

@@ -252,3 +252,18 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     os.remove(path)
     with pytest.raises(jaxsens.InputError, match="no such file"):
         load_worst_input(path)
+
+
+ONE_LAYER = jaxsens.TransformerConfig(2, width=6, heads=2, layers=1, feed_forward=5, end_symbol=False)
+
+
+def test_a_budget_that_ends_between_two_starts_leaves_a_search_that_has_not_converged():
+    model = jaxsens.Transformer(ONE_LAYER, seed=0)
+    whole = worst_input(model, 9, exact=False, restarts=3, seed=0)
+    assert whole.converged
+    assert whole.starts == len(whole.restarts) == 3
+    first = worst_input(model, 9, exact=False, restarts=1, seed=0)
+    stopped = worst_input(model, 9, exact=False, restarts=3, seed=0, budget=first.measurements)
+    assert stopped.restarts == first.restarts
+    assert first.converged
+    assert not stopped.converged
