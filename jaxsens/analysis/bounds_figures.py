@@ -39,7 +39,11 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
     if not data.certified:
         return [_worst_figure(data)]
     few = len(data.certified) <= 2
-    layout: dict[str, Any] = {} if few else {"columns": 3, "width": 4.3, "height": 2.6, "share_legend": True}
+    layout: dict[str, Any] = (
+        {"share_y": False}
+        if few
+        else {"share_y": False, "columns": 3, "width": 4.3, "height": 2.6, "share_legend": True}
+    )
     sides = [_sides_panel(data, variant, named=few) for variant in data.certified]
     lemma5 = [_lemma5_panel(data, variant) for variant in data.certified]
     heading = "How large can the change be, over every input?"

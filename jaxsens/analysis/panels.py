@@ -168,6 +168,11 @@ def _draw_panel(axes: Axes, panel: Panel, heading_lines: int) -> None:
         _draw_line(axes, line, scale, shift, extent=panel.ticks)
     if scale is not None:
         _set_log_axis(axes, scale)
+    else:
+        # No common factor above the axis: it would lie on the title.
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\N{MINUS SIGN}"))
+        )
 
 
 def _name_guides(axes: Axes, guides: Sequence[Guide]) -> None:

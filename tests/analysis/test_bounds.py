@@ -64,6 +64,9 @@ def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
     )
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert "forbids nothing (A = 32 at n = 16, 512 at n = 256)" in section.bullets[0]
+    records = tuple(soft(n, seed, log_lemma5=50.0) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "does not fall yet (A = 7 at n = 16, 7 at n = 256)" in section.bullets[0]
 
 
 def test_a_bound_on_logits_that_grows_slower_than_half_of_log_n_still_lets_lemma_5_fall():
