@@ -24,8 +24,8 @@ MATTERING = (
     "lies in the grey strip."
 )
 BESIDE = (
-    "Right: the largest change that one symbol can make, as found by the search: hard attention hears few inputs, but "
-    "those fully; soft attention hears all, each less and less."
+    "Right: the largest change that one symbol makes, {}: hard attention hears few inputs, but those fully; soft "
+    "attention hears all, each less and less."
 )
 SIDES_AND_LEMMA5 = f"Left: {SIDES[0].lower()}{SIDES[1:]} Right: {WITH_LEMMA5[0].lower()}{WITH_LEMMA5[1:]}"
 
@@ -164,8 +164,21 @@ def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str,
     )
 
 
+def _measured_panel(data: BoundsData, styles: Mapping[str, LineStyle]) -> Panel:
+    lines = []
+    for variant in data.variants:
+        by_length = spreads(data.points, variant, "max")
+        lines.append(Line(variant, styles[variant], tuple(by_length), tuple(by_length.values())))
+    return Panel(
+        title="Largest change measured",
+        y_label=change_label(data.norm),
+        lines=tuple(lines),
+        ticks=_lengths(data),
+    )
+
+
 def mattering_figure(data: BoundsData) -> ReportFigure:
-    """How many free inputs may matter, beside the worst input found."""
+    """How many free inputs may matter, beside the worst input found, or the largest change measured if none was searched."""
     styles = variant_styles(data.variants)
     lines = []
     for variant in data.restricted:
@@ -183,11 +196,14 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     ]
     if data.searched:
         panels.append(_worst_panel(data, data.searched, styles))
+    elif "max" in statistic_columns(data.points):
+        panels.append(_measured_panel(data, styles))
+    beside = BESIDE.format("as found by the search" if data.searched else "on the inputs measured")
     heading = "How many inputs decide"
-    heading += ", and how much does one of them?" if data.searched else "?"
+    heading += ", and how much does one of them?" if len(panels) > 1 else "?"
     return ReportFigure(
         name="inputs-that-matter",
-        caption=MATTERING + (f" {BESIDE}" if data.searched else ""),
+        caption=f"{MATTERING} {beside}" if len(panels) > 1 else MATTERING,
         description=" ".join(mattering(data)),
         figure=draw_panels(panels, heading=heading),
     )

@@ -29,11 +29,12 @@ class CertifiedBound:
     """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
 
     It speaks of the function that the parameters define in real arithmetic; its own rounding is accounted for. A
-    measurement in float32 may exceed it by the measurement's rounding.
+    measurement in float32 may exceed it by the measurement's rounding. Changes below 1e-150 are not told from 0.
 
     Attributes:
         value: the bound, the largest of `by_position`.
-        by_position: the bound for a flip at each position; NaN at the readout position and at fixed ones.
+        by_position: the bound for a flip at each position, inf where numbers overflowed; NaN at the readout position
+            and at fixed ones only.
         how: what was used, in words.
         diameter: how far apart any two outputs are, at most, readout symbol fixed.
         n: length of the words.
@@ -83,10 +84,22 @@ def certified_bound(
     Raises:
         InputError: naming each argument that cannot be used, and models with hard or sparsemax layers.
     """
-    fixed = {} if fixed is None else dict(fixed)
+    n, classes = _plain(n), _plain(classes)
+    if isinstance(fixed, Mapping):
+        fixed = {_plain(position): _plain(symbol) for position, symbol in fixed.items()}
+    fixed = {} if fixed is None else fixed
     chosen, at_readout, columns = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
-    setting = settle(model, n, chosen, at_readout, fixed, columns)
-    parts = _classes(setting, int(np.searchsorted(setting.kinds, chosen[0])), classes or 1)
+    # Overflow shows as infinities and NaN, which `_finish` takes for no bound.
+    with np.errstate(all="ignore"):
+        setting = settle(model, n, chosen, at_readout, fixed, columns)
+        return _certified(setting, chosen, fixed, norm, classes or 1)
+
+
+def _certified(
+    setting: Setting, chosen: np.ndarray, fixed: Mapping[int, int], norm: str, classes: int
+) -> CertifiedBound:
+    n = setting.n
+    parts = _classes(setting, int(np.searchsorted(setting.kinds, chosen[0])), classes)
     found, results = np.full(n, -np.inf), []
     diameter, how = 0.0, ""
     for least, most, counts in parts:
@@ -104,7 +117,7 @@ def certified_bound(
 
 def _classes(setting: Setting, kind: int, number: int) -> list[tuple[int, int, Counts | None]]:
     """Classes of the fewer occurrences in a word and its flip; both words then lie in the counts given with it."""
-    if number <= 1:
+    if number <= 1 or len(setting.kinds) == 1:
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
     return [
@@ -114,18 +127,21 @@ def _classes(setting: Setting, kind: int, number: int) -> list[tuple[int, int, C
 
 
 def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, float, str]:
-    """The bound for each position, NaN at the readout, the diameter and what was used."""
+    """The bound for each position, NaN at the readout only, the diameter and what was used."""
+    found, diameter, how = _bounded(setting, counts, norm)
+    diameter = np.inf if np.isnan(diameter) else diameter
+    return _finish(found, diameter, setting.readout), diameter, how
+
+
+def _bounded(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, float, str]:
+    """The same, NaN also where numbers overflowed."""
     n, r = setting.n, setting.readout
     config, layers = setting.config, setting.config.layers
     plain = r is not None and config.layer_norm == "none"
     if plain and layers == 2 and config.scores == "dot-product":
         second = second_layer(setting, counts, norm)
         diameter = float(np.max(_width(second.y, setting.out, norm)[setting.allowed[r]]))
-        return (
-            _finish(second.moved, diameter, r),
-            diameter,
-            f"two layers; score half-width {second.score_width:.3g}",
-        )
+        return second.moved, diameter, f"two layers; score half-width {second.score_width:.3g}"
     level = first_level(setting)
     for k in range(layers):
         last = k == layers - 1
@@ -151,15 +167,10 @@ def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.n
         change = moved[0].copy()
         diameter = float(np.max(_width(row, out, norm)[setting.allowed[r]]))
         if layers == 1 and setting.config.layer_norm == "none":
+            exactly = one_layer(setting, counts, norm)
             how = "one layer, exact but for the other symbols' average"
-            return (
-                _finish(
-                    np.minimum(one_layer(setting, counts, norm), up(change * gain(out, norm))), diameter, r
-                ),
-                diameter,
-                how,
-            )
-    return _finish(up(change * gain(out, norm)), diameter, r), diameter, "norms, layer by layer"
+            return np.fmin(exactly, up(change * gain(out, norm))), diameter, how
+    return up(change * gain(out, norm)), diameter, "norms, layer by layer"
 
 
 def _finish(found: np.ndarray, diameter: float, readout: int | None) -> np.ndarray:
@@ -193,7 +204,7 @@ def _checked(
     n: int,
     symbols: Sequence[int] | None,
     readout_symbols: Sequence[int] | None,
-    fixed: Mapping[int, int],
+    fixed: Any,
     norm: str,
     outputs: Sequence[int] | str | None,
     classes: int | None,
@@ -215,7 +226,7 @@ def _checked(
         check_length(config, n, faults)
     if not is_count(n, 1) or n * config.vocabulary_size > TERMS:
         faults.add("n", n, f"a whole number from 1 to {TERMS // config.vocabulary_size}")
-    if norm not in NORMS:
+    if not isinstance(norm, str) or norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
     if classes is not None and not is_count(classes, 1):
         faults.add("classes", classes, "a whole number of at least 1, or None")
@@ -223,6 +234,9 @@ def _checked(
     at_readout = _ids("readout_symbols", readout_symbols, chosen, config.vocabulary_size, faults)
     if readout_symbols is not None and config.readout == "mean":
         faults.add("readout_symbols", readout_symbols, 'None: with readout="mean" no position is set apart')
+    if not isinstance(fixed, Mapping):
+        faults.add("fixed", fixed, "a mapping {0-based position: symbol}, or None")
+        fixed = {}
     for position, symbol in fixed.items():
         if not is_count(position) or (is_count(n, 1) and position >= n):
             faults.add("fixed", position, f"0-based positions below n = {n}")
@@ -244,7 +258,17 @@ def _checked(
 def _ids(name: str, given: Any, default: np.ndarray, limit: int, faults: Faults) -> np.ndarray:
     if given is None:
         return default
-    found = np.unique(np.asarray(given))
-    if found.size == 0 or not np.issubdtype(found.dtype, np.integer) or found[0] < 0 or found[-1] >= limit:
+    try:
+        found = np.asarray(given)
+    except ValueError:  # lists of unequal length
+        found = np.zeros(0)
+    usable = found.size > 0 and found.ndim <= 1 and np.issubdtype(found.dtype, np.integer)
+    if not usable or found.min() < 0 or found.max() >= limit:
         faults.add(name, given, f"whole numbers from 0 to {limit - 1}, at least one")
-    return found
+        return default
+    return np.unique(found)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's integers as Python's."""
+    return int(value) if isinstance(value, np.integer) else value

@@ -28,7 +28,18 @@ from jaxtyping import Float
 
 from jaxsens.precision import numerics
 from jaxsens.theory.certified.averages import ON_HOST, Counts, average_sup, total_range
-from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, meet, plus, relaxed, slopes, up
+from jaxsens.theory.certified.intervals import (
+    FLOOR,
+    MARGIN,
+    Ball,
+    ball,
+    exact,
+    meet,
+    plus,
+    relaxed,
+    slopes,
+    up,
+)
 from jaxsens.theory.certified.norms import blocks, rows_of, weights_of
 from jaxsens.theory.certified.setting import Projections, Setting, project, scores, visible
 
@@ -190,6 +201,7 @@ def changes(
     shifted = [_exponentials(first, h, flips) for h in range(len(asked.heads))]
     values = first.projections.values
     host = asked.heads.size * len(flips) < ON_HOST
+    seen = _visible(first, flips)
     # What the row's other keys add up to at least.
     least = np.stack(
         [np.min(np.where(setting.allowed[flips], p.mid + p.rad, np.inf), axis=-1) for p in shifted]
@@ -200,7 +212,7 @@ def changes(
             (p.mid[..., (a, b)], p.rad[..., (a, b)], values.mid[h][flips][:, (a, b)])
             for h, p in enumerate(shifted)
         ]
-        data = (*(np.stack(part) for part in zip(*pair, strict=True)), others)
+        data = (*(np.stack(part) for part in zip(*pair, strict=True)), others, seen)
         rest = (first.z_lo, first.z_hi, (asked.heads, asked.b.mid, asked.b.rad, asked.slack, asked.through))
         extra = None
         if hidden is not None and first.slopes is not None:
@@ -225,14 +237,16 @@ def _exponentials(first: FirstLayer, h: int, flips: np.ndarray) -> Ball:
     rows = np.repeat(first.positions, kinds)
     s = scores(setting, 0, h, rows, flat, flips, keys[flips])
     relative = plus(s, exact(-first.shift[h].reshape(-1))[..., None, None])
-    with np.errstate(over="ignore", under="ignore"):
-        p = ball(
-            np.exp(relative.lo) * (1 - MARGIN), np.exp(relative.hi) * (1 + MARGIN) + np.finfo(float).tiny
-        )
-    mask = setting.config.layer(0).mask
-    from_row = visible(mask, first.positions[:, None], flips[None])[:, None, None, :]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        p = ball(np.exp(relative.lo) * (1 - MARGIN), np.exp(relative.hi) * (1 + MARGIN) + FLOOR)
+    from_row = _visible(first, flips)[:, None, None, :]
     shape = (len(first.positions), kinds, kinds, len(flips))
-    return Ball(*(np.moveaxis(part.reshape(shape) * from_row, 2, 3) for part in p))
+    return Ball(*(np.moveaxis(np.where(from_row, part.reshape(shape), 0.0), 2, 3) for part in p))
+
+
+def _visible(first: FirstLayer, flips: np.ndarray) -> np.ndarray:
+    """Which of the keys at `flips` each row sees, (rows, flips)."""
+    return visible(first.setting.config.layer(0).mask, first.positions[:, None], flips[None])
 
 
 def _change(xp: Any, data: Any, z_lo: Any, z_hi: Any, asked: Any, extra: Any) -> tuple[Any, Any]:
@@ -247,37 +261,32 @@ def _change(xp: Any, data: Any, z_lo: Any, z_hi: Any, asked: Any, extra: Any) ->
 def _heads_change(
     xp: Any, data: Any, z_lo: Any, z_hi: Any, u: Any, b_mid: Any, b_rad: Any, slack: Any
 ) -> tuple[Any, Any]:
-    p_mid, p_rad, v_mid, others = data
+    p_mid, p_rad, v_mid, others, seen = data
     reach = slack / (4 * MARGIN)  # at least |v.u|
-    total = 0.0, 0.0
+    total, unseen = (0.0, 0.0), ~seen[:, None, :, None]
     for h in range(u.shape[0]):
         # The formula holds with either word's sum and the other's average: the larger sum is taken.
-        old, new = p_mid[h][..., 0], p_mid[h][..., 1]
         own = xp.max(p_mid[h] - p_rad[h], axis=-1)
         least = xp.maximum(z_lo[h][..., None], others[h] + own) * (1 - MARGIN)
         high = xp.where(least > 0, 1 / xp.where(least > 0, least, 1.0), xp.inf)
         low = 1 / xp.maximum(z_hi[h][..., None], least)
-        scale_mid, scale_rad = (
-            ((high + low) / 2)[..., None],
-            ((high - low) / 2 * (1 + MARGIN) + MARGIN * high)[..., None],
-        )
+        # Divided by the sum before all else: products with an exponential near the range's end would underflow.
+        scale = (high + low) / 2
+        relative = (((high - low) / 2 * (1 + MARGIN) + MARGIN * high) / scale)[..., None]
+        old, new = p_mid[h][..., 0] * scale, p_mid[h][..., 1] * scale
         # One product for both symbols: (e' v' - e v).u - (e' - e) b.u.
         moved = new[..., None] * v_mid[h][:, 1] - old[..., None] * v_mid[h][:, 0]
-        bracket_mid = (
-            xp.einsum("rsic,rscp->rsip", moved, u[h]) - (new - old)[..., None] * b_mid[h][:, :, None]
-        )
-        doubt = p_rad[h].sum(axis=-1) + 4 * MARGIN * (new + old)
-        bracket_rad = (abs(new - old) + doubt)[..., None] * b_rad[h][:, :, None]
-        bracket_rad = bracket_rad + ((new + old) + doubt)[..., None] * slack[h][:, :, None]
-        bracket_rad = bracket_rad + doubt[..., None] * (reach[h] + abs(b_mid[h]))[:, :, None]
-        mid = scale_mid * bracket_mid
-        rad = scale_mid * bracket_rad + scale_rad * (abs(bracket_mid) + bracket_rad) + MARGIN * abs(mid)
+        mid = xp.einsum("rsic,rscp->rsip", moved, u[h]) - (new - old)[..., None] * b_mid[h][:, :, None]
+        doubt = p_rad[h].sum(axis=-1) * scale + 4 * MARGIN * (new + old)
+        rad = (abs(new - old) + doubt)[..., None] * b_rad[h][:, :, None]
+        rad = rad + ((new + old) + doubt)[..., None] * slack[h][:, :, None]
+        rad = rad + doubt[..., None] * (reach[h] + abs(b_mid[h]))[:, :, None]
+        rad = rad + relative * (abs(mid) + rad) + MARGIN * abs(mid)
         # Both averages lie in the range of b.u.
         spread = 2 * b_rad[h][:, :, None] * (1 + MARGIN)
         wide = ~(abs(mid) + rad <= spread)
         mid, rad = xp.where(wide, 0.0, mid), xp.where(wide, spread, rad)
         # A row that does not see the key does not move.
-        unseen = ((old + new) == 0)[..., None]
         total = (
             total[0] + xp.where(unseen, 0.0, mid),
             total[1] + xp.where(unseen, 0.0, rad * (1 + 8 * MARGIN)),

@@ -7,6 +7,11 @@ of at most `TERMS` = 2^16 products is therefore widened by `MARGIN` = 2^-36 time
 leaves a factor of 2 for the few roundings made after it. Elementary functions (exp, tanh, sqrt) are off by a few u
 and get the same margin. Singular values come from LAPACK, which is backward stable: wrong by a small multiple of u
 times the largest one.
+
+Underflow: compiled code takes numbers below the normal range for 0, and so may a product. Exponentials are therefore
+at least `FLOOR` where an upper bound is wanted; results below 1e-150 in absolute value, whose squares
+underflow, are outside the rule. Overflow
+gives infinities and NaN, which stand for "no bound" and must reach the result as such.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ MARGIN = 2.0**-36
 TERMS = 2**16
 """The longest sum that `MARGIN` covers."""
 
-TINY = 1e-290
-"""Stands for what would underflow where a positive upper bound is wanted."""
+FLOOR = 1e-150
+"""Stands for smaller exponentials where an upper bound is wanted: products with it are still normal numbers."""
 
 _CURVATURE = {"relu": 0.0, "gelu": 1.2, "silu": 0.6, "tanh": 0.8}
 _SLOPES = {"relu": (0.0, 1.0), "gelu": (-0.14, 1.14), "silu": (-0.11, 1.11), "tanh": (0.0, 1.0)}
@@ -103,8 +108,10 @@ def up(x: Any) -> Any:
 
 
 def spectral(matrix: Float[np.ndarray, "*stack m k"]) -> Any:
-    """An upper bound on the largest singular value of each matrix."""
-    return up(np.linalg.norm(matrix, 2, axis=(-2, -1))) + np.finfo(float).tiny
+    """An upper bound on the largest singular value of each matrix; inf where entries overflowed."""
+    finite: Any = np.isfinite(matrix).all(axis=(-2, -1))
+    usable = np.where(finite[..., None, None], matrix, 0.0)
+    return np.where(finite, up(np.linalg.norm(usable, 2, axis=(-2, -1))) + np.finfo(float).tiny, np.inf)
 
 
 def norm_bound(size: Any, norm: str) -> Any:
@@ -120,7 +127,7 @@ def norm_bound(size: Any, norm: str) -> Any:
 
 def gain(out: Float[np.ndarray, "width outputs"], norm: str) -> float:
     """The largest norm of dy @ out for ||dy||_2 = 1."""
-    columns = np.sqrt(np.sum(out**2, axis=0))
+    columns = norm_bound(abs(out).T, "l2")
     if norm == "linf":
         return float(up(columns.max()))
     whole = float(spectral(out))
@@ -215,6 +222,8 @@ def inverse_deviation(x: Ball, epsilon: float) -> Ball:
     c = centred(x)
     least = np.mean(np.maximum(abs(c.mid) - c.rad, 0) ** 2, axis=-1, keepdims=True)
     most = np.mean(c.size**2, axis=-1, keepdims=True)
+    # The inverse of an overflow is no upper bound.
+    least = np.where(np.isfinite(least), least, np.nan)
     with np.errstate(divide="ignore"):
         return ball(1 / np.sqrt(up(up(most) + epsilon)) * (1 - 4 * MARGIN), _inverse_root(least, epsilon))
 

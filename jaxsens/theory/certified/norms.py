@@ -30,6 +30,7 @@ from jaxsens.theory.certified.intervals import (
     activated,
     ball,
     exact,
+    norm_bound,
     plus,
     slopes,
     spectral,
@@ -251,7 +252,7 @@ def _distances(x: Ball, setting: Setting) -> np.ndarray:
     """Each vector's distance from a common centre, in l2, at most: shape (n, kinds)."""
     centre = x.mid[setting.allowed].mean(axis=0)
     size = abs(x.mid - centre) + x.rad + MARGIN * (abs(x.mid) + abs(centre))
-    return up(np.sqrt(np.sum(size**2, axis=-1)))
+    return norm_bound(size, "l2")
 
 
 def _moved(
@@ -276,7 +277,7 @@ def _moved(
             rate = temperature * np.sqrt(np.sum(additive**2)) * (f.key_change + f.query_change)
         else:
             queries = projections.queries[h][block].size
-            length = np.sqrt(np.sum(queries**2, axis=-1))
+            length = norm_bound(queries, "l2")
             rate = temperature / np.sqrt(layer.head_width) * (length * f.key_change + f.query_change * f.keys)
         total = total + up(up(rate) * f.spread + f.carried)[..., None] * off
         total = total + jump(setting, weights[h], f.values, f.spread, counts).reshape(len(block), kinds, -1)

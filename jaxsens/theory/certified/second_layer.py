@@ -38,6 +38,9 @@ from jaxsens.theory.certified.norms import Rows, rows_of
 from jaxsens.theory.certified.scores import HeadScores, head_scores, values_of
 from jaxsens.theory.certified.setting import Setting, Weights, inverse_temperature, project
 
+LARGEST = 1e100
+"""What a bound in an average is taken for where there is none; above the values, or the average is not used."""
+
 FLIPS = 2**22
 """How many (flip, key, kind, direction) entries are held at once: flips come in blocks of about this many."""
 
@@ -246,6 +249,8 @@ def _head(
 ) -> np.ndarray:
     """At least |d b.W_O f| while all keys but i move: (flips, p)."""
     n, kinds = setting.n, len(setting.kinds)
+    if not np.max(reading.values[h][setting.allowed]) < LARGEST / 10:
+        return np.full((len(flips), p), np.inf)
     query, keys, e = reading.query[h], reading.keys[h], reading.weights[h]
     flat = Ball(*(part.reshape(-1, width).T for part in keys))
     shape = (len(flips), n, kinds)
@@ -282,8 +287,8 @@ def _head(
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
-    """Bounds rounded up; where there is none, a number that no diameter reaches."""
-    return np.minimum(np.where(np.isnan(x), np.inf, x) * (1 + 4 * MARGIN), 1e100)
+    """Bounds rounded up; where there is none, a number that no value reaches."""
+    return np.minimum(np.where(np.isnan(x), np.inf, x) * (1 + 4 * MARGIN), LARGEST)
 
 
 def _jump(reading: _Reading, h: int, counts: Counts | None) -> Any:

@@ -22,8 +22,8 @@ from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sin
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
 from jaxsens.theory.certified.intervals import (
+    FLOOR,
     MARGIN,
-    TINY,
     Ball,
     exact,
     inverse_deviation,
@@ -123,7 +123,8 @@ def normed(setting: Setting, x: Ball, parameters: NormParameters | None) -> Ball
     epsilon = setting.config.layer_norm_epsilon
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         result = layer_normed(x, epsilon, norm.scale, norm.bias)
-    if not np.isfinite(result.mid).all():
+    known = all(np.isfinite(part).all() for part in x)
+    if epsilon == 0 and known and not np.isfinite(result.mid).all():
         raise InputError(
             "certified_bound: layer_norm_epsilon = 0: a word may have variance 0, as far as intervals tell; "
             "use a positive epsilon"
@@ -233,7 +234,7 @@ class Weights:
 
     Attributes:
         hi, lo: bounds, (rows, kinds, n): 0 where not visible, NaN where the symbol cannot stand there.
-        shift: (rows,).
+        shift: (rows,); inf where scores overflowed, and nothing is known of the row's weights.
     """
 
     hi: np.ndarray
@@ -252,11 +253,13 @@ def weigh(setting: Setting, k: int, positions: np.ndarray, s: Ball) -> Weights:
     index = np.arange(len(rows))
     possible[index, :, rows] = False
     possible[index, kind, rows] = True
-    high, low = s.hi, s.lo
+    high, low = np.where(np.isnan(s.hi), np.inf, s.hi), s.lo
     shift = np.max(np.where(seen & possible, high, -np.inf), axis=(1, 2))
-    shift = np.where(np.isfinite(shift), shift, 0.0)
-    with np.errstate(under="ignore", over="ignore"):
-        hi = np.maximum(np.exp(np.minimum(high - shift[:, None, None], 0)) * (1 + MARGIN), TINY)
+    shift = np.where(shift == -np.inf, 0.0, shift)
+    known = np.isfinite(shift)[:, None, None]
+    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+        hi = np.maximum(np.exp(np.minimum(high - shift[:, None, None], 0)) * (1 + MARGIN), FLOOR)
         lo = np.exp(np.minimum(low - shift[:, None, None], 0)) * (1 - MARGIN)
+    hi, lo = np.where(known, hi, 1.0), np.where(known, lo, 0.0)
     hi, lo = (np.where(possible, np.where(seen, e, 0.0), np.nan) for e in (hi, lo))
     return Weights(hi, lo, shift)
