@@ -178,7 +178,7 @@ def _measured_panel(data: BoundsData, styles: Mapping[str, LineStyle]) -> Panel:
 
 
 def mattering_figure(data: BoundsData) -> ReportFigure:
-    """How many free inputs may matter, beside the worst input found, or the largest change measured without a search."""
+    """How many free inputs may matter, beside the worst input found, or the largest change measured where none was."""
     styles = variant_styles(data.variants)
     lines = []
     for variant in data.restricted:

@@ -68,6 +68,24 @@ def almost_tied() -> Transformer:
     return Transformer(model.config, parameters=built)
 
 
+def looked_up(
+    embedding: list[list[float]], query: float, keys: tuple[float, ...] = (1.0, 0.0, 0.0), **changes: Any
+) -> Transformer:
+    """One strict-future layer of width 3 without positions: scores are query times the embedding's product with keys.
+
+    The output is the winner's embedding on top of the last symbol's, which has 1 in its second coordinate.
+    """
+    sizes = {"width": 3, "heads": 1, "head_width": 3, "layers": 1, "feed_forward": 0}
+    model = hard(positions="none", mask="strict-future", **{**sizes, **changes})
+    parameters, dtype = initialise(model.config, 0), model.config.dtype
+    queries, key = np.zeros((1, 3, 3), dtype), np.zeros((1, 3, 3), dtype)
+    queries[0, 1, 0], key[0, :, 0] = query, keys
+    same = np.eye(3, dtype=dtype)[None]
+    layer = dataclasses.replace(parameters.layers[0], query=queries, key=key, value=same, output=same)
+    built = dataclasses.replace(parameters, embedding=np.array(embedding, dtype), layers=(layer,))
+    return Transformer(model.config, parameters=built)
+
+
 def completions(restriction: Restriction) -> np.ndarray:
     """All words under a restriction."""
     choices = [restriction.symbols if value == FREE else (value,) for value in restriction.values.tolist()]

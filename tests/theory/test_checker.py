@@ -5,17 +5,26 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxsens.theory
-from jaxsens import Transformer
+from jaxsens import InputError, Transformer
+from jaxsens.models.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
+from jaxsens.theory.hard_attention.checker_ties import Identity
 from jaxsens.theory.hard_attention.restrict import restrict
-from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction
-from tests.theory.hard_models import almost_tied, assert_true, hard, last_one
+from jaxsens.theory.hard_attention.restriction import (
+    FREE,
+    Case,
+    Certificate,
+    Restriction,
+    RestrictionRefused,
+)
+from tests.theory.hard_models import almost_tied, assert_true, hard, last_one, looked_up, really_depends
 
 N = 24
 
@@ -263,12 +272,91 @@ def test_scores_that_rounding_may_turn_round_have_no_certain_winner():
         assert any("can win too" in fault for fault in verdict.faults)
 
 
+def fixed_winner(values: list[int], winner: int, depends: tuple[int, ...]) -> Restriction:
+    """The hand-made claim that one position wins the last row's only head, in one layer."""
+    words = product(*((0, 1) for _ in depends))
+    cases = [Case(len(values) - 1, tuple(zip(depends, word, strict=True)), ((winner,),)) for word in words]
+    return Restriction(np.array(values), (0, 1), depends, 0, {}, Certificate((tuple(cases),)))
+
+
+def order_of_sums() -> tuple[list[float], list[float]]:
+    """Three numbers in two orders: the same sum in float64, two in float32."""
+    generator = np.random.default_rng(0)
+    while True:
+        a, b, c = generator.random(3).astype(np.float32)
+        if (a + b) + c != (c + b) + a and float(a) + float(b) + float(c) == float(c) + float(b) + float(a):
+            return [float(a), float(b), float(c)], [float(c), float(b), float(a)]
+
+
+def test_keys_that_are_equal_in_exact_sums_only_are_no_ties():
+    for embedding in (order_of_sums(), order_of_sums()[::-1]):
+        model = looked_up([*embedding, [0.0, 0.0, 0.0]], 1.0, keys=(1.0, 1.0, 1.0), dtype="float32")
+        verdict = check(fixed_winner([FREE] * 4, 0, (0, 3)), model)
+        assert any("can win too" in fault for fault in verdict.faults)
+
+
+def test_sums_that_are_exact_in_any_order_are_ties():
+    model = looked_up([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [0.0] * 3], 1.0, keys=(1.0,) * 3, dtype="float32")
+    claim = fixed_winner([FREE] * 4, 0, (0, 3))
+    assert check(claim, model).accepted
+    assert_true(model, claim)
+
+
+def test_rows_with_equal_sums_after_a_layer_are_no_ties_unless_made_alike():
+    x, y = (np.array([each]) for each in order_of_sums())
+    rows = np.concatenate([x, y, x])
+    names = Identity.given(rows).times(rows, np.ones((3, 1)), rows @ np.ones((3, 1)))
+    assert names.same(0, np.array([1, 2]), np.array([True])).tolist() == [False, True]
+    whole = np.round(rows * 8) / 8
+    names = Identity.given(whole).times(whole, np.ones((3, 1)), whole @ np.ones((3, 1)))
+    assert names.same(0, np.array([1, 2]), np.array([True])).tolist() == [True, True]
+
+
+EXTREMES = {
+    "float32 overflow": ("float32", 1e30, 1e20, "may exceed"),
+    "float64 overflow": ("float64", 1e160, 1e160, "may exceed"),
+    "float32 underflow": ("float32", 1e-30, 1e-20, "can win too"),
+    "float64 underflow": ("float64", 1e-200, 1e-200, "can win too"),
+    "float64 subnormal": ("float64", 1e-155, 1e-154, "can win too"),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_scores_that_the_dtype_cannot_tell_apart_settle_nothing(name):
+    dtype, size, query, reason = EXTREMES[name]
+    model = looked_up([[size, 1, 0], [1.1 * size, 1, 1], [4 * size, 0, 2]], query, dtype=dtype)
+    # In exact arithmetic the fixed symbol 2 wins. Here all scores tie, and the free input before it wins.
+    claim = fixed_winner([FREE, 2, FREE], 1, (2,))
+    assert really_depends(model, claim) == {0, 2}
+    verdict = check(claim, model)
+    assert not verdict.accepted
+    assert any(reason in fault for fault in verdict.faults), verdict.faults
+    if "overflow" in name:
+        with pytest.raises(RestrictionRefused, match="not finite"):
+            restrict(model, 3, 0.5, preset={1: 2}, settle=False)
+        return
+    built = restrict(model, 3, 0.5, preset={1: 2}, settle=False)
+    assert_true(model, built)
+    assert check(built, model).accepted
+
+
+def test_what_cannot_be_read_is_a_fault_and_no_exception(model, restriction):
+    short = hard(0, positions=Learned(max_length=5))
+    assert "max_length = 5" in " ".join(check(restriction, short).faults)
+    for values in (restriction.values.astype(float), restriction.values[None], restriction.values.tolist()):
+        verdict = check(dataclasses.replace(restriction, values=values), model)
+        assert verdict.faults == ("values are no array of whole numbers, one a position",)
+    with pytest.raises(InputError, match="model = 'NoneType'"):
+        check(restriction, None)  # pyright: ignore[reportArgumentType]
+
+
 def test_the_checker_shares_no_code_with_the_builder():
     room = Path(jaxsens.theory.__file__).parent / "hard_attention"
-    for name in ("checker.py", "checker_rows.py", "restriction.py"):
+    for name in ("checker.py", "checker_rows.py", "checker_ties.py", "restriction.py"):
         for node in ast.walk(ast.parse((room / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxsens.theory"):
                 assert node.module in (
                     "jaxsens.theory.hard_attention.checker_rows",
+                    "jaxsens.theory.hard_attention.checker_ties",
                     "jaxsens.theory.hard_attention.restriction",
                 )

@@ -99,3 +99,10 @@ def test_a_wrong_certificate_would_be_noticed(monkeypatch):
     monkeypatch.setattr(misclassified, "restrict", lying)
     with pytest.raises(RuntimeError, match="outputs differ"):
         misclassified_pair(hard(0), "parity", 16)
+
+
+def test_every_bad_argument_is_named():
+    with pytest.raises(InputError) as error:
+        misclassified_pair(None, "parity", 8, "a", end_symbol=True, seed=-1)  # pyright: ignore[reportArgumentType]
+    for part in ("model = 'NoneType'", "free_fraction = 'a'", "seed = -1"):
+        assert part in str(error.value)

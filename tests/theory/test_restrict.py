@@ -13,7 +13,7 @@ from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused, load_restriction
 from jaxsens.theory.hard_attention.table import restriction_rows, table
-from tests.theory.hard_models import assert_true, completions, hard, last_one, really_depends
+from tests.theory.hard_models import assert_true, completions, hard, last_one, looked_up, really_depends
 
 MODELS = {
     "sinusoidal": {},
@@ -263,3 +263,38 @@ def test_completions_cover_the_free_positions_only():
     words = completions(restriction)
     assert len(words) == 2 ** int(restriction.free.sum())
     assert (words[:, ~restriction.free] == restriction.values[restriction.values != FREE]).all()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    model = hard(0)
+    mine = restrict(model, 6, 0.5, preset={0: 1}, symbols=(0, 1))
+    numpy = restrict(
+        model,
+        np.int64(6),  # pyright: ignore[reportArgumentType]
+        np.float32(0.5),  # pyright: ignore[reportArgumentType]
+        preset={np.int64(0): np.int32(1)},  # pyright: ignore[reportArgumentType]
+        symbols=np.array([0, 1]),
+    )
+    assert numpy.values.tolist() == mine.values.tolist()
+    assert numpy.symbols == mine.symbols
+    assert all(type(symbol) is int for symbol in numpy.symbols)
+    assert numpy.certificate == mine.certificate
+
+
+def test_presets_and_symbols_of_another_kind_are_refused():
+    for changes, message in (
+        ({"preset": [1]}, r"preset = \[1\]: a mapping"),
+        ({"symbols": 2}, "symbols = 2: a sequence"),
+        ({"symbols": ([0], [1])}, r"symbols = \[0\]: symbols from 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            restrict(hard(0), 6, **changes)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_equal_by_luck_of_rounding_are_no_ties_of_the_builder(seed):
+    x = np.random.default_rng(seed).random(3).tolist()
+    model = looked_up([x, x[::-1], [0.0, 0.0, 0.0]], 1.0, keys=(1.0, 1.0, 1.0), dtype="float32")
+    restriction = restrict(model, 4, 0.5, settle=False)
+    assert_true(model, restriction)
+    assert check(restriction, model).accepted

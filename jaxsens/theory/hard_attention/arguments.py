@@ -53,38 +53,43 @@ def checked(
     n: int,
     free_fraction: float,
     preset: Mapping[int, int] | None,
-    symbols: Sequence[int] | None,
+    symbols: Sequence[int] | Int[np.ndarray, " some"] | None,
     method: object,
     most_values: object,
     seed: object,
 ) -> tuple[Int[np.ndarray, " n"], tuple[int, ...], int]:
     """The values to begin with, the symbols that free positions may hold, and how many positions may be fixed.
 
+    NumPy's whole numbers are taken like Python's.
+
     Raises:
         InputError: listing every fault.
     """
     faults = Faults("restrict")
     config = check_model(model, faults)
+    n = plain(n)
     if not is_count(n, 1):
         faults.add("n", n, "a whole number of at least 1")
-    if isinstance(free_fraction, bool) or not (
-        isinstance(free_fraction, int | float) and 0 <= free_fraction <= 1
-    ):
-        faults.add("free_fraction", free_fraction, "a number from 0 to 1")
+    check_fraction(free_fraction, faults)
     if method not in METHODS:
         faults.add("method", method, f"one of {', '.join(METHODS)}")
-    if not is_count(most_values, 2):
+    if not is_count(plain(most_values), 2):
         faults.add("most_values", most_values, "a whole number of at least 2")
-    if not is_count(seed):
-        faults.add("seed", seed, "a whole number of at least 0")
+    check_seed(seed, faults)
+    if preset is not None and not isinstance(preset, Mapping):
+        faults.add("preset", preset, "a mapping from positions to symbols, such as {0: 1}")
+    if not (symbols is None or isinstance(symbols, Sequence) or np.ndim(symbols) == 1):
+        faults.add("symbols", symbols, "a sequence of symbols, such as (0, 1)")
     if config is not None and is_count(n, 1):
         check_length(config, n, faults)
     faults.raise_if_any()
     config = model.config
-    held = tuple(range(config.alphabet_size)) if symbols is None else tuple(symbols)
+    held = (
+        tuple(range(config.alphabet_size)) if symbols is None else tuple(plain(symbol) for symbol in symbols)
+    )
     _check_symbols(held, config.vocabulary_size, faults)
     values = np.full(n, FREE, np.int64)
-    for position, symbol in (preset or {}).items():
+    for position, symbol in ((plain(i), plain(s)) for i, s in (preset or {}).items()):
         if not is_count(position) or position >= n:
             faults.add("preset", {position: symbol}, f"positions from 0 to {n - 1}")
         elif not is_count(symbol) or symbol >= config.vocabulary_size:
@@ -99,8 +104,26 @@ def checked(
     return values, held, budget
 
 
-def _check_symbols(symbols: tuple[int, ...], vocabulary: int, faults: Faults) -> None:
-    if len(symbols) < 2 or len(set(symbols)) < len(symbols):
+def plain(number: Any) -> Any:
+    """A NumPy whole number as Python's; anything else as it is."""
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def check_fraction(free_fraction: object, faults: Faults) -> None:
+    """Notes it if the share of free positions is no share."""
+    number = isinstance(free_fraction, int | float | np.integer | np.floating)
+    if isinstance(free_fraction, bool) or not (number and 0 <= float(free_fraction) <= 1):
+        faults.add("free_fraction", free_fraction, "a number from 0 to 1")
+
+
+def check_seed(seed: object, faults: Faults) -> None:
+    """Notes it if a seed is none."""
+    if not is_count(plain(seed)):
+        faults.add("seed", seed, "a whole number of at least 0")
+
+
+def _check_symbols(symbols: tuple[Any, ...], vocabulary: int, faults: Faults) -> None:
+    if len(symbols) < 2 or any(symbol in symbols[:i] for i, symbol in enumerate(symbols)):
         faults.add("symbols", symbols, "two different symbols or more")
     for symbol in symbols:
         if not is_count(symbol) or symbol >= vocabulary:

@@ -15,7 +15,8 @@ from itertools import product
 
 import numpy as np
 
-from jaxsens.models.transformer import Transformer
+from jaxsens.errors import Faults
+from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.checker_rows import (
     Attention,
@@ -120,10 +121,24 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
 
     Returns:
         The verdict, with every fault found. O(cases n |cases a row| d heads) for each layer.
+
+    Raises:
+        InputError: if the model is no jaxsens Transformer.
     """
+    given = Faults("check")
+    if not isinstance(model, Transformer):
+        given.add("model", type(model).__name__, "a jaxsens Transformer")
+    given.raise_if_any()
     faults = _Faults()
     if not _usable(restriction, model, faults):
         return Verdict(False, faults.all(), 0, 0)
+    with np.errstate(all="ignore"):  # what overflows is refused
+        return _judged(restriction, model, free_fraction, faults)
+
+
+def _judged(
+    restriction: Restriction, model: Transformer, free_fraction: float | None, faults: _Faults
+) -> Verdict:
     if (
         free_fraction is not None
         and np.sum(restriction.values == FREE) < free_fraction * restriction.n - 1e-9
@@ -131,10 +146,13 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
         faults.add(f"{restriction.free_fraction:.4f} of the positions are free, less than {free_fraction}")
     table = _first_table(restriction, model)
     cases = comparisons = 0
+    largest = float(np.finfo(model.config.dtype).max)
     for k, claimed in enumerate(restriction.certificate.layers):
         before = faults.count
         made, compared = _Layer(restriction, model, k, table, faults).verify(claimed)
         cases, comparisons = cases + len(claimed), comparisons + compared
+        if made is not None and not made.rows.largest <= largest:
+            faults.add(f"layer {k}: numbers may exceed {largest:.4g}, the largest of {model.config.dtype}")
         if made is None or faults.count > before:
             break  # what follows would rest on it
         table = made
@@ -144,7 +162,14 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
 
 
 def _usable(restriction: Restriction, model: Transformer, faults: _Faults) -> bool:
-    config, values = model.config, np.asarray(restriction.values)
+    config, values = model.config, restriction.values
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        faults.add("values are no array of whole numbers, one a position")
+        return False
+    unreadable = Faults("length")
+    check_length(config, len(values), unreadable)
+    for message in unreadable.messages:
+        faults.add(message)
     for k in range(config.layers):
         if not isinstance(config.layer(k).weighting, LeftmostHard | RightmostHard):
             faults.add(f"layer {k} of the model is not leftmost-hard or rightmost-hard")

@@ -17,13 +17,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.models.masks import visible
-from jaxsens.models.positions import Alibi
+from jaxsens.models.positions import Alibi, Rotary
 from jaxsens.models.weighting import LeftmostHard
 from jaxsens.theory.hard_attention.restriction import RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel, Projections
 
 BLOCK_SCORES = 2**22
 """Scores are held for so many pairs of query and key at a time."""
+
+EXACT_GRID, EXACT_SIZE = 2.0**6, 2.0**11
+"""Sums of products of multiples of 1/64, no larger in size than this, are exact in float32 in any order."""
 
 Conditions = tuple[tuple[int, int], ...]
 """(input, symbol) pairs, by input."""
@@ -165,7 +168,8 @@ class Contest:
     def _identities(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
         """Of a head and a pattern: the number of each entry's key, and of which rows all keys are equal.
 
-        Keys equal bit for bit where the query is not zero get equal scores in every program with exact rows.
+        Keys equal bit for bit where the query is not zero get equal scores. That they are equal in every program,
+        whatever its order of additions, takes more: they are made of equal numbers, or their sums are exact.
         """
         numbers, kinds = self._patterns
         found = {}
@@ -176,11 +180,28 @@ class Contest:
                 if not used.any():
                     identity = np.zeros(len(keys), np.int64)
                 else:
-                    identity = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+                    made = np.concatenate([keys, self._made_of(head, used)], axis=1)
+                    identity = np.unique(made, axis=0, return_inverse=True)[1].reshape(-1)
                 low = np.minimum.reduceat(identity, self.level.starts)
                 high = np.maximum.reduceat(identity, self.level.starts)
                 found[head, int(kind)] = identity, (low == high) & self._ties
         return found
+
+    def _made_of(self, head: int, used: Bool[np.ndarray, " c"]) -> Float[np.ndarray, "entries some"]:
+        """What the used coordinates of each entry's key are made of; zeros where their sums are exact in any order."""
+        layer, parameters = self.model.config.layer(self.k), self.model.parameters.layers[self.k]
+        rotary = any(isinstance(term, Rotary) for term in layer.position_scores)
+        x = self.level.x.astype(np.float64) + 0.0  # -0 is 0
+        if layer.layer_norm == "pre":
+            return np.column_stack([x, self.level.owner * rotary])
+        pairs = np.repeat(used.reshape(-1, 2).any(axis=1), 2) if rotary else used
+        matrix = np.asarray(parameters.key, np.float64)[head][:, pairs]
+        x = x[:, (matrix != 0).any(axis=1)]
+        matrix = matrix[(matrix != 0).any(axis=1)]
+        if not rotary and (matrix * EXACT_GRID % 1 == 0).all():
+            exact = (x * EXACT_GRID % 1 == 0).all(axis=1)
+            x[exact & (np.abs(x) @ np.abs(matrix) <= EXACT_SIZE).all(axis=1)] = 0
+        return np.column_stack([x, self.level.owner * rotary])
 
     def queries_of(self, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " q"]:
         """The entries of some rows."""
@@ -201,9 +222,9 @@ class Contest:
         own, positions = level.owner[queries], level.owner
         scores = self.model.scores(self.k, found.queries[:, queries], found.keys, own, positions)
         scores = scores.astype(np.float64)
-        if not np.isfinite(scores).all():
+        if not (np.isfinite(scores).all() and np.isfinite(self.margins[:, queries]).all()):
             raise RestrictionRefused(
-                f"restrict: some scores of layer {self.k} are not finite: give smaller parameters"
+                f"restrict: some scores of layer {self.k}, or their errors, are not finite: give smaller parameters"
             )
         excluded = np.zeros((len(queries), len(positions)), bool)
         for row, query in enumerate(queries):

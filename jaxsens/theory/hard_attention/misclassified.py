@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from jaxsens.errors import Faults, InputError, is_count
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer import Transformer
+from jaxsens.theory.hard_attention.arguments import check_fraction, check_model, check_seed, plain
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
 
@@ -73,7 +74,11 @@ def misclassified_pair(
         RestrictionRefused: if the model cannot be restricted at this length.
     """
     faults = Faults("misclassified_pair")
-    if language not in LANGUAGES:
+    config = check_model(model, faults)
+    check_fraction(free_fraction, faults)
+    check_seed(seed, faults)
+    n = plain(n)
+    if not isinstance(language, str) or language not in LANGUAGES:
         faults.add("language", language, f"one of {', '.join(LANGUAGES)}")
     if not is_count(n, 2 + end_symbol):
         faults.add("n", n, f"a whole number of at least {2 + end_symbol}")
@@ -81,7 +86,7 @@ def misclassified_pair(
         faults.add(
             "n", n, "a length at which words have an even number of symbols: others are never balanced"
         )
-    if end_symbol and isinstance(model, Transformer) and not model.config.end_symbol:
+    if end_symbol and config is not None and not config.end_symbol:
         faults.add("end_symbol", end_symbol, "a model whose config has end_symbol=True")
     faults.raise_if_any()
     length = n - end_symbol

@@ -42,7 +42,7 @@ def restrict(
     free_fraction: float = 0.5,
     *,
     preset: Mapping[int, int] | None = None,
-    symbols: Sequence[int] | None = None,
+    symbols: Sequence[int] | Int[np.ndarray, " some"] | None = None,
     settle: bool = True,
     method: Method = "auto",
     seed: int = 0,
@@ -76,7 +76,7 @@ def restrict(
     layer but the last, which costs O(n |symbols| d heads).
     """
     values, held, budget = checked(model, n, free_fraction, preset, symbols, method, most_values, seed)
-    hard = HardModel(model.config, model.parameters, n)
+    hard = HardModel(model.config, model.parameters, len(values))
     found: list[Restriction] = []
     refusals: list[RestrictionRefused] = []
     # Mostly the readout can stay free. Where every row likes it best, it must be fixed to settle the others.

@@ -63,6 +63,11 @@ class HardModel:
         """The unit roundoff."""
         return float(np.finfo(self.config.dtype).eps) / 2
 
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number: programs may take smaller ones for 0."""
+        return float(np.finfo(self.config.dtype).tiny)
+
     def embedded(
         self, positions: Int[np.ndarray, " m"], symbols: Int[np.ndarray, " m"]
     ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
@@ -84,7 +89,8 @@ class HardModel:
                 row += 1
         x = embedding[symbols] + placed[positions]
         size = np.abs(embedding[symbols]).astype(np.float64) + size[positions]
-        return x, (len(config.position_terms) + 3) * self.unit * size
+        each = self.unit * size + 2 * self.tiny * (size > 0)
+        return x, (len(config.position_terms) + 3) * each
 
     def projections(
         self, k: int, x: Float[np.ndarray, "m d"], errors: Float[np.ndarray, "m d"], positions: np.ndarray
@@ -138,11 +144,11 @@ class HardModel:
         width = layer.head_width
         if layer.scores == "additive":
             weight = np.abs(np.asarray(needed(parameters.additive, "additive"), np.float64))[:, None, :]
-            each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit
-            error = (each * weight).sum(axis=-1)
+            each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit + 4 * self.tiny
+            error = (each * weight).sum(axis=-1) + 4 * width * self.tiny
         else:
             each = errors * size + queries * wrong + (width + 3) * unit * queries * size
-            error = each.sum(axis=-1) / np.sqrt(width)
+            error = (each.sum(axis=-1) + 4 * width * self.tiny) / np.sqrt(width) + self.tiny
         for term in layer.position_scores:
             if isinstance(term, Alibi):
                 error = error + 4 * unit * term.slopes(layer.heads)[:, None] * self.n
@@ -199,7 +205,7 @@ def _projections(
         wrong.append(jax.vmap(lambda matrix: _product_errors(z, errors, matrix))(matrices))
     for which in (0, 1):
         if any(isinstance(term, Rotary) for term in layer.position_scores):
-            wrong[which] = _pair_sums(wrong[which] + 4 * _unit(x) * jnp.abs(made[which]))
+            wrong[which] = _pair_sums(_turn_errors(made[which], wrong[which]))
         made[which] = turned(layer, made[which], positions, n)
     return (*made, *wrong)
 
@@ -208,10 +214,20 @@ def _unit(x: Array) -> float:
     return float(jnp.finfo(x.dtype).eps) / 2
 
 
+def _tiny(x: Array) -> float:
+    return float(jnp.finfo(x.dtype).tiny)
+
+
 def _product_errors(x: Array, errors: Array, matrix: Array) -> Array:
-    """The errors of x @ matrix."""
+    """The errors of x @ matrix: rounding, and each product, sum or weight that may be taken for 0."""
     size = jnp.abs(matrix)
-    return errors @ size + (x.shape[-1] + 1) * _unit(x) * (jnp.abs(x) @ size)
+    met = ((x != 0) | (errors > 0)).astype(x.dtype)
+    lost = (_tiny(x) * (4 + jnp.abs(x)) * met) @ (size > 0).astype(x.dtype)
+    return lost + errors @ size + (x.shape[-1] + 1) * _unit(x) * (jnp.abs(x) @ size)
+
+
+def _turn_errors(x: Array, errors: Array) -> Array:
+    return errors + 4 * _unit(x) * jnp.abs(x) + 8 * _tiny(x) * (1 + jnp.abs(x)) * (errors > 0)
 
 
 def _pair_sums(x: Array) -> Array:
@@ -241,7 +257,8 @@ def _finished(
     unit = _unit(x)
     wrong = errors + jnp.sum(jax.vmap(_product_errors)(heads, head_errors, parameters.output), axis=0)
     added = jnp.einsum("hmc,hcd->md", jnp.abs(heads), jnp.abs(parameters.output))
-    wrong = wrong + (layer.heads + 1) * unit * (jnp.abs(x) + added)
+    size, tiny = jnp.abs(x) + added, _tiny(x)
+    wrong = wrong + (layer.heads + 1) * (unit * size + 2 * tiny * (size > 0))
     if layer.layer_norm == "post":
         wrong = _norm_errors(layer, parameters.attention_norm, trace.attended, wrong)
     if not layer.feed_forward:
@@ -251,12 +268,14 @@ def _finished(
         inner = layer_norm(layer, parameters.feed_forward_norm, trace.c)
         of_inner = _norm_errors(layer, parameters.feed_forward_norm, trace.c, wrong)
     h = needed(trace.h, "w1")
-    of_hidden = _product_errors(inner, of_inner, needed(parameters.w1, "w1")) + 2 * unit * jnp.abs(h)
+    of_hidden = _product_errors(inner, of_inner, needed(parameters.w1, "w1"))
+    of_hidden = of_hidden + 2 * unit * jnp.abs(h) + 2 * tiny
     a = activation(layer, h)
-    of_hidden = _STEEPEST * of_hidden + 8 * unit * jnp.abs(h)
+    of_hidden = _STEEPEST * of_hidden + 8 * unit * jnp.abs(h) + 8 * tiny
     wrong = wrong + _product_errors(a, of_hidden, needed(parameters.w2, "w2"))
     mapped = needed(trace.mapped, "w2")
     wrong = wrong + 2 * unit * (jnp.abs(mapped) + jnp.abs(mapped - trace.c))
+    wrong = wrong + 4 * tiny * (mapped != trace.c)
     if layer.layer_norm == "post":
         wrong = _norm_errors(layer, parameters.feed_forward_norm, mapped, wrong)
     return y, wrong
@@ -270,9 +289,11 @@ def _norm_errors(layer: LayerConfig, parameters: NormParameters | None, x: Array
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + layer.layer_norm_epsilon)
     moved = errors + jnp.mean(errors + (d + 1) * unit * jnp.abs(x), axis=-1, keepdims=True)
-    moved = moved + unit * jnp.abs(centred)
+    tiny = _tiny(x)
+    moved = moved + unit * jnp.abs(centred) + 8 * tiny
     spread = jnp.sqrt(jnp.mean(moved**2, axis=-1, keepdims=True)) + (d + 6) * unit * deviation
+    spread = spread + 8 * tiny / deviation
     z = jnp.abs(centred) / deviation
     wrong = (moved + z * spread) / deviation + 3 * unit * z
     scale, bias = jnp.abs(parameters.scale), jnp.abs(parameters.bias)
-    return wrong * scale + 2 * unit * (z * scale + bias)
+    return wrong * scale + 2 * unit * (z * scale + bias) + tiny * (8 + z)
