@@ -156,12 +156,7 @@ def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str,
         fit = data.fit(variant, SIDES_OF[0][1], "worst")
         label = f"{variant}:  {fitted_power(fit)}"
         lines.append(Line(label, styles[variant], tuple(by_length), tuple(by_length.values())))
-    return Panel(
-        title="Worst input found",
-        y_label=change_label(data.norm),
-        lines=tuple(lines),
-        ticks=_lengths(data),
-    )
+    return _change_panel(data, "Worst input found", lines)
 
 
 def _measured_panel(data: BoundsData, styles: Mapping[str, LineStyle]) -> Panel:
@@ -169,12 +164,11 @@ def _measured_panel(data: BoundsData, styles: Mapping[str, LineStyle]) -> Panel:
     for variant in data.variants:
         by_length = spreads(data.points, variant, "max")
         lines.append(Line(variant, styles[variant], tuple(by_length), tuple(by_length.values())))
-    return Panel(
-        title="Largest change measured",
-        y_label=change_label(data.norm),
-        lines=tuple(lines),
-        ticks=_lengths(data),
-    )
+    return _change_panel(data, "Largest change measured", lines)
+
+
+def _change_panel(data: BoundsData, title: str, lines: Sequence[Line]) -> Panel:
+    return Panel(title=title, y_label=change_label(data.norm), lines=tuple(lines), ticks=_lengths(data))
 
 
 def mattering_figure(data: BoundsData) -> ReportFigure:

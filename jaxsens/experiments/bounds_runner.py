@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -120,9 +120,5 @@ def read_bounds(directory: Path, plan: Plan) -> list[BoundRecord]:
 
 def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
     """Writes bounds.csv, atomically: a row a record."""
-    names = {field.name for field in fields(BoundRecord)}
-    rows = []
-    for record in records:
-        row = {name: getattr(record, name) for name in _COLUMNS if name in names}
-        rows.append({**row, "ratio": record.ratio})
+    rows = [{name: getattr(record, name) for name in _COLUMNS} for record in records]
     write_text(directory / BOUNDS_CSV, csv_text(_COLUMNS, rows))
