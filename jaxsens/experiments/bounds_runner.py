@@ -46,21 +46,21 @@ def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: 
     wanted = {bound.point: bound for bound in sweep.bound_points}
     rest = [wanted[point] for point in chosen]
     failures: list[Failure] = []
-    before = {bound for bound in rest if _is_done(bound, directory)}
+    missing = [bound for bound in rest if not _is_done(bound, directory)]
     stopped_by = None
     try:
         with sigterm_raises():
-            _compute(directory, rest, failures, console)
+            _compute(directory, missing, len(rest), failures, console)
     except KeyboardInterrupt:
         stopped_by = signal.SIGINT
     except Stopped:
         stopped_by = signal.SIGTERM
     records = read_bounds(directory, sweep.plan)
     write_bounds_csv(directory, records)
-    done = sum(_is_done(bound, directory) for bound in rest)
+    done = {record.key for record in records}
     return Outcome(
         chosen=len(rest),
-        measured=done - len(before),
+        measured=sum(bound.key in done for bound in missing),
         finished=len(records),
         planned=len(sweep.bound_points),
         failures=tuple(failures),
@@ -69,10 +69,10 @@ def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: 
 
 
 def _compute(
-    directory: Path, wanted: Sequence[BoundPoint], failures: list[Failure], console: Console
+    directory: Path, missing: Sequence[BoundPoint], wanted: int, failures: list[Failure], console: Console
 ) -> None:
-    rest = [bound for bound in wanted if not _is_done(bound, directory)]
-    with reporting(console, len(wanted), len(wanted) - len(rest)) as reporter:
+    rest = list(missing)
+    with reporting(console, wanted, wanted - len(rest)) as reporter:
         while rest:
             # Those that another process has begun come last, in case it dies.
             free = (k for k, bound in enumerate(rest) if not is_claimed(bound.path(directory)))
