@@ -17,16 +17,17 @@ two significant digits. A flip changes the output by O(1/n), which such rounding
 
 @contextmanager
 def numerics(dtype: str) -> Iterator[None]:
-    """The setting all of jaxsens computes in: matmul precision `highest`, and 64-bit types for "float64".
+    """The setting all of jaxsens computes in: matmul precision `highest`, 64-bit types for "float64" and only then.
 
-    Both settings are thread-local and restored on leaving; compiled functions are cached apart for each.
+    Whatever JAX was set to outside has no say: JAX draws other random numbers, and so trains other weights, where 64-bit
+    types are allowed. Both settings are thread-local and restored on leaving; compiled functions are cached apart for
+    each. Never to be held while a generator yields: its caller would compute in it too.
     """
     import jax
 
     with ExitStack() as stack:
         stack.enter_context(jax.default_matmul_precision(MATMUL_PRECISION))
-        if dtype == "float64":
-            stack.enter_context(jax.enable_x64(True))
+        stack.enter_context(jax.enable_x64(dtype == "float64"))
         yield
 
 

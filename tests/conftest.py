@@ -48,10 +48,16 @@ install_import_hook(CHECKED, "beartype.beartype")
 
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_freed() -> Iterator[None]:
-    """Frees a module's compiled programs after it: each holds memory maps, of which a process may have 65530 only."""
+    """Frees a module's compiled programs after it: each holds memory maps, of which a process may have 65530 only.
+
+    And sees that the module left JAX as it was, since what is left would change the numbers of other modules' tests.
+    """
     yield
     if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
+        jax = sys.modules["jax"]
+        jax.clear_caches()
+        assert not jax.config.jax_enable_x64, "this module left JAX set to 64-bit types"
+        assert jax.config.jax_default_matmul_precision is None, "this module left a matmul precision set"
 
 
 # No deadline: the first example of a test compiles. In CI the same examples every time.

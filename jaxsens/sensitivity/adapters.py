@@ -53,8 +53,13 @@ class Measurable:
 
     @property
     def dtype(self) -> str:
-        """ "float64" if any parameter is, else "float32": which setting the arithmetic needs."""
+        """ "float64" if any parameter is, else "float32": which setting the arithmetic needs.
+
+        A model that is not of jaxsens may hold constants that nobody sees: it is "float64" too where JAX is set so.
+        """
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
+        if self.config is None and jax.config.jax_enable_x64:
+            return "float64"
         return "float64" if "float64" in kinds else "float32"
 
 

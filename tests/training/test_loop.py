@@ -119,6 +119,12 @@ def test_a_finished_training_is_not_trained_again(straight, tmp_path):
     assert heard == [Note("ended before, at step 12")]
 
 
+def test_the_64_bit_types_of_the_process_change_no_bit_of_a_float32_training(straight, tmp_path):
+    with jax.enable_x64(True):
+        assert train(tiny(), tmp_path).fingerprint == straight[0].fingerprint
+    assert_same_files(tmp_path, straight[1])
+
+
 def test_other_threads_can_train_too(straight, tmp_path):
     found = []
     thread = threading.Thread(target=lambda: found.append(train(tiny(), tmp_path)))

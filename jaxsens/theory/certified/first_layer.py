@@ -219,10 +219,11 @@ def changes(
             extra = (hidden.heads, hidden.b.mid, hidden.b.rad, hidden.slack, first.slopes.rad)
         if host:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                yield a, b, Ball(*_change(np, data, *rest, extra))
+                change = Ball(*_change(np, data, *rest, extra))
         else:
             with numerics("float64"):
-                yield a, b, Ball(*(np.asarray(part) for part in _compiled(data, *rest, extra)))
+                change = Ball(*(np.asarray(part) for part in _compiled(data, *rest, extra)))
+        yield a, b, change
 
 
 def _exponentials(first: FirstLayer, h: int, flips: np.ndarray) -> Ball:

@@ -1,0 +1,67 @@
+"""The setting that jaxsens computes in: its own whatever JAX is set to outside, and only where it was asked for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.precision import MATMUL_PRECISION, numerics
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "jaxsens").rglob("*.py"))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_dtype_alone_says_whether_there_are_64_bit_types(dtype, outside):
+    with jax.enable_x64(outside), jax.default_matmul_precision("bfloat16"):
+        with numerics(dtype):
+            assert jnp.zeros(1).dtype == dtype
+            assert jax.config.jax_default_matmul_precision == MATMUL_PRECISION
+        assert jax.config.jax_enable_x64 == outside
+        assert jax.config.jax_default_matmul_precision == "bfloat16"
+
+
+def test_a_float32_model_is_the_same_and_measures_the_same_where_jax_is_set_to_64_bit_types():
+    config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=2, layers=2, feed_forward=16)
+
+    def measured():
+        model = jaxsens.Transformer(config, seed=3)
+        return jaxsens.flip_sensitivity(model, [0, 1, 1, 0, 1]).norms
+
+    plain = measured()
+    with jax.enable_x64(True):
+        assert measured().dtype == plain.dtype
+        np.testing.assert_array_equal(measured(), plain)
+
+
+def test_a_function_keeps_the_64_bit_types_that_its_owner_has_set():
+    table = np.array([[1.0, 0.0], [1.0, 1e-12]])
+
+    def model(tokens):
+        return jnp.asarray(table)[tokens].sum(axis=0)
+
+    with jax.enable_x64(True):
+        result = jaxsens.flip_sensitivity(model, [0, 1, 0], alphabet_size=2)
+    assert result.norms.dtype == np.float64
+    np.testing.assert_allclose(result.norms, 1e-12, rtol=1e-3)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "jaxsens").as_posix())
+def test_no_generator_holds_a_setting_while_its_caller_computes(path):
+    held = [
+        f"line {inner.lineno}: yields within {ast.unparse(item.context_expr)}"
+        for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(statement, ast.With)
+        for item in statement.items
+        if any(name in ast.unparse(item.context_expr) for name in ("numerics(", "errstate(", "enable_x64("))
+        for inner in ast.walk(statement)
+        if isinstance(inner, (ast.Yield, ast.YieldFrom))
+    ]
+    assert not held
