@@ -19,9 +19,9 @@ two significant digits. A flip changes the output by O(1/n), which such rounding
 def numerics(dtype: str) -> Iterator[None]:
     """The setting all of jaxsens computes in: matmul precision `highest`, 64-bit types for "float64" and only then.
 
-    Whatever JAX was set to outside has no say: JAX draws other random numbers, and so trains other weights, where 64-bit
-    types are allowed. Both settings are thread-local and restored on leaving; compiled functions are cached apart for
-    each. Never to be held while a generator yields: its caller would compute in it too.
+    Whatever JAX was set to outside has no say: where 64-bit types are allowed JAX draws other random numbers, and so
+    trains other weights. Both settings are thread-local and restored on leaving; compiled functions are cached apart
+    for each. Never to be held while a generator yields: its caller would compute in it too.
     """
     import jax
 
