@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from jaxsens.models.baselines_config import RNNConfig as RNNConfig
     from jaxsens.models.config import TransformerConfig as TransformerConfig
     from jaxsens.models.transformer import Transformer as Transformer
+    from jaxsens.search.result import SearchInterrupted as SearchInterrupted
     from jaxsens.search.result import WorstInput as WorstInput
+    from jaxsens.search.result import load_worst_input as load_worst_input
     from jaxsens.search.worst_input import worst_input as worst_input
     from jaxsens.sensitivity.explain import explain as explain
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementInterrupted
@@ -37,39 +39,47 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.layer_changes import layer_changes as layer_changes
     from jaxsens.sensitivity.result import FlipSensitivity as FlipSensitivity
     from jaxsens.sensitivity.result import load_result as load_result
+    from jaxsens.training.checkpoints import TrainedModel as TrainedModel
     from jaxsens.training.checkpoints import load_checkpoint as load_checkpoint
     from jaxsens.training.config import TrainConfig as TrainConfig
+    from jaxsens.training.events import TrainingDiverged as TrainingDiverged
+    from jaxsens.training.events import TrainingInterrupted as TrainingInterrupted
     from jaxsens.training.loop import train as train
 
 _HOME = {
     "CompiledTransformer": "jaxsens.constructions.compiled",
-    "compile_formula": "jaxsens.constructions.compiler",
-    "construction": "jaxsens.constructions.named",
-    "soften": "jaxsens.constructions.soften",
-    "explain": "jaxsens.sensitivity.explain",
-    "MeasurementInterrupted": "jaxsens.sensitivity.flip_sensitivity",
-    "RNNConfig": "jaxsens.models.baselines_config",
-    "RNN": "jaxsens.models.baselines",
-    "LSTMConfig": "jaxsens.models.baselines_config",
-    "LSTM": "jaxsens.models.baselines",
-    "ConvolutionConfig": "jaxsens.models.baselines_config",
     "Convolution": "jaxsens.models.baselines",
+    "ConvolutionConfig": "jaxsens.models.baselines_config",
     "EngineRefusal": "jaxsens.errors",
     "FlipSensitivity": "jaxsens.sensitivity.result",
     "InputError": "jaxsens.errors",
+    "LSTM": "jaxsens.models.baselines",
+    "LSTMConfig": "jaxsens.models.baselines_config",
+    "MeasurementInterrupted": "jaxsens.sensitivity.flip_sensitivity",
     "PrecisionWarning": "jaxsens.errors",
+    "RNN": "jaxsens.models.baselines",
+    "RNNConfig": "jaxsens.models.baselines_config",
+    "SearchInterrupted": "jaxsens.search.result",
+    "TrainConfig": "jaxsens.training.config",
+    "TrainedModel": "jaxsens.training.checkpoints",
+    "TrainingDiverged": "jaxsens.training.events",
+    "TrainingInterrupted": "jaxsens.training.events",
     "Transformer": "jaxsens.models.transformer",
     "TransformerConfig": "jaxsens.models.config",
+    "WorstInput": "jaxsens.search.result",
+    "compile_formula": "jaxsens.constructions.compiler",
+    "construction": "jaxsens.constructions.named",
+    "explain": "jaxsens.sensitivity.explain",
     "flip_sensitivity": "jaxsens.sensitivity.flip_sensitivity",
     "language": "jaxsens.languages.named",
-    "load_result": "jaxsens.sensitivity.result",
-    "load_checkpoint": "jaxsens.training.checkpoints",
-    "TrainConfig": "jaxsens.training.config",
-    "train": "jaxsens.training.loop",
-    "sample": "jaxsens.sensitivity.flips",
     "layer_changes": "jaxsens.sensitivity.layer_changes",
+    "load_checkpoint": "jaxsens.training.checkpoints",
+    "load_result": "jaxsens.sensitivity.result",
+    "load_worst_input": "jaxsens.search.result",
+    "sample": "jaxsens.sensitivity.flips",
+    "soften": "jaxsens.constructions.soften",
+    "train": "jaxsens.training.loop",
     "worst_input": "jaxsens.search.worst_input",
-    "WorstInput": "jaxsens.search.result",
 }
 _ROOMS = ("languages", "logic", "theory")
 """Packages that are part of the interface: `jaxsens.theory.certified_bound` needs no further import."""
@@ -87,7 +97,11 @@ __all__ = [
     "MeasurementInterrupted",
     "PrecisionWarning",
     "RNNConfig",
+    "SearchInterrupted",
     "TrainConfig",
+    "TrainedModel",
+    "TrainingDiverged",
+    "TrainingInterrupted",
     "Transformer",
     "TransformerConfig",
     "WorstInput",
@@ -100,6 +114,7 @@ __all__ = [
     "layer_changes",
     "load_checkpoint",
     "load_result",
+    "load_worst_input",
     "logic",
     "sample",
     "soften",

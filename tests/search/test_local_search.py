@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
+from jaxsens import load_worst_input
 from jaxsens.precision import numerics
 from jaxsens.search import climbing
 from jaxsens.search.problem import Measured, Problem, after_one_change, norm_of
-from jaxsens.search.result import load_worst_input
 from jaxsens.search.starts import start_of
 from jaxsens.search.worst_input import worst_input
 from tests.search.searching import ONE, model_of, problem, truth

@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 import jaxsens
+from jaxsens import SearchInterrupted
 from jaxsens.search import checkpoint as checkpoints
-from jaxsens.search.result import SearchInterrupted
 from jaxsens.search.worst_input import worst_input
 from tests.search.searching import ONE, model_of
 
