@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,7 +55,7 @@ def programs_are_freed() -> Iterator[None]:
     """
     yield
     if "jax" in sys.modules:
-        jax = sys.modules["jax"]
+        jax: Any = sys.modules["jax"]
         jax.clear_caches()
         assert not jax.config.jax_enable_x64, "this module left JAX set to 64-bit types"
         assert jax.config.jax_default_matmul_precision is None, "this module left a matmul precision set"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import jaxsens
 from jaxsens.precision import MATMUL_PRECISION, numerics
 
 ROOT = Path(__file__).resolve().parents[1]
+SETTINGS: Any = jax.config  # its attributes are made at run time
 SOURCES = sorted((ROOT / "jaxsens").rglob("*.py"))
 
 
@@ -23,9 +25,9 @@ def test_the_dtype_alone_says_whether_there_are_64_bit_types(dtype, outside):
     with jax.enable_x64(outside), jax.default_matmul_precision("bfloat16"):
         with numerics(dtype):
             assert jnp.zeros(1).dtype == dtype
-            assert jax.config.jax_default_matmul_precision == MATMUL_PRECISION
-        assert jax.config.jax_enable_x64 == outside
-        assert jax.config.jax_default_matmul_precision == "bfloat16"
+            assert SETTINGS.jax_default_matmul_precision == MATMUL_PRECISION
+        assert SETTINGS.jax_enable_x64 == outside
+        assert SETTINGS.jax_default_matmul_precision == "bfloat16"
 
 
 def test_a_float32_model_is_the_same_and_measures_the_same_where_jax_is_set_to_64_bit_types():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
@@ -58,7 +59,7 @@ class Measurable:
         A model that is not of jaxsens may hold constants that nobody sees: it is "float64" too where JAX is set so.
         """
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
-        if self.config is None and jax.config.jax_enable_x64:
+        if self.config is None and jnp.result_type(float) == "float64":
             return "float64"
         return "float64" if "float64" in kinds else "float32"
 
