@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": MEASUREMENT,
     "analysis": MEASUREMENT | {"experiments"},
     "cli": MEASUREMENT | {"experiments", "analysis"},
+    "__main__": {"cli"},
 }
 HEAVY = ("jax", "flax", "optax", "orbax", "pandas", "pyarrow", "matplotlib", "scipy", "jinja2")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
-from jaxsens.experiments import runner
+from jaxsens.experiments import results, runner
 from jaxsens.experiments.inputs import RandomWords, Symbols
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
@@ -69,6 +70,17 @@ def test_a_report_is_made_again_from_the_points(faked, config, tmp_path, capsys)
     assert (out / "report.html").stat().st_size > 0
 
 
+def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
+    def full(directory):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
+
+    monkeypatch.setattr(results, "read_plan", full)
+    code, _, err = run(capsys, "report", tmp_path)
+    assert code == 1
+    assert "sweep.json'" in err
+    assert "make room, then run the same command again" in err
+
+
 def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(faked, config, tmp_path, capsys):
     out = tmp_path / "out"
     code, _, log = run(capsys, "sweep", config, "--out", out, "--shard", "0/2")
@@ -106,6 +118,12 @@ def test_a_sweep_whose_points_fail_exits_with_1_and_lists_them(monkeypatch, conf
     )  # as it happens, and at the end
 
 
+def test_python_m_is_the_command():
+    command = [sys.executable, "-m", "jaxsens", "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.startswith("jaxsens ")
+
+
 def test_the_script_is_the_command(config, tmp_path):
     command = [sys.executable, "scripts/sweep_n.py", str(config), "--out", str(tmp_path), "--list"]
     found = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -131,7 +149,18 @@ def test_the_script_is_the_command(config, tmp_path):
         ),
         (["measure", "--alphabet-size", "2", "--n", "8", "--variant", "hard"], "leftmost-hard"),
         (["measure", "--alphabet-size", "2", "--n", "8", "--engine", "psychic"], "engine = 'psychic'"),
-        (["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"], "batch_size = 0"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"],
+            "--batch-size = 0: at least 1",
+        ),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--save", "x.csv"],
+            "--save = 'x.csv': a name that ends in .parquet",
+        ),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/dev/null/x.parquet"],
+            "/dev/null is no directory",
+        ),
         (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
         (
             ["measure", "--construction", "parity", "--n", "8", "--width", "4"],
@@ -168,6 +197,36 @@ def test_bad_input_is_one_message_on_stderr_and_exit_code_2(
     assert err.startswith("jaxsens: ")
     assert message in err
     assert "Traceback" not in err
+
+
+def test_measure_reports_the_faults_of_its_options_with_all_others(config, capsys):
+    config.write_text(config.read_text().replace("width = 4", "width = 5").replace("heads = 1", "heads = 2"))
+    numbers = ["--top", "-3", "--sample", "0", "--batch-size", "-1", "--seed", "-1", "--memory-budget", "0"]
+    code, out, err = run(
+        capsys,
+        "measure",
+        "--config",
+        config,
+        "--tokens",
+        "01101",
+        "--inputs",
+        "2",
+        *numbers,
+        "--save",
+        "x.csv",
+    )
+    assert (code, out) == (2, "")
+    first, *listed = err.splitlines()
+    assert first == "jaxsens: measure: 8 faults"
+    named = [line.split(" = ")[0].strip("- ") for line in listed]
+    assert named == ["seed", "sample", "batch-size", "memory-budget", "top", "save", "inputs", "model.heads"]
+
+
+def test_measure_refuses_a_variant_that_has_a_built_in_ones_name_only(config, capsys):
+    config.write_text(config.read_text() + '[[variant]]\nname = "average-hard"\n')
+    code, _, err = run(capsys, "measure", "--config", config, "--n", "6", "--variant", "average-hard")
+    assert code == 2
+    assert "variant.name = 'average-hard': the built-in variant of this name is another model" in err
 
 
 def test_a_config_with_faults_runs_nothing(tmp_path, capsys):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from jaxsens.cli import main
-from tests.experiments.tiny import TINY
+from jaxsens.cli import main, restrictions
+from jaxsens.experiments import bounds_runner, runner
+from jaxsens.experiments.bounds import BoundRecord
+from jaxsens.theory.hard_attention import table
+from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
 
@@ -37,6 +42,74 @@ def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, capsys)
     assert all(file.stat().st_mtime_ns == before[file][0] for file in files if file.suffix == ".json")
     assert main(["report", str(swept / "out")]) == 0
     assert {file: file.read_bytes() for file in files} == {file: text for file, (_, text) in before.items()}
+
+
+def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
+    assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "out"), "--list"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == "12 of 12 points and 12 of 12 bounds are done"
+    assert [line.startswith("done     bounds of softmax n=4") for line in lines].count(True) == 2
+    chosen = ["--only", "n=4", "--list"]
+    assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "elsewhere"), *chosen]) == 0
+    assert capsys.readouterr().out.endswith("0 of 4 points and 0 of 4 bounds are done\n")
+
+
+def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, monkeypatch, tmp_path, capsys):
+    def answered(bound, progress=None, shared=None):
+        point = bound.point
+        return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(bounds_runner, "answer", answered)
+    again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
+    assert main([*again, "--shard", "0/2"]) == 0
+    log = capsys.readouterr().err
+    assert (
+        f"6 of 12 points and 6 of 12 bounds are done; `jaxsens report {tmp_path}` draws what there is" in log
+    )
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bounds_runner, "write_sealed", full)
+    assert main(again) == 1
+    log = capsys.readouterr().err.replace("\n", " ")
+    assert f"stopped: No space left on device: nothing more can be kept in {tmp_path}; 12 of 12 points" in log
+    assert (
+        f"and 6 of 12 bounds are done. Make room there, then run the same command again: jaxsens {' '.join(again)}"
+        in log
+    )
+    assert not (tmp_path / "report.html").exists()
+    monkeypatch.undo()
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "afile").write_text("")
+
+    def never(*arguments, **options):
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(table, "restriction_rows", never)
+    for path in ("afile/x.md", "afile/y/x.md", "."):
+        assert main(["restrictions", "--models", "0", "--out", str(tmp_path / path)]) == 2
+        said = capsys.readouterr().err
+        assert "--models = 0" in said
+        assert f"--out = '{tmp_path / path}': " in said
+    assert main(["constructions", "--measure", "--out", str(tmp_path / "afile" / "x.md")]) == 2
+    assert f"{tmp_path / 'afile'} is no directory" in capsys.readouterr().err
+
+
+def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monkeypatch, capsys):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(table, "restriction_rows", lambda *arguments, **options: [])
+    monkeypatch.setattr(table, "table", lambda rows: "| the table |")
+    monkeypatch.setattr(restrictions, "write_text", full)
+    assert main(["restrictions", "--out", str(tmp_path / "x.md")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "| the table |\n"
+    assert err == f"jaxsens: --out = '{tmp_path / 'x.md'}': not written: No space left on device\n"
 
 
 def test_the_table_of_restrictions_is_written(tmp_path, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jaxsens.analysis.bounds_data import SIDES_OF, BoundsData, findings, mattering
+from jaxsens.analysis.bounds_data import SIDES_OF, BoundsData, findings, left_out, mattering
 from jaxsens.analysis.bounds_figures import mattering_figure, sides_figures
 from jaxsens.analysis.page import Section
 from jaxsens.analysis.points_table import Spread
@@ -51,6 +51,9 @@ def bounds_sections(data: BoundsData) -> list[Section]:
                 tables=(mattering_table(data),),
             )
         )
+    missing = left_out(data)
+    if missing:
+        sections.append(Section("Bounds that are left out, and why", bullets=tuple(missing)))
     return sections
 
 

@@ -23,6 +23,11 @@ MATTERING = (
     "How many of the inputs left free the output may depend on, out of all that are free (grey line). A count of 0 "
     "lies in the grey strip."
 )
+EXACT = (
+    " A filled mark of a worst input: every input was tried, so there is no larger change. A hollow one: inputs were "
+    "searched, and there may be."
+)
+TRIED = "filled: every input tried"
 BESIDE = (
     "Right: the largest change that one symbol makes, {}: hard attention hears few inputs, but those fully; soft "
     "attention hears all, each less and less."
@@ -35,27 +40,30 @@ _Found = tuple[str, dict[int, Spread], ExponentFit | None]
 
 def sides_figures(data: BoundsData) -> list[ReportFigure]:
     """The bounds against n: with one or two certified variants in one figure, with more in a grid each without and with
-    Lemma 5; and the worst inputs of variants that have no certified bound."""
+    Lemma 5, the latter of those that it has a closed form for; and the worst inputs of variants that have no certified
+    bound."""
     if not data.certified:
         return [_worst_figure(data)]
+    closed = [v for v in data.having(lambda record: record.log_lemma5) if v in data.certified]
     few = len(data.certified) <= 2
+    paired = few and len(closed) == len(data.certified)
     layout: dict[str, Any] = (
         {"share_y": False}
         if few
         else {"share_y": False, "columns": 3, "width": 4.3, "height": 2.6, "share_legend": True}
     )
     sides = [_sides_panel(data, variant, named=few) for variant in data.certified]
-    lemma5 = [_lemma5_panel(data, variant) for variant in data.certified]
+    lemma5 = [_lemma5_panel(data, variant) for variant in closed]
     heading = "How large can the change be, over every input?"
     groups = [
-        ("bounds", [panel for pair in zip(sides, lemma5, strict=True) for panel in pair], SIDES_AND_LEMMA5)
+        ("bounds", [panel for pair in zip(sides, lemma5, strict=False) for panel in pair], SIDES_AND_LEMMA5)
     ]
-    if not few:
-        groups = [("bounds", sides, SIDES), ("bounds-lemma5", lemma5, WITH_LEMMA5)]
+    if not paired:
+        groups = [("bounds", sides, SIDES)] + ([("bounds-lemma5", lemma5, WITH_LEMMA5)] if closed else [])
     figures = [
         ReportFigure(
             name=name,
-            caption=f"{caption} Line: median over seeds; vertical stroke: smallest to largest seed.",
+            caption=f"{caption} Line: median over seeds; vertical stroke: smallest to largest seed.{_exact(data)}",
             description=" ".join(findings(data)),
             figure=draw_panels(panels, heading=heading, **layout),
         )
@@ -81,19 +89,16 @@ def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
     """named: whether the legend belongs to this panel alone, and so has room for its exponents."""
     found = _lines_of(data, variant)
     styles = variant_styles([name for name, _, _ in found])
-    lines = tuple(
-        Line(
-            f"{name}:  {fitted_power(fit)}" if named and fit is not None else name,
-            styles[name],
-            tuple(by_length),
-            tuple(by_length.values()),
-        )
-        for name, by_length, fit in found
-    )
+    lines = []
+    for name, by_length, fit in found:
+        label = f"{name}:  {fitted_power(fit)}" if named and fit is not None else name
+        hollow = _searched(data, variant) if name == SIDES_OF[0][0] else frozenset()
+        label += f"  ({TRIED})" if named and hollow else ""
+        lines.append(Line(label, styles[name], tuple(by_length), tuple(by_length.values()), hollow))
     return Panel(
         title=variant,
         y_label=change_label(data.norm),
-        lines=lines,
+        lines=tuple(lines),
         ticks=_ticks(found),
         findings=() if named else _powers(found),
     )
@@ -115,7 +120,13 @@ def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
     named = [name for name, _, _ in found]
     styles = variant_styles([*named, "Lemma 5"])
     lines = [
-        Line(name, styles[name], tuple(by_length), tuple(map(_log10, by_length.values())))
+        Line(
+            name,
+            styles[name],
+            tuple(by_length),
+            tuple(map(_log10, by_length.values())),
+            _searched(data, variant) if name == SIDES_OF[0][0] else frozenset(),
+        )
         for name, by_length, _ in found
     ]
     if logs:
@@ -142,7 +153,7 @@ def _worst_figure(data: BoundsData) -> ReportFigure:
         name="worst-inputs",
         caption=(
             "The largest change that a search over all inputs and flips found. Line: median over seeds; vertical "
-            "stroke: smallest to largest seed."
+            "stroke: smallest to largest seed." + _exact(data)
         ),
         description="The worst input found, for " + enumeration(data.searched) + ".",
         figure=draw_panels([_worst_panel(data, data.searched, styles)]),
@@ -155,8 +166,21 @@ def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str,
         by_length = data.spreads(variant, SIDES_OF[0][1])
         fit = data.fit(variant, SIDES_OF[0][1], "worst")
         label = f"{variant}:  {fitted_power(fit)}"
-        lines.append(Line(label, styles[variant], tuple(by_length), tuple(by_length.values())))
+        values = tuple(by_length.values())
+        lines.append(Line(label, styles[variant], tuple(by_length), values, _searched(data, variant)))
     return _change_panel(data, "Worst input found", lines)
+
+
+def _searched(data: BoundsData, variant: str) -> frozenset[float]:
+    """The lengths to mark as those at which inputs were searched, where there are others that all were tried at."""
+    if not data.mixes_exact:
+        return frozenset()
+    return frozenset(data.spreads(variant, SIDES_OF[0][1])) - set(data.exactly_known(variant))
+
+
+def _exact(data: BoundsData) -> str:
+    """What the marks say, where they differ."""
+    return EXACT if data.mixes_exact else ""
 
 
 def _measured_panel(data: BoundsData, styles: Mapping[str, LineStyle]) -> Panel:
@@ -197,7 +221,7 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     heading += ", and how much does one of them?" if len(panels) > 1 else "?"
     return ReportFigure(
         name="inputs-that-matter",
-        caption=f"{MATTERING} {beside}" if len(panels) > 1 else MATTERING,
+        caption=(f"{MATTERING} {beside}" if len(panels) > 1 else MATTERING) + _exact(data),
         description=" ".join(mattering(data)),
         figure=draw_panels(panels, heading=heading),
     )

@@ -25,12 +25,14 @@ ZERO_LABEL = "exactly 0"
 
 @dataclass(frozen=True)
 class Line:
-    """One line with its spread: `values[k]` at `x[k]`. NaN breaks the line; an exact 0 is drawn as such."""
+    """One line with its spread: `values[k]` at `x[k]`. NaN breaks the line; an exact 0 is drawn as such. The marks at
+    the lengths in `hollow` are not filled."""
 
     label: str
     style: LineStyle
     x: tuple[float, ...]
     values: tuple[Spread, ...]
+    hollow: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,19 @@ def _draw_line(axes: Axes, line: Line, scale: _Scale | None, shift: float, exten
     (curve,) = axes.plot(x, median, color=style.colour, linewidth=1.6, zorder=3)
     if style.dashes:
         curve.set_dashes(style.dashes)
-    marks = {"marker": style.marker, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6}
-    axes.plot(x, median, color=style.colour, linestyle="none", zorder=4, **marks)
+    filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
+    hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
+    is_hollow = np.isin(np.array(line.x), list(line.hollow))
+    for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
+        if chosen.any():
+            marks = {
+                "color": style.colour,
+                "marker": style.marker,
+                "markersize": 5.5,
+                "linestyle": "none",
+                **look,
+            }
+            axes.plot(x[chosen], median[chosen], zorder=4, **marks)
 
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:

@@ -123,7 +123,8 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if data.profiles:
         figure = profile_figure(data.profiles, data.variants, norm=data.norm)
         sections.append(Section("Which positions matter", figures=(figure,)))
-    sections += bounds_sections(BoundsData(data.bounds, data.points, data.variants, data.norm))
+    unseeded = frozenset(data.constructed | data.trained)
+    sections += bounds_sections(BoundsData(data.bounds, data.points, data.variants, data.norm, unseeded))
     sections.append(Section("The points", tables=(points_table(data),)))
     if data.config_text:
         sections.append(Section("The config", ("As it was given:",), code=data.config_text))

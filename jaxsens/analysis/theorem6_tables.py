@@ -128,8 +128,13 @@ def prediction_sentences(data: Theorem6Data, group: Group) -> tuple[str, ...]:
             text += f"{_beside(value, lines.unigram)} the unigram level {lines.unigram:.4f}; "
             way = lines.unigram - lines.optimum
             if way > _LEAST:
-                share = _percent((value - lines.optimum) / way)
-                text += f"the optimum is {lines.optimum:.4f}. That is {share} of the way from the optimum to chance."
+                share = (value - lines.optimum) / way
+                text += f"the optimum is {lines.optimum:.4f}. That is "
+                # Who guesses worse than the frequencies of the symbols do is on no way between the two.
+                above = round(100 * share) > 100
+                text += (
+                    "above chance." if above else f"{_percent(share)} of the way from the optimum to chance."
+                )
             else:
                 text += "the optimum is the same: the prefix says nothing of what follows."
         found.append(text)

@@ -16,7 +16,8 @@ the input's length. `jaxsens --version` prints the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0, 1 (a point failed), 2 (bad input), 128 + signal."""
+    """Runs the command line; returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), 128 +
+    the signal."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if list(arguments) == ["--version"]:
         from jaxsens.versions import package_version
@@ -37,6 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
         )
     except (InputError, OSError) as error:
+        from jaxsens.experiments.stopping import takes_no_more
+
+        if takes_no_more(error):
+            remedy = "what was written before is kept; make room, then run the same command again"
+            print(f"jaxsens: {error}: {remedy}", file=sys.stderr)
+            return 1
         print(f"jaxsens: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, use_all_cores
-from jaxsens.errors import InputError
+from jaxsens.cli.shared import Count, File, check_output, use_all_cores, write_output
+from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 
 
@@ -37,10 +37,11 @@ def constructions(
         return 0
     from jaxsens.analysis.constructions_table import measured
 
+    with collecting("constructions") as faults:
+        check_output("--out", out, faults)
     use_all_cores()
     text = measured(name, cap, Console(stderr=True))
     if out is None:
         print(text, end="")
-    else:
-        write_text(out, text)
-    return 0
+        return 0
+    return write_output("--out", out, lambda: write_text(out, text), text)

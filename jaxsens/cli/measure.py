@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Text, use_all_cores
+from jaxsens.cli.shared import Count, File, Text, check_output, use_all_cores, write_output
+from jaxsens.errors import Faults, InputError
 
 if TYPE_CHECKING:
     from jaxsens.experiments.single import Summary
@@ -124,16 +125,35 @@ def measure(
         memory_budget: Bytes of temporary memory, where no --batch-size is given.
         top: How many of the largest flips to print.
         json_output: Print JSON instead of a table.
-        save: Write every flip to this Parquet file; `jaxsens.load_result` reads it.
+        save: Write every flip to this file, NAME.parquet; `jaxsens.load_result` reads it.
     """
-    from jaxsens.experiments.single import input_tokens, model_source, summarise
+    from jaxsens.experiments.single import check_words, input_tokens, model_source, summarise
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
+    from jaxsens.strict import messages
 
     use_all_cores()
     trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
-    source = model_source(config, variant, {**model.table(), **constructed.table(), **trained})
-    words = input_tokens(source, tokens, n, inputs, seed)
+    faults = Faults("measure")
+    at_least = {
+        "--seed": (seed, 0),
+        "--sample": (sample, 1),
+        "--batch-size": (batch_size, 1),
+        "--memory-budget": (memory_budget, 1),
+        "--top": (top, 0),
+    }
+    _check_options(at_least, engine, save, faults)
+    check_words(tokens, n, inputs, faults)
+    try:
+        source = model_source(config, variant, {**model.table(), **constructed.table(), **trained})
+        words = input_tokens(source, tokens, n, inputs, max(seed, 0))
+    except InputError as error:
+        if not faults:
+            raise
+        faults.messages[:] = dict.fromkeys([*faults.messages, *messages(error)])
+        faults.raise_if_any()
+        raise
+    faults.raise_if_any()
     result = flip_sensitivity(
         source.build(seed),
         words,
@@ -143,14 +163,27 @@ def measure(
         batch_size=batch_size,
         memory_budget=memory_budget,
     )
-    if save is not None:
-        result.save(save)
     summary = summarise(result, source, top)
     if json_output:
-        print(json.dumps(dataclasses.asdict(summary), indent=1))
+        print(json.dumps(dataclasses.asdict(summary), indent=1), flush=True)
     else:
         _print_summary(summary)
-    return 0
+    return 0 if save is None else write_output("--save", save, lambda: result.save(save))
+
+
+def _check_options(
+    at_least: dict[str, tuple[int | None, int]], engine: str, save: Path | None, faults: Faults
+) -> None:
+    from jaxsens.sensitivity.choice import ENGINES
+
+    for option, (value, least) in at_least.items():
+        if value is not None and value < least:
+            faults.add(option, value, f"at least {least}")
+    if engine not in ("auto", *ENGINES):
+        faults.add("--engine", engine, f"one of auto, {', '.join(ENGINES)}")
+    if save is not None and save.suffix != ".parquet":
+        faults.add("--save", str(save), "a name that ends in .parquet, for that is what is written")
+    check_output("--save", save, faults)
 
 
 def _print_summary(summary: Summary) -> None:

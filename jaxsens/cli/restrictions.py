@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, say, use_all_cores
+from jaxsens.cli.shared import Count, File, check_output, say, use_all_cores, write_output
 from jaxsens.errors import Faults
 from jaxsens.files import write_text
 
@@ -34,6 +34,7 @@ def restrictions(
         faults.add("--longest", longest, f"at least {LENGTHS[0]}")
     if not 0 < free_fraction < 1:
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
+    check_output("--out", out, faults)
     faults.raise_if_any()
     use_all_cores()
     console = Console(stderr=True)
@@ -44,8 +45,9 @@ def restrictions(
         progress=lambda row: say(console, str(row)),
     )
     text = table(rows) + "\n"
+    sound = all(row.accepted and row.largest_change == 0 for row in rows)
     if out is None:
         print(text, end="")
-    else:
-        write_text(out, text)
-    return 0 if all(row.accepted and row.largest_change == 0 for row in rows) else 1
+    elif write_output("--out", out, lambda: write_text(out, text), text):
+        return 1
+    return 0 if sound else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -14,6 +14,7 @@ from jaxsens.cli import theorem6
 from jaxsens.cli.shared import say, use_all_cores
 
 if TYPE_CHECKING:
+    from jaxsens.experiments.points import Point
     from jaxsens.experiments.sweep import Sweep
 
 
@@ -35,10 +36,10 @@ def sweep(
         out: The directory for everything that is written.
         only: Take only these points: variant=NAME, n=LENGTH or seed=SEED; several values with commas; may be repeated.
         shard: Take part K of M of the points, such as 3/16, for job arrays. The last part to end writes the report.
-        list_points: Print the points and which are done, and do nothing else.
+        list_points: Print the points, and the bounds asked for, and which are done, and do nothing else.
     """
-    from jaxsens.experiments.bounds_runner import run_bounds
-    from jaxsens.experiments.runner import run_sweep, strangers
+    from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
+    from jaxsens.experiments.runner import run_sweep, strangers, why_unwritable
     from jaxsens.experiments.selection import select
     from jaxsens.experiments.sweep_config import load_sweep_config
 
@@ -47,28 +48,37 @@ def sweep(
     chosen = select(loaded.points, only, shard)
     if list_points:
         return _list(loaded, chosen, out)
+    again = _again(config, out, only, shard)
     console = Console(stderr=True)
     others = strangers(loaded.plan, out)
     if others:
         say(console, f"{others} points in {out} belong to another config; they are kept and not shown")
-    outcome = run_sweep(loaded, out, chosen, console)
-    if loaded.bounds is not None and outcome.stopped_by is None:
+    outcomes = [run_sweep(loaded, out, chosen, console)]
+    if loaded.bounds is not None and not outcomes[0].ended_early:
         say(console, "the points are measured; now the bounds over all inputs")
-        outcome = outcome.plus(run_bounds(loaded, out, chosen, console))
-    for failure in outcome.failures:
+        outcomes.append(run_bounds(loaded, out, chosen, console))
+    for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure.point}: {failure.message}")
-    if outcome.stopped_by is not None:
-        parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
-        again = shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
-        say(console, f"stopped; {outcome.finished} of {outcome.planned} points are done. To resume: {again}")
-    elif outcome.finished == 0:
+    last = outcomes[-1]
+    bounds = last.finished if len(outcomes) > 1 else len(read_bounds(out, loaded.plan))
+    done = _done(outcomes[0].finished, len(loaded.points), bounds, len(loaded.bound_points))
+    if last.stopped_by is not None:
+        say(console, f"stopped; {done}. To resume: {again}")
+    elif last.unwritable:
+        say(console, _unwritable(last.unwritable, done, again))
+    elif outcomes[0].finished == 0:
         say(console, "no point could be measured")
-    elif shard is not None and outcome.finished < outcome.planned:
-        done = f"{outcome.finished} of {outcome.planned} points are done"
+    elif shard is not None and (
+        outcomes[0].finished < len(loaded.points) or bounds < len(loaded.bound_points)
+    ):
         say(console, f"{done}; `jaxsens report {out}` draws what there is")
     else:
-        _report(out)
-    return outcome.exit_code
+        try:
+            _report(out)
+        except OSError as error:
+            say(console, _unwritable(why_unwritable(error, out), done, again))
+            return 1
+    return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
 
 def report(directory: tyro.conf.Positional[Path], /) -> int:
@@ -92,16 +102,36 @@ def report(directory: tyro.conf.Positional[Path], /) -> int:
     return 0
 
 
-def _list(loaded: Sweep, chosen: Sequence[Any], out: Path) -> int:
+def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
+    from jaxsens.experiments.bounds_runner import state_of_bound
     from jaxsens.experiments.runner import state_of
 
-    console, done = Console(), 0
-    for point in chosen:
-        state = state_of(point, out)
-        done += state == "done"
-        say(console, f"{state:8} {point}  {point.path(out)}")
-    say(console, f"{done} of {len(chosen)} points are done")
+    console = Console()
+    wanted = {bound.point: bound for bound in loaded.bound_points}
+    bounds = [wanted[point] for point in chosen] if wanted else []
+    states = [(state_of(point, out), point, point.path(out)) for point in chosen]
+    states += [(state_of_bound(bound, out), bound, bound.path(out)) for bound in bounds]
+    for state, what, path in states:
+        say(console, f"{state:8} {what}  {path}")
+    done = [state == "done" for state, _, _ in states]
+    say(console, _done(sum(done[: len(chosen)]), len(chosen), sum(done[len(chosen) :]), len(bounds)))
     return 0
+
+
+def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
+    """How much is done, in words."""
+    beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
+    return f"{points} of {of_points} points{beside} are done"
+
+
+def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> str:
+    """The same command once more."""
+    parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
+    return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
+
+
+def _unwritable(why: str, done: str, again: str) -> str:
+    return f"stopped: {why}; {done}. Make room there, then run the same command again: {again}"
 
 
 def _report(directory: Path) -> None:

@@ -18,11 +18,21 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from jaxsens.errors import InputError
+from jaxsens.experiments.model_source import ModelSource
+from jaxsens.experiments.network_source import Network
 from jaxsens.experiments.points import Point, canonical
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.strict import STRICT
 from jaxsens.versions import versions
+
+PARTS = {
+    "worst": "worst input",
+    "certified": "certified bound",
+    "lemma5": "closed form of Lemma 5",
+    "matter": "restriction",
+}
+"""The parts of an answer by the name that they have in a record's notes, and in words."""
 
 BOUNDS_FORMAT = 2
 """Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
@@ -60,17 +70,25 @@ class BoundPoint:
     @cached_property
     def key(self) -> str:
         """SHA-256 of everything that determines the numbers."""
-        described = {
+        described = {**self._described, "seed": self.point.seed}
+        return hashlib.sha256(canonical(described).encode()).hexdigest()
+
+    @cached_property
+    def unseeded(self) -> str:
+        """The same but for the seed."""
+        return canonical(self._described)
+
+    @property
+    def _described(self) -> dict[str, Any]:
+        return {
             "format": BOUNDS_FORMAT,
             "bounds": asdict(self.bounds),
             "model": self.point.source.expanded(),
             "symbols": asdict(self.point.source.symbols),
             "n": self.point.n,
-            "seed": self.point.seed,
             "norm": self.point.measure.norm,
             "outputs": self.point.measure.outputs,
         }
-        return hashlib.sha256(canonical(described).encode()).hexdigest()
 
     def path(self, directory: Path) -> Path:
         """Where a sweep directory keeps it."""
@@ -132,17 +150,54 @@ class BoundRecord:
             parts.append(f"certified {self.certified:.3g}")
         if self.matter is not None:
             parts.append(f"{self.matter} of {self.free} free inputs matter")
-        return ", ".join(parts) or "nothing applies"
+        return ", ".join(parts) or self._nothing()
+
+    def _nothing(self) -> str:
+        reasons = [f"no {PARTS.get(name, name)} ({shortened(note)})" for name, note in self.notes.items()]
+        return "; ".join(reasons) or "nothing is asked for"
+
+
+def shortened(text: str, at_most: int = 160) -> str:
+    """A text cut to a length that fits beside others."""
+    return text if len(text) <= at_most else text[: at_most - 3] + "..."
 
 
 class Unsound(AssertionError):
     """An input was found beyond a certified bound: one of the two is wrong."""
 
 
-def answer(bound: BoundPoint, progress: Callable[[int, int | None], None] | None = None) -> BoundRecord:
+class Shared(dict[tuple[str, str], "dict[str, Any] | InputError"]):
+    """Parts of answers that hold for every seed, by the part's name and the bound's `unseeded`: those that are computed
+    from the model alone, where no seed changes it."""
+
+    def part(self, name: str, bound: BoundPoint, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The part, computed where it is not there yet. Raises `InputError` where it cannot be had."""
+        if name not in _OF_THE_MODEL or bound.point.source.weights == "random":
+            return compute()
+        key = (name, bound.unseeded)
+        if key not in self:
+            try:
+                self[key] = compute()
+            except InputError as error:
+                self[key] = error
+        found = self[key]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+
+_OF_THE_MODEL = ("certified", "lemma5")
+
+
+def answer(
+    bound: BoundPoint,
+    progress: Callable[[int, int | None], None] | None = None,
+    shared: Shared | None = None,
+) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
     progress: called with the measurements done, and how many there may be if that is known, during the search.
+    shared: where parts that do not hang on the seed are kept from one point to the next.
 
     Raises:
         Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
@@ -152,6 +207,7 @@ def answer(bound: BoundPoint, progress: Callable[[int, int | None], None] | None
     found: dict[str, Any] = {}
     notes: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    shared = Shared() if shared is None else shared
     parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
         ("worst", table.worst, lambda: _worst(model, bound, progress)),
         ("certified", table.certified, lambda: _certified(model, bound)),
@@ -163,7 +219,7 @@ def answer(bound: BoundPoint, progress: Callable[[int, int | None], None] | None
             continue
         began = time.perf_counter()
         try:
-            found |= part()
+            found |= shared.part(name, bound, part)
         except InputError as error:
             notes[name] = " ".join(str(error).split())
         seconds[name] = round(time.perf_counter() - began, 3)
@@ -233,6 +289,20 @@ def _worst(
         "worst_position": int(found.position),
         "worst_symbol": int(found.symbol),
     }
+
+
+def longest_certified(source: ModelSource) -> int | None:
+    """The longest input that a bound can be certified for; None for a model that has none at any length."""
+    from jaxsens.models.config import TransformerConfig
+    from jaxsens.models.weighting import Softmax
+    from jaxsens.theory.certified.intervals import TERMS
+
+    config = source.config if isinstance(source, Network) else source.model.config
+    if not isinstance(config, TransformerConfig):
+        return None
+    if not all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers)):
+        return None
+    return TERMS // config.vocabulary_size
 
 
 def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxsens.experiments.bounds import BoundPoint, BoundRecord, answer
+from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Shared, answer
 from jaxsens.experiments.claims import claim, is_claimed
 from jaxsens.experiments.csv_text import csv_text
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan
-from jaxsens.experiments.runner import Failure, Outcome, one_line
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
+from jaxsens.experiments.runner import Failure, Outcome, one_line, why_unwritable
+from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import write_text
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
@@ -41,13 +41,14 @@ _COLUMNS = (
 def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
     """Computes the bounds of the chosen points that have no sound file yet, and writes bounds.csv.
 
-    One that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished.
+    One that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished, and so does a
+    disk that takes no more.
     """
     wanted = {bound.point: bound for bound in sweep.bound_points}
     rest = [wanted[point] for point in chosen]
     failures: list[Failure] = []
     missing = [bound for bound in rest if not _is_done(bound, directory)]
-    stopped_by = None
+    stopped_by, unwritable = None, ""
     try:
         with sigterm_raises():
             _compute(directory, missing, len(rest), failures, console)
@@ -55,8 +56,13 @@ def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: 
         stopped_by = signal.SIGINT
     except Stopped:
         stopped_by = signal.SIGTERM
+    except OSError as error:
+        unwritable = why_unwritable(error, directory)
     records = read_bounds(directory, sweep.plan)
-    write_bounds_csv(directory, records)
+    try:
+        write_bounds_csv(directory, records)
+    except OSError as error:
+        unwritable = unwritable or why_unwritable(error, directory)
     done = {record.key for record in records}
     return Outcome(
         chosen=len(rest),
@@ -65,6 +71,7 @@ def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: 
         planned=len(sweep.bound_points),
         failures=tuple(failures),
         stopped_by=stopped_by,
+        unwritable=unwritable,
     )
 
 
@@ -72,6 +79,7 @@ def _compute(
     directory: Path, missing: Sequence[BoundPoint], wanted: int, failures: list[Failure], console: Console
 ) -> None:
     rest = list(missing)
+    shared = Shared()
     with reporting(console, wanted, wanted - len(rest)) as reporter:
         while rest:
             # Those that another process has begun come last, in case it dies.
@@ -82,8 +90,10 @@ def _compute(
                 continue
             try:
                 with claim(bound.path(directory)):
-                    record = _answer(bound, directory, reporter)
-            except Exception as error:  # noqa: BLE001 - whatever one raises, the others are computed
+                    record = _answer(bound, directory, shared, reporter)
+            except Exception as error:  # whatever one raises, the others are computed
+                if takes_no_more(error):
+                    raise
                 failures.append(Failure(bound.point, one_line(error)))
                 reporter.note(f"failed: {bound}: {one_line(error)}")
                 reporter.finished(f"{bound}: failed", None)
@@ -92,14 +102,25 @@ def _compute(
             reporter.finished(f"{bound}: {record.summary()} ({taken:.2g} s)", None)
 
 
-def _answer(bound: BoundPoint, directory: Path, reporter: Reporter) -> BoundRecord:
-    record = answer(bound, lambda done, of: reporter.inside(f"{bound}: search", done, of, "measurements"))
+def _answer(bound: BoundPoint, directory: Path, shared: Shared, reporter: Reporter) -> BoundRecord:
+    def progress(done: int, of: int | None) -> None:
+        reporter.inside(f"{bound}: search", done, of, "measurements")
+
+    record = answer(bound, progress, shared)
     write_sealed(bound.path(directory), _KIND, asdict(record))
     return record
 
 
+def state_of_bound(bound: BoundPoint, directory: Path) -> str:
+    """ "done", "missing", or "damaged": what there is of what is asked."""
+    path = bound.path(directory)
+    if _read(path, bound.key) is not None:
+        return "done"
+    return "damaged" if path.is_file() else "missing"
+
+
 def _is_done(bound: BoundPoint, directory: Path) -> bool:
-    return _read(bound.path(directory), bound.key) is not None
+    return state_of_bound(bound, directory) == "done"
 
 
 def _read(path: Path, key: str) -> BoundRecord | None:

@@ -6,6 +6,7 @@ processes may work on one directory.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import warnings
@@ -22,7 +23,7 @@ from jaxsens.experiments.cost import Cost, CostModel
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan, write_points_csv
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
+from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
 from jaxsens.experiments.store import PointMetadata, read_point, write_point
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import write_text
@@ -53,6 +54,7 @@ class Outcome:
         planned: how many points the whole sweep has.
         failures: the points that failed.
         stopped_by: the signal that ended it early, or None.
+        unwritable: why nothing more can be kept in the directory, which ended it early; empty where that is not so.
     """
 
     chosen: int
@@ -61,50 +63,59 @@ class Outcome:
     planned: int
     failures: tuple[Failure, ...]
     stopped_by: int | None
+    unwritable: str = ""
 
-    def plus(self, other: Outcome) -> Outcome:
-        """This run, and another over the same directory that came after it."""
-        return Outcome(
-            self.chosen + other.chosen,
-            self.measured + other.measured,
-            self.finished + other.finished,
-            self.planned + other.planned,
-            self.failures + other.failures,
-            self.stopped_by if other.stopped_by is None else other.stopped_by,
-        )
+    @property
+    def ended_early(self) -> bool:
+        """Whether there may be more to do that was not tried."""
+        return self.stopped_by is not None or bool(self.unwritable)
 
     @property
     def exit_code(self) -> int:
-        """0, 1 if a point failed, 128 + the signal's number if a signal stopped it."""
+        """0, 1 if a point failed or nothing more could be kept, 128 + the signal's number if a signal stopped it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        return 1 if self.failures else 0
+        return 1 if self.failures or self.unwritable else 0
 
 
 def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
     """Measures the points of `chosen` that have no sound file yet, in this order.
 
-    A point that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished.
+    A point that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished, and so does
+    a disk that takes no more.
     """
-    _write_plan(sweep, directory)
-    stopped_by = None
+    stopped_by, unwritable = None, ""
     run = _Run(sweep, directory, chosen, console)
     try:
         with sigterm_raises():
+            _write_plan(sweep, directory)
             run.measure_missing()
     except KeyboardInterrupt:
         stopped_by = signal.SIGINT
     except Stopped:
         stopped_by = signal.SIGTERM
-    finished = run.write_csv(look_for_others=stopped_by is None)
+    except OSError as error:
+        unwritable = why_unwritable(error, directory)
+    try:
+        run.write_csv(look_for_others=stopped_by is None and not unwritable)
+    except OSError as error:
+        unwritable = unwritable or why_unwritable(error, directory)
     return Outcome(
         chosen=len(chosen),
         measured=run.measured,
-        finished=finished,
+        finished=len(run.done),
         planned=len(sweep.points),
         failures=tuple(run.failures),
         stopped_by=stopped_by,
+        unwritable=unwritable,
     )
+
+
+def why_unwritable(error: OSError, directory: Path) -> str:
+    """Why the directory takes no more. Raises the error again where it has another reason."""
+    if error.errno is None or not takes_no_more(error):
+        raise error
+    return f"{os.strerror(error.errno)}: nothing more can be kept in {directory}"
 
 
 def state_of(point: Point, directory: Path) -> str:
@@ -151,13 +162,12 @@ class _Run:
                 if time.monotonic() - self._csv_written >= _CSV_EVERY:
                     self.write_csv(look_for_others=False)
 
-    def write_csv(self, look_for_others: bool) -> int:
-        """Writes points.csv with what is done; returns how many points that is."""
+    def write_csv(self, look_for_others: bool) -> None:
+        """Writes points.csv with what is done."""
         if look_for_others:
             self._look([point for point in self.sweep.points if point not in self.done])
         write_points_csv(self.directory, self.done.values(), self.sweep.plan)
         self._csv_written = time.monotonic()
-        return len(self.done)
 
     def _look(self, points: Sequence[Point]) -> dict[Point, str]:
         """Notes which of the points are done; returns what is wrong with the damaged ones."""
@@ -182,7 +192,9 @@ class _Run:
         try:
             with claim(point.path(self.directory)):
                 metadata = self._measure(point, reporter)
-        except Exception as error:  # noqa: BLE001 - whatever a point raises, the others are measured
+        except Exception as error:  # whatever a point raises, the others are measured
+            if takes_no_more(error):
+                raise
             self.failures.append(Failure(point, one_line(error)))
             reporter.note(f"failed: {point}: {one_line(error)}")
             reporter.finished(f"{point}: failed", self._left(rest))

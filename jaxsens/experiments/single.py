@@ -18,7 +18,7 @@ from jaxsens.experiments.checkpoint_source import CheckpointModel
 from jaxsens.experiments.inputs import RandomWords
 from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import TABLES
-from jaxsens.experiments.variants import BUILT_IN, Variant
+from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, field_names, read_table
 
@@ -70,6 +70,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
         if key not in TABLES:
             faults.messages.append(f"{key}: unknown key{did_you_mean(key, TABLES)}")
     table = raw.get("model", {})
+    folder = Path() if config is None or "checkpoint" in options else config.parent
     if variant is not None:
         known = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
@@ -77,6 +78,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             read = read_table(TypeAdapter(Variant), own, f"variant[{k}]", faults, keys)
             known |= {} if read is None else {read.name: read}
         if variant in known:
+            check_label(known[variant], table, folder, faults)
             table = known[variant].table(table)
             lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
             if lost and "checkpoint" not in options:
@@ -88,7 +90,6 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
         for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
             if value is not None:
                 faults.add(name, value, f"leave it out; {_AS_TRAINED}")
-    folder = Path() if config is None or "checkpoint" in options else config.parent
     source = read_source(_with_options(table, options, faults), "model", faults, folder)
     faults.raise_if_any()
     if source is None:
@@ -136,14 +137,7 @@ def input_tokens(
         InputError: for both or neither, or a word that cannot be read.
     """
     faults = Faults("measure")
-    if (word is None) == (n is None):
-        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
-    if n is not None and n < 2:
-        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
-    if count < 1:
-        faults.add("--inputs", count, "at least 1")
-    if word is not None and count != 1:
-        faults.add("--inputs", count, "1 with --tokens, which is one input")
+    check_words(word, n, count, faults)
     if word is None:
         faults.raise_if_any()
         return RandomWords(count).tokens(source.symbols, n or 0, seed)
@@ -156,6 +150,18 @@ def input_tokens(
         faults.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
     faults.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
+
+
+def check_words(word: str | None, n: int | None, count: int, faults: Faults) -> None:
+    """Notes what is wrong with the input that is asked for, whatever the model."""
+    if (word is None) == (n is None):
+        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
+    if n is not None and n < 2:
+        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
+    if count < 1:
+        faults.add("--inputs", count, "at least 1")
+    if word is not None and count != 1:
+        faults.add("--inputs", count, "1 with --tokens, which is one input")
 
 
 def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:

@@ -33,7 +33,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.bounds import Bounds
+from jaxsens.experiments.bounds import Bounds, longest_certified
 from jaxsens.experiments.inputs import (
     INPUTS_ADAPTER,
     GivenWords,
@@ -48,7 +48,7 @@ from jaxsens.experiments.model_source import read_source
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.statistics import KNOWN, is_statistic
 from jaxsens.experiments.sweep import Sweep, SweepVariant
-from jaxsens.experiments.variants import BUILT_IN, Variant
+from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.strict import STRICT, did_you_mean, field_names, read_table
@@ -162,8 +162,10 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     symbols, shared = _symbols(variants, faults)
     lengths = _salvaged(TypeAdapter(Lengths), raw.get("lengths"))
     measure = _salvaged(TypeAdapter(Measurement), raw.get("measure", {}))
+    bounds = _salvaged(TypeAdapter(Bounds), raw.get("bounds"))
     for variant in variants:
         _check_lengths(variant, lengths, faults)
+        _check_certified(variant, lengths, bounds, faults)
         _check_engine(variant, measure, faults)
         _check_outputs(variant, measure, faults)
     inputs = _inputs(raw, folder, symbols, lengths, faults)
@@ -209,6 +211,7 @@ def _variants(raw: Mapping[str, Any], folder: Path, faults: Faults) -> tuple[Swe
         if variant.name in found:
             faults.add("variant.name", variant.name, "this name is taken by another variant")
         elif source is not None:
+            check_label(variant, base, folder, faults)
             found[variant.name] = SweepVariant(variant.name, variant.line(), source)
     if not raw.get("variants") and not raw.get("variant"):
         faults.add(
@@ -251,6 +254,20 @@ def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...] | None, fault
         if own:
             faults.messages += [f'lengths: variant "{variant.name}": {message}' for message in own.messages]
             return
+
+
+def _check_certified(
+    variant: SweepVariant, lengths: tuple[int, ...] | None, bounds: Bounds | None, faults: Faults
+) -> None:
+    """Notes where a length is beyond what can be certified for a variant."""
+    if bounds is None or not bounds.certified or not lengths:
+        return
+    longest = longest_certified(variant.source)
+    if longest is not None and max(lengths) > longest:
+        faults.messages.append(
+            f'lengths: variant "{variant.name}": n = {max(lengths)} is beyond {longest}, the longest that a bound can '
+            "be certified for: leave it out, or give [bounds] certified = false"
+        )
 
 
 def _check_engine(variant: SweepVariant, measure: Measurement | None, faults: Faults) -> None:

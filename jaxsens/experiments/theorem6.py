@@ -18,7 +18,7 @@ from rich.console import Console
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.runner import one_line
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
+from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
 from jaxsens.experiments.theorem6_results import (
@@ -127,7 +127,9 @@ class _Run:
         for entry in self.experiment.models:
             try:
                 self.subjects[entry.name] = self._subject(entry)
-            except Exception as error:  # noqa: BLE001 - whatever one training raises, the others are done
+            except Exception as error:  # whatever one training raises, the others are done
+                if takes_no_more(error):
+                    raise
                 self.untrained[entry.name] = one_line(error)
                 self.failures.append(f"{entry.name}: {one_line(error)}")
                 _say(self.console, f"failed: {entry.name}: {one_line(error)}")
@@ -175,7 +177,9 @@ class _Run:
                 self.evaluation,
                 lambda flips, of: reporter.inside(title, flips, of),
             )
-        except Exception as error:  # noqa: BLE001 - whatever one cell raises, the others are measured
+        except Exception as error:  # whatever one cell raises, the others are measured
+            if takes_no_more(error):
+                raise
             self.failures.append(f"{title}: {one_line(error)}")
             reporter.note(f"failed: {title}: {one_line(error)}")
             return f"{title}: failed"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict
 
-from jaxsens.experiments.model_source import changed
+from jaxsens.errors import Faults
+from jaxsens.experiments.model_source import changed, read_source
 from jaxsens.models.config import TransformerConfig
 from jaxsens.strict import STRICT
 
@@ -94,3 +96,21 @@ BUILT_IN: dict[str, Variant] = {
     )
 }
 """The variants that `variants = [...]` in a config names."""
+
+
+def check_label(variant: Variant, base: Mapping[str, Any], folder: Path, faults: Faults) -> None:
+    """Notes a variant of one's own that has a built-in's name and changes nothing, where the built-in is another model:
+    what is measured would be the `[model]` table `base` under the name of something else."""
+    built_in = BUILT_IN.get(variant.name)
+    if built_in is None or variant is built_in or variant.model or variant.add_positions:
+        return
+    own = read_source(variant.table(base), "model", Faults(""), folder)
+    named = read_source(built_in.table(base), "model", Faults(""), folder)
+    if own is not None and (named is None or own.expanded() != named.expanded()):
+        faults.add(
+            "variant.name",
+            variant.name,
+            "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
+            f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
+            "[[variant]] of this name",
+        )

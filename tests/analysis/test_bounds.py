@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from jaxsens.analysis.bounds import bounds_sections
@@ -87,7 +89,8 @@ def test_only_what_is_there_is_spoken_of():
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert "search" not in section.paragraphs[0]
     records = tuple(hard(n, 0, worst=None) for n in LENGTHS)
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    section, missing = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    assert missing.bullets == ("leftmost-hard: no certified bound at 5 of 5 points (hard attention jumps).",)
     assert "on the inputs measured" in section.figures[0].caption
 
 
@@ -100,8 +103,12 @@ def test_a_variant_whose_search_failed_is_in_the_table_all_the_same():
 
 
 def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
-    first, second = bounds_sections(data(soft, hard))
-    assert any("no certified bound (hard attention jumps)" in text for text in first.bullets)
+    first, second, missing = bounds_sections(data(soft, hard))
+    assert any(text.endswith("; no certified bound.") for text in first.bullets)
+    assert missing.heading == "Bounds that are left out, and why"
+    assert missing.bullets == (
+        "leftmost-hard: no certified bound at 15 of 15 points (hard attention jumps).",
+    )
     assert second.heading == "Inputs that matter"
     assert second.bullets == ("leftmost-hard: at most 2 free inputs matter at n = 16, 2 at n = 256.",)
     assert [figure.name for section in (first, second) for figure in section.figures] == [
@@ -125,7 +132,93 @@ def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
     assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
     nothing = tuple(BoundRecord("k", "softmax", n, 0, worst=0.0, certified=0.0) for n in LENGTHS)
     (section,) = bounds_sections(BoundsData(nothing, TABLE, ("softmax",), "l2"))
-    assert section.bullets == ()
+    assert section.bullets == (
+        "softmax: worst input found: exactly 0 at every length; certified for every input: exactly 0 at every length.",
+    )
+
+
+def test_zeros_that_a_fit_leaves_out_are_said():
+    records = tuple(soft(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    expected = "worst input found n^\u22121.00 (5 of 10 values exactly 0, left out; 1 of 2 seeds have too few"
+    assert expected in section.bullets[0]
+    without = tuple(hard(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
+    first, *_ = bounds_sections(BoundsData(without, TABLE, ("leftmost-hard",), "l2"))
+    assert "5 of 10 values exactly 0, left out" in first.bullets[0]
+
+
+def test_where_nothing_could_be_had_the_report_says_so_and_why():
+    refused = {"matter": "no position is irrelevant"}
+    records = tuple(BoundRecord("k", v, n, 0, notes=refused) for v in ("a", "b") for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("a", "b"), "l2"))
+    assert section.bullets == ("a and b: no restriction at 5 of 5 points each (no position is irrelevant).",)
+
+
+def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it():
+    records = tuple(
+        hard(n, seed, matter=None, free=None, notes={"matter": "refused"})
+        if n == 16 or seed
+        else hard(n, seed)
+        for n in LENGTHS
+        for seed in range(2)
+    )
+    sections = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    (said,) = next(section for section in sections if section.heading == "Inputs that matter").bullets
+    assert "at n = 32, 2 at n = 256. This is said of 4 of 10 points" in said
+    assert sections[-1].bullets[-1] == "leftmost-hard: no restriction at 6 of 10 points (refused)."
+
+
+def panels_of(figure):
+    return [text.get_text() for axes in figure.figure.axes for text in axes.texts]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_no_panel_promises_lemma_5_where_it_has_no_closed_form(others):
+    names = ["softmax", "pn", *(f"other-{k}" for k in range(others))]
+    records = tuple(
+        dataclasses.replace(soft(n, 0), variant=name)
+        if name != "pn"
+        else BoundRecord("k", "pn", n, 0, worst=1 / n, certified=2 / n, notes={"lemma5": "future masked"})
+        for name in names
+        for n in LENGTHS
+    )
+    table = points({name: {"mean": power(-1), "max": power(-1)} for name in names}, seeds=1)
+    section, missing = bounds_sections(BoundsData(records, table, tuple(names), "l2"))
+    assert [figure.name for figure in section.figures] == ["bounds", "bounds-lemma5"]
+    titles = [title for figure in section.figures for title in panels_of(figure)]
+    assert titles == [*names, *(f"{name}, with Lemma 5" for name in names if name != "pn")]
+    assert missing.bullets == ("pn: no closed form of Lemma 5 at 5 of 5 points (future masked).",)
+
+
+def test_what_no_seed_changes_has_no_interval_over_seeds():
+    records = tuple(soft(n, seed, worst=(3 + seed) / n) for n in LENGTHS for seed in range(3))
+    said = {}
+    for unseeded in (frozenset(), frozenset({"softmax"})):
+        sections = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2", unseeded))
+        said[bool(unseeded)] = sections[0].bullets[0]
+    assert "certified for every input n^\u22121.00 [\u22121.00, \u22121.00];" in said[False]
+    assert "certified for every input n^\u22121.00;" in said[True]
+    # The searches of the seeds differ: they are repetitions.
+    assert all("worst input found n^\u22121.00 [\u22121.00, \u22121.00];" in text for text in said.values())
+
+
+def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_searched():
+    records = tuple(soft(n, 0, worst_exact=n <= 32) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "(every input tried at n = 16 and 32, searched at the others)" in section.bullets[0]
+    (figure,) = section.figures
+    assert "A hollow one: inputs were searched" in figure.caption
+    left = figure.figure.axes[0]
+    marks = [line for line in left.lines if line.get_marker() != "None"]
+    hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
+    assert [np.size(line.get_xdata()) for line in hollow] == [3]
+    legend = left.get_legend()
+    assert legend is not None
+    assert any("filled: every input tried" in text.get_text() for text in legend.get_texts())
+    same = tuple(soft(n, 0, worst_exact=True) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(same, TABLE, ("softmax",), "l2"))
+    assert "hollow" not in section.figures[0].caption
+    assert "tried" not in section.bullets[0]
 
 
 def test_the_report_of_a_sweep_has_the_sections():

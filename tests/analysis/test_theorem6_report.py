@@ -119,6 +119,12 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
     )
 
 
+def test_a_model_that_is_worse_than_chance_is_said_to_be_above_it_and_on_no_way():
+    data = alone(dict(PARITY.language.settings), LENGTHS, share=2.27)
+    (soft,) = prediction_sentences(data, data.groups[0])
+    assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. That is above chance.")
+
+
 def test_the_table_pools_seeds_and_their_standard_errors():
     table = prediction_table(DATA, DYCK)
     row = dict(zip(table.header, table.rows[0], strict=False))

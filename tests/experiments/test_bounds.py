@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 
 import pytest
 
 from jaxsens.errors import InputError
 from jaxsens.experiments import bounds, bounds_runner
-from jaxsens.experiments.bounds import BoundRecord, Unsound, answer
+from jaxsens.experiments.bounds import BoundRecord, Shared, Unsound, answer
 from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
 from jaxsens.experiments.results import read_plan
 from jaxsens.experiments.sweep_config import parse_sweep_config
@@ -18,7 +19,7 @@ from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep
 ASKED = "\n[bounds]\nrestarts = 1\n"
 
 
-def fake_answer(bound, progress=None):
+def fake_answer(bound):
     return BoundRecord(
         bound.key,
         bound.point.variant,
@@ -36,7 +37,7 @@ def answered(monkeypatch):
     """Replaces the computation by the stand-in; the list fills with what was asked."""
     asked = []
 
-    def one(bound, progress=None):
+    def one(bound, progress=None, shared=None):
         asked.append(str(bound))
         return fake_answer(bound)
 
@@ -101,7 +102,7 @@ def test_a_damaged_file_is_computed_again(answered, tmp_path):
 
 
 def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
-    def one(bound, progress=None):
+    def one(bound, progress=None, shared=None):
         if bound.point.variant == "softmax" and bound.point.n == 4:
             raise Unsound("planted")
         return fake_answer(bound)
@@ -115,7 +116,7 @@ def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
 def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
     done = []
 
-    def one(bound, progress=None):
+    def one(bound, progress=None, shared=None):
         if len(done) == 3:
             raise KeyboardInterrupt
         done.append(bound)
@@ -175,3 +176,56 @@ def test_a_record_survives_its_file(answered, tmp_path):
     records = read_bounds(tmp_path, sweep.plan)
     assert records == [fake_answer(bound) for bound in sweep.bound_points]
     assert all(dataclasses.asdict(record)["worst_word"] for record in records)
+
+
+def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
+    answered, monkeypatch, tmp_path
+):
+    written = bounds_runner.write_sealed
+
+    def full(path, kind, content):
+        if len(answered) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(path, kind, content)
+
+    monkeypatch.setattr(bounds_runner, "write_sealed", full)
+    outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
+    assert (len(answered), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
+    assert outcome.unwritable == f"No space left on device: nothing more can be kept in {tmp_path}"
+
+
+def test_a_bound_of_a_constructed_model_is_computed_once_for_all_seeds_and_of_a_random_one_anew(monkeypatch):
+    asked = []
+
+    def certify(model, bound):
+        asked.append((bound.point.variant, bound.point.n, bound.point.seed))
+        return {"certified": 1.0}
+
+    def refuse(model, bound):
+        asked.append("lemma5")
+        raise InputError("lemma5: refused")
+
+    monkeypatch.setattr(bounds, "_certified", certify)
+    monkeypatch.setattr(bounds, "_lemma5", refuse)
+    parity = '[[variant]]\nname = "parity"\nmodel = {construction = "parity"}\n'
+    sweep = tiny_sweep(after=f"{parity}[bounds]\nworst = false\nrestrict = false\n")
+    shared = Shared()
+    every = [bound for bound in sweep.bound_points if bound.point.variant in ("parity", "softmax")]
+    records = {
+        (bound.point.variant, bound.point.n, bound.point.seed): answer(bound, None, shared) for bound in every
+    }
+    assert {record.certified for record in records.values()} == {1.0}
+    assert {record.notes["lemma5"] for record in records.values()} == {"lemma5: refused"}
+    certified = [what for what in asked if what != "lemma5"]
+    assert certified == [("softmax", n, seed) for n in (4, 6) for seed in (0, 1)] + [
+        ("parity", 4, 0),
+        ("parity", 6, 0),
+    ]
+    assert asked.count("lemma5") == 6
+
+
+def test_where_nothing_could_be_had_the_line_beside_the_progress_says_why():
+    record = BoundRecord("k", "leftmost-hard", 4, 0, notes={"matter": "too few positions " + "x" * 200})
+    assert record.summary().startswith("no restriction (too few positions x")
+    assert len(record.summary()) < 200
+    assert BoundRecord("k", "lstm", 4, 0, worst=0.5, notes={"certified": "no"}).summary() == "worst 0.5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -258,3 +259,41 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
         "memory_budget": 999,
         "engine": "vmap",
     }
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
+    calls, monkeypatch, tmp_path, number
+):
+    write_point = runner.write_point
+
+    def full(*arguments):
+        if len(calls) == 3:
+            raise OSError(number, os.strerror(number))
+        return write_point(*arguments)
+
+    monkeypatch.setattr(runner, "write_point", full)
+    outcome, _ = run(tiny_sweep(), tmp_path)
+    assert (len(calls), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
+    assert outcome.unwritable == f"{os.strerror(number)}: nothing more can be kept in {tmp_path}"
+    assert outcome.ended_early
+    monkeypatch.setattr(runner, "write_point", write_point)
+    again, _ = run(tiny_sweep(), tmp_path)
+    assert (again.measured, again.finished, again.exit_code) == (6, 8, 0)
+
+
+def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failure_of_a_file_is(
+    calls, monkeypatch, tmp_path
+):
+    def fails(number):
+        def write(*arguments):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(runner, "write_points_csv", write)
+
+    fails(errno.ENOSPC)
+    outcome, _ = run(tiny_sweep(), tmp_path)
+    assert (outcome.finished, outcome.exit_code, bool(outcome.unwritable)) == (8, 1, True)
+    fails(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        run(tiny_sweep(), tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxsens.experiments.constructed_source import ConstructionModel
-from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6_config import load_theorem6_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
@@ -95,3 +95,12 @@ def test_a_config_begins_with_claim_command_cost_and_what_to_expect(path):
     program, command, config, *_ = parts["Command"].split()
     wanted = "theorem6" if path in EXPERIMENTS else "sweep"
     assert (program, command, config) == ("jaxsens", wanted, f"configs/{path.name}")
+
+
+def test_the_models_that_the_readme_names_are_read_as_they_are_written_there():
+    readme = (CONFIGS[0].parents[1] / "README.md").read_text("utf-8")
+    (sentence,) = re.findall(r"(?ms)^A `\[model\]` may also be .*?\.$", readme)
+    formula, alphabet, construction = re.findall(r'`(\w+ = "[^`]*)`', sentence)
+    for model in (f"{formula}\n{alphabet}", construction):
+        text = f'lengths = [4]\n[model]\n{model}\n[[variant]]\nname = "own"\n'
+        assert parse_sweep_config(text).variants[0].source.weights == "constructed"

@@ -183,6 +183,29 @@ model = {layers = 2, weighting = [{type = "Softmax", inverse_temperature = "log"
     assert faults == ["variant.name = 'softmax': this name is taken by another variant"]
 
 
+def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label_would_be_wrong():
+    own = TINY.replace('variants = ["softmax", "leftmost-hard"]', "") + '[[variant]]\nname = "{}"\n{}\n'
+    (fault,) = faults_of(own.format("leftmost-hard", ""))
+    assert fault.startswith(
+        "variant.name = 'leftmost-hard': the built-in variant of this name is another model"
+    )
+    assert 'variants = ["leftmost-hard"]' in fault
+    assert len(faults_of(own.format("unbounded", 'description = "n itself"'))) == 1
+    # The label is right where [model] is that model, and one's own business where the variant changes something.
+    assert len(parse_sweep_config(own.format("softmax", "")).variants) == 1
+    assert len(parse_sweep_config(own.format("leftmost-hard", "model = {heads = 2}")).variants) == 1
+    hard = own.replace("heads = 1", 'heads = 1\nweighting = "leftmost-hard"')
+    assert len(parse_sweep_config(hard.format("leftmost-hard", "")).variants) == 1
+
+
+def test_a_length_beyond_what_can_be_certified_is_refused_before_anything_runs():
+    text = TINY.replace("[4, 6]", "[4, 21846]")  # 2^16 / 3 symbols is 21845.3
+    (fault,) = faults_of(text + "[bounds]\n")
+    assert fault.startswith('lengths: variant "softmax": n = 21846 is beyond 21845, the longest that a bound')
+    for kept in (text, text + "[bounds]\ncertified = false\n", TINY.replace("6]", "21845]") + "[bounds]\n"):
+        parse_sweep_config(kept)
+
+
 def test_typed_values_are_tables_with_a_type():
     sweep = tiny_sweep(
         "feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Learned", max_length = 9}]'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import shutil
@@ -174,6 +175,15 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
     monkeypatch.undo()
     run_theorem6(experiment, out, console)
     assert [model.steps for model in read_plan(out).models] == [4, None]
+
+
+def test_a_disk_that_takes_no_more_ends_the_experiment_at_once(experiment, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(theorem6, "train", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        run_theorem6(experiment, tmp_path / "out", quiet())
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):
