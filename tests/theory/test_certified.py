@@ -66,7 +66,7 @@ def _largest_sums(function):
 
 
 PLANTED = {
-    "the average's support is half of itself": (first_layer, "average_sup", _shrunk(0.5), 1),
+    "the average's support is half of itself": (averages, "average_sup", _shrunk(0.5), 1),
     "sums of weights from above": (first_layer, "total_range", _largest_sums, 1),
     "the second layer's averages are a tenth of themselves": (
         second_layer,

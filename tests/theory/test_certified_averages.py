@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens.theory.certified import averages
-from jaxsens.theory.certified.averages import Counts, average_sup, total_range
+from jaxsens.theory.certified.averages import Counts, average_sup, direction_range, total_range
 
 
 def row(seed: int, n: int = 7, kinds: int = 2, width: float = 0.0):
@@ -104,3 +104,17 @@ def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch)
     monkeypatch.setattr(averages, "ON_HOST", 0)
     np.testing.assert_allclose(average_sup(hi, lo, payload, counts), host[0], rtol=1e-9)
     np.testing.assert_allclose(average_sup(*many, counts), host[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("counts", [None, Counts(0, 2, 3, 7)])
+@pytest.mark.parametrize("on_host", [2**17, 0])
+def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):
+    hi, lo, _ = row(2, width=0.3)
+    rng = np.random.default_rng(0)
+    u, values = rng.normal(size=(3, 1, 4)), rng.normal(size=(2, 7, 4))
+    payload = np.einsum("prc,kmc->prkm", u, values)
+    upper, lower = average_sup(hi, lo, payload, counts), -average_sup(hi, lo, -payload, counts)
+    monkeypatch.setattr(averages, "ON_HOST", on_host)
+    found = direction_range(hi, lo, u, values, counts)
+    np.testing.assert_allclose(found[0], lower, rtol=1e-9)
+    np.testing.assert_allclose(found[1], upper, rtol=1e-9)

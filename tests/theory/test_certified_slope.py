@@ -14,7 +14,7 @@ SETTLED = {"positions": Sinusoidal(base=50.0), "readout": 0, "layer_norm": "none
 
 
 def slope(lengths: list[int], **changes) -> float:
-    values = [certified_bound(scaled_model(0, **SETTLED, **changes), n).value for n in lengths]
+    values = [certified_bound(scaled_model(0, **SETTLED, **changes), n, classes=1).value for n in lengths]
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 

@@ -36,7 +36,7 @@ STEPS = 4
 """Newton steps before the closing one; the bound is then within a per mille of the root, as tests see it."""
 
 RENEWED = 3
-"""Steps before these at which a multiplier for counts is chosen anew."""
+"""Steps before these at which a multiplier for counts is chosen anew; two less follow then."""
 
 ON_HOST = 2**17
 """Below this many products NumPy is used: compiling would take longer."""
@@ -63,6 +63,9 @@ TOGETHER = 64
 SAMPLE = 96
 """How many keys the multiplier's quantile is taken from."""
 
+HALVINGS = 10
+"""Halvings of the gains' range in which that quantile is searched."""
+
 
 def average_sup(
     e_hi: Float[np.ndarray, "rows kinds n"],
@@ -80,14 +83,8 @@ def average_sup(
 
     O(p rows kinds n) operations for each of `STEPS` + 1 evaluations.
     """
-    size = e_hi.size * payload.shape[0]
-    restricted, kind = counts is not None and counts.restricts, 0
-    limits, sample = np.zeros(2), np.zeros(1, int)
-    if counts is not None and restricted:
-        kind, limits = counts.kind, np.array([counts.least, counts.most], float)
-        rng = np.random.default_rng(0)
-        sample = np.sort(rng.choice(counts.n, size=min(SAMPLE, counts.n), replace=False))
-    if size < ON_HOST:
+    limits, sample, restricted, kind = _restriction(counts)
+    if e_hi.size * payload.shape[0] < ON_HOST:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return _average_sup(np, e_hi, e_lo, payload, limits, sample, restricted, kind)
     if len(e_hi) == 1 and payload.shape[1] == 1:
@@ -101,6 +98,45 @@ def average_sup(
         return found.reshape(-1, 1)[:number]
     with numerics("float64"):
         return np.asarray(_compiled(e_hi, e_lo, payload, limits, sample, restricted, kind))
+
+
+def direction_range(
+    e_hi: Float[np.ndarray, "rows kinds n"],
+    e_lo: Float[np.ndarray, "rows kinds n"],
+    u: Float[np.ndarray, "p rows width"],
+    values: Float[np.ndarray, "kinds n width"],
+    counts: Counts | None = None,
+) -> tuple[Float[np.ndarray, "p rows"], Float[np.ndarray, "p rows"]]:
+    """Bounds of the average of u.v in each row: (lower, upper), but for the rounding of u.v."""
+    limits, sample, restricted, kind = _restriction(counts)
+    if e_hi.size * len(u) < ON_HOST:
+        payload = (u @ values.reshape(-1, values.shape[-1]).T).reshape(*u.shape[:2], *values.shape[:2])
+        return -average_sup(e_hi, e_lo, -payload, counts), average_sup(e_hi, e_lo, payload, counts)
+    with numerics("float64"):
+        ends = _ranges(e_hi, e_lo, u, values, limits, sample, restricted, kind)
+        lower, upper = (np.asarray(end) for end in ends)
+    return lower, upper
+
+
+@partial(jax.jit, static_argnums=(6, 7))
+def _ranges(
+    e_hi: Any, e_lo: Any, u: Any, values: Any, limits: Any, sample: Any, restricted: bool, kind: int
+) -> Any:
+    def one(direction: Any) -> Any:
+        payload = jnp.einsum("rc,kmc->rkm", direction, values)
+        both = jnp.stack([-payload, payload])
+        found = _average_sup(jnp, e_hi, e_lo, both, limits, sample, restricted, kind)
+        return -found[0], found[1]
+
+    return jax.lax.map(one, u)
+
+
+def _restriction(counts: Counts | None) -> tuple[np.ndarray, np.ndarray, bool, int]:
+    """The limits of counts, the keys that the multiplier is taken from, whether any word is left out, and the kind."""
+    if counts is None or not counts.restricts:
+        return np.zeros(2), np.zeros(1, int), False, 0
+    sample = np.random.default_rng(0).choice(counts.n, size=min(SAMPLE, counts.n), replace=False)
+    return np.array([counts.least, counts.most], float), np.sort(sample), True, counts.kind
 
 
 @partial(jax.jit, static_argnums=(5, 6))
@@ -150,7 +186,7 @@ def _average_sup(
     state = t, xp.zeros_like(t)
     if restricted:
         state = _repeat(xp, RENEWED, renewed, state)
-    t, mu = _repeat(xp, STEPS, step, state)
+    t, mu = _repeat(xp, STEPS - 2 * restricted, step, state)
     f, weights = terms(t, slice(None))
     value = xp.sum(_choose(xp, f, weights, None, mu)[0], axis=-1)
     if restricted:
@@ -191,12 +227,19 @@ def _multiplier(xp: Any, f: list[Any], kind: int, shares: Any) -> Any:
         if tau != kind:
             others = candidate if others is None else xp.fmax(others, candidate)
     gain = f[kind] - others
+    gain = xp.where(xp.isfinite(gain), gain, 0.0)
     size = gain.shape[-1]
-    ordered = xp.sort(xp.where(xp.isnan(gain), 0.0, gain), axis=-1)[..., ::-1]
-    at = [xp.clip(xp.round(share * size).astype(int) - 1, 0, size - 1) for share in (shares[0], shares[1])]
-    upper = xp.where(shares[1] < 1, xp.maximum(ordered[..., at[1]], 0.0), 0.0)
-    lower = xp.where(shares[0] > 0, xp.minimum(ordered[..., at[0]], 0.0), 0.0)
-    return upper + lower
+    fewest, most = xp.round(shares[0] * size), xp.round(shares[1] * size)
+    # Too many gains above 0 make it positive, too few negative; it is the gain that so many keys reach.
+    many, few = xp.sum(gain > 0, axis=-1) > most, xp.sum(gain >= 0, axis=-1) < fewest
+    target = xp.maximum(xp.where(many, most, fewest), 1.0)[..., None]
+    low, high = xp.min(gain, axis=-1, keepdims=True), xp.max(gain, axis=-1, keepdims=True)
+    for _ in range(HALVINGS):  # a sort would take most of the time
+        middle = (low + high) / 2
+        enough = xp.sum(gain >= middle, axis=-1, keepdims=True) >= target
+        low, high = xp.where(enough, middle, low), xp.where(enough, high, middle)
+    found = xp.min(xp.where(gain >= low, gain, high), axis=-1)
+    return xp.where(many | few, found, 0.0)
 
 
 def total_range(

@@ -16,12 +16,15 @@ from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import Softmax
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import changes, directions, directions_of_attended, first_layer
-from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, gain, norm_bound, times, up
+from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
 from jaxsens.theory.certified.norms import first_level, through
 from jaxsens.theory.certified.second_layer import second_layer
 from jaxsens.theory.certified.setting import Setting, settle
 
 NORMS = ("l2", "l1", "linf")
+
+CLASSES = 8
+"""Into how many classes words are split by default for two layers; fewer where n times the heads is above 512."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ def certified_bound(
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that enter the norm, or "all"; by default those the model designates, else all.
         classes: into how many classes, by the number of occurrences of the first symbol, words are split; each is
-            bounded apart, at the full cost of one. By default 1: all words together.
+            bounded apart, at the full cost of one. By default 8 for two layers of dot-product attention
+            without normalisation and one readout position, where they tighten most (fewer where n times the heads is
+            above 512), else 1: all words together.
 
     Returns:
         A `CertifiedBound`. O(n^2) operations a class and direction, memory O(n width) and a block of weights.
@@ -92,64 +97,72 @@ def certified_bound(
     # Overflow shows as infinities and NaN, which `_finish` takes for no bound.
     with np.errstate(all="ignore"):
         setting = settle(model, n, chosen, at_readout, fixed, columns)
-        return _certified(setting, chosen, fixed, norm, classes or 1)
+        return _certified(setting, fixed, norm, classes or _classes_for(setting), classes is not None)
 
 
 def _certified(
-    setting: Setting, chosen: np.ndarray, fixed: Mapping[int, int], norm: str, classes: int
+    setting: Setting, fixed: Mapping[int, int], norm: str, classes: int, whole_too: bool
 ) -> CertifiedBound:
     n = setting.n
-    parts = _classes(setting, int(np.searchsorted(setting.kinds, chosen[0])), classes)
-    found, results = np.full(n, -np.inf), []
-    diameter, how = 0.0, ""
+    parts = _classes(setting, classes)
+    found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
-        by_position, wide, how = _one_class(setting, counts, norm)
-        diameter = max(diameter, wide)
+        by_position, outputs, how = _one_class(setting, counts, norm)
+        ranges.append(outputs)
         found = np.maximum(found, by_position)
         results.append((least, most, float(np.nanmax(by_position, initial=0.0))))
-    if len(parts) > 1:
+    diameter = _width(_hull(ranges), norm)
+    if len(parts) > 1 and whole_too:
         # Multipliers are picked by a rule, so that a class may come out above all words together.
-        whole, wide, _ = _one_class(setting, None, norm)
-        found, diameter = np.minimum(found, whole), min(diameter, wide)
+        whole, outputs, _ = _one_class(setting, None, norm)
+        found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
     found[list(fixed)] = np.nan
     return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
 
 
-def _classes(setting: Setting, kind: int, number: int) -> list[tuple[int, int, Counts | None]]:
+def _classes_for(setting: Setting) -> int:
+    """How many classes by default: with two layers as many as keep the effort within bounds."""
+    if not _two_plain(setting):
+        return 1
+    heads = max(setting.config.layer(k).heads for k in range(2))
+    return min(CLASSES, max(1, CLASSES * 512 // (setting.n * max(2, heads))))
+
+
+def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | None]]:
     """Classes of the fewer occurrences in a word and its flip; both words then lie in the counts given with it."""
-    if number <= 1 or len(setting.kinds) == 1:
+    if number <= 1 or not (setting.allowed.sum(axis=1) > 1).any():
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
     return [
-        (int(a), int(b) - int(b < setting.n), Counts(kind, int(a), int(b), setting.n))
+        (int(a), int(b) - int(b < setting.n), Counts(0, int(a), int(b), setting.n))
         for a, b in pairwise(edges)
     ]
 
 
-def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, float, str]:
-    """The bound for each position, NaN at the readout only, the diameter and what was used."""
-    found, diameter, how = _bounded(setting, counts, norm)
-    diameter = np.inf if np.isnan(diameter) else diameter
-    return _finish(found, diameter, setting.readout), diameter, how
+def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, Ball, str]:
+    """The bound for each position, NaN at the readout only, the outputs' ranges and what was used."""
+    found, outputs, how = _bounded(setting, counts, norm)
+    found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(outputs, norm))
+    if setting.readout is not None:
+        found[setting.readout] = np.nan
+    return found, outputs, how
 
 
-def _bounded(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, float, str]:
-    """The same, NaN also where numbers overflowed."""
-    n, r = setting.n, setting.readout
-    config, layers = setting.config, setting.config.layers
-    plain = r is not None and config.layer_norm == "none"
-    if plain and layers == 2 and config.scores == "dot-product":
+def _bounded(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, Ball, str]:
+    """The same, NaN also where numbers overflowed; ranges for each of the readout's symbols, (symbols, outputs)."""
+    n, r, out = setting.n, setting.readout, setting.out
+    layers = setting.config.layers
+    if _two_plain(setting):
         second = second_layer(setting, counts, norm)
-        diameter = float(np.max(_width(second.y, setting.out, norm)[setting.allowed[r]]))
-        return second.moved, diameter, f"two layers; score half-width {second.score_width:.3g}"
+        how = f"two layers; score half-width {second.score_width:.3g}"
+        return second.moved, second.outputs[setting.allowed[r]], how
     level = first_level(setting)
     for k in range(layers):
         last = k == layers - 1
         positions = np.array([r]) if last and r is not None else np.arange(n)
         level = through(setting, k, level, positions, counts, keep=last)
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
-    out = setting.out
-    y = level.y
+    y, how = level.y, "norms, layer by layer"
     if r is None:
         possible = setting.allowed
         low = np.where(possible[..., None], y.lo, np.inf).min(axis=1)
@@ -161,23 +174,20 @@ def _bounded(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.nda
             ((low + high) / 2).mean(axis=0),
             up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0),
         )
-        diameter = float(_width(mean, out, norm))
-    else:
-        row = y[r] if layers == 0 else y[0]
-        change = moved[0].copy()
-        diameter = float(np.max(_width(row, out, norm)[setting.allowed[r]]))
-        if layers == 1 and setting.config.layer_norm == "none":
-            exactly = one_layer(setting, counts, norm)
-            how = "one layer, exact but for the other symbols' average"
-            return np.fmin(exactly, up(change * gain(out, norm))), diameter, how
-    return up(change * gain(out, norm)), diameter, "norms, layer by layer"
+        return up(change * gain(out, norm)), times(mean[None], out), how
+    row = (y[r] if layers == 0 else y[0])[setting.allowed[r]]
+    change = up(moved[0] * gain(out, norm))
+    if layers == 1 and setting.config.layer_norm == "none":
+        change = np.fmin(one_layer(setting, counts, norm), change)
+        how = "one layer, exact but for the other symbols' average"
+    return change, times(row, out), how
 
 
-def _finish(found: np.ndarray, diameter: float, readout: int | None) -> np.ndarray:
-    found = np.minimum(np.where(np.isnan(found), np.inf, found), diameter)
-    if readout is not None:
-        found[readout] = np.nan
-    return found
+def _two_plain(setting: Setting) -> bool:
+    """Whether `second_layer` serves the model."""
+    config = setting.config
+    plain = setting.readout is not None and config.layer_norm == "none"
+    return plain and config.layers == 2 and config.scores == "dot-product"
 
 
 def one_layer(setting: Setting, counts: Counts | None, norm: str) -> np.ndarray:
@@ -193,10 +203,14 @@ def one_layer(setting: Setting, counts: Counts | None, norm: str) -> np.ndarray:
     return found
 
 
-def _width(y: Ball, out: np.ndarray, norm: str) -> Any:
-    """The largest distance between two outputs of y in the ball."""
-    mapped = times(Ball(y.mid * 0, y.rad), out)
-    return up(2 * norm_bound(mapped.size + MARGIN * (abs(y.mid) @ abs(out)), norm))
+def _width(outputs: Ball, norm: str) -> float:
+    """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
+    found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), norm))))
+    return np.inf if np.isnan(found) else found
+
+
+def _hull(ranges: list[Ball]) -> Ball:
+    return ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
 
 
 def _checked(

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.precision import numerics
-from jaxsens.theory.certified.averages import ON_HOST, Counts, average_sup, total_range
+from jaxsens.theory.certified.averages import ON_HOST, Counts, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
@@ -42,9 +42,6 @@ from jaxsens.theory.certified.intervals import (
 )
 from jaxsens.theory.certified.norms import blocks, rows_of, weights_of
 from jaxsens.theory.certified.setting import Projections, Setting, project, scores, visible
-
-PAYLOADS = 2**21
-"""How many payloads are held at once."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class FirstLayer:
 
 def first_layer(setting: Setting, positions: np.ndarray, counts: Counts | None) -> FirstLayer:
     """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
-    layer, kinds = setting.config.layer(0), len(setting.kinds)
+    layer, kinds = setting.config.layer(0), setting.slots
     projections = project(setting, 0, setting.points)
     rows, sums = [], []
     for block in blocks(setting, positions):
@@ -167,22 +164,15 @@ def _box(b: Ball, u: np.ndarray) -> Ball:
 def _support(first: FirstLayer, h: int, u: np.ndarray) -> Ball:
     """The range of b.u over all words, by support functions, (rows, kinds, p); rounding of v.u is in the slack."""
     setting = first.setting
-    kinds, p = len(setting.kinds), u.shape[-1]
+    kinds, p = setting.slots, u.shape[-1]
     values, found = first.projections.values[h], []
-    flat = np.transpose(values.mid, (2, 1, 0)).reshape(values.mid.shape[-1], -1)
+    flat = np.swapaxes(values.mid, 0, 1)
     start = 0
     for block in blocks(setting, first.positions):
         weights = weights_of(setting, 0, h, first.projections, block)
         part = u[start : start + len(block)].reshape(len(block) * kinds, -1, p)
         start += len(block)
-        ends = np.empty((2, p, len(part)))
-        chunk = max(1, PAYLOADS // (part.shape[0] * kinds * setting.n))
-        for q in range(0, p, chunk):
-            some = np.moveaxis(part[:, :, q : q + chunk], -1, 0)
-            mid = (some @ flat).reshape(*some.shape[:2], kinds, setting.n)
-            ends[0, q : q + chunk] = average_sup(weights.hi, weights.lo, -mid, first.counts)
-            ends[1, q : q + chunk] = average_sup(weights.hi, weights.lo, mid, first.counts)
-        both = ball(-ends[0], ends[1])
+        both = ball(*direction_range(weights.hi, weights.lo, np.moveaxis(part, -1, 0), flat, first.counts))
         found.append((both.mid.T, both.rad.T))
     mid, rad = (np.concatenate(part).reshape(-1, kinds, p) for part in zip(*found, strict=True))
     return Ball(mid, rad)
@@ -197,7 +187,7 @@ def changes(
     `hidden` are the pre-activations' directions, needed where there is a per-position map.
     """
     setting = first.setting
-    kinds = len(setting.kinds)
+    kinds = setting.slots
     shifted = [_exponentials(first, h, flips) for h in range(len(asked.heads))]
     values = first.projections.values
     host = asked.heads.size * len(flips) < ON_HOST
@@ -208,6 +198,8 @@ def changes(
     )
     others = np.maximum(first.z_free[..., None] - least - 2 * MARGIN * first.z_free[..., None], 0.0)
     for a, b in combinations(range(kinds), 2):
+        if not (setting.allowed[:, a] & setting.allowed[:, b]).any():
+            continue
         pair = [
             (p.mid[..., (a, b)], p.rad[..., (a, b)], values.mid[h][flips][:, (a, b)])
             for h, p in enumerate(shifted)
@@ -229,7 +221,7 @@ def changes(
 def _exponentials(first: FirstLayer, h: int, flips: np.ndarray) -> Ball:
     """exp(score - shift) of every row with keys at `flips`: ball (rows, kinds, flips, kinds)."""
     setting, projections = first.setting, first.projections
-    kinds = len(setting.kinds)
+    kinds = setting.slots
     queries, keys = projections.queries[h][first.positions], projections.keys[h]
     if setting.config.scores == "dot-product":
         mean = keys.mid.mean(axis=(0, 1))

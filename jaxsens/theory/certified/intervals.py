@@ -102,6 +102,13 @@ def meet(a: Ball, b: Ball) -> Ball:
     return ball(np.maximum(a.lo, b.lo), np.minimum(a.hi, b.hi))
 
 
+def narrowed(a: Ball, b: Ball) -> Ball:
+    """`meet`, but a where b overflowed; a point where nothing is in common, as where no word is meant."""
+    both = meet(a, b)
+    known = np.isfinite(both.mid) & np.isfinite(both.rad)
+    return Ball(np.where(known, both.mid, a.mid), np.where(known, np.maximum(both.rad, 0.0), a.rad))
+
+
 def up(x: Any) -> Any:
     """A number rounded up by the margin."""
     return x + MARGIN * abs(x)

@@ -91,7 +91,7 @@ class Rows:
 
 def blocks(setting: Setting, positions: np.ndarray) -> list[np.ndarray]:
     """The row positions in blocks."""
-    kinds = len(setting.kinds)
+    kinds = setting.slots
     config = setting.config
     wide = max(config.layer(k).head_width for k in range(config.layers)) if config.scores == "additive" else 1
     size = max(1, BLOCK // (setting.n * kinds * kinds * wide))
@@ -107,7 +107,7 @@ def weights_of(setting: Setting, k: int, h: int, projections: Projections, posit
         keys = Ball(keys.mid - mean, keys.rad + MARGIN * (abs(keys.mid) + abs(mean)))
     queries = projections.queries[h][positions]
     flat = Ball(*(part.reshape(-1, width) for part in queries))
-    rows = np.repeat(positions, len(setting.kinds))
+    rows = np.repeat(positions, setting.slots)
     return weigh(setting, k, positions, scores(setting, k, h, rows, flat, np.arange(setting.n), keys))
 
 
@@ -132,7 +132,7 @@ def rows_of(
     """The ranges of the rows at `positions`, whose weights are given head by head."""
     config, parameters = setting.config, setting.layers[k]
     layer = config.layer(k)
-    shape = (len(positions), len(setting.kinds))
+    shape = (len(positions), setting.slots)
     direct = layer.layer_norm == "none" and layer.feed_forward > 0
     b, sums = [], []
     for h in range(layer.heads):
@@ -267,7 +267,7 @@ def _moved(
 ) -> np.ndarray:
     """At least ||d attended_j||_2 for a flip at i /= j: (rows, kinds, n)."""
     layer, parameters = setting.config.layer(k), setting.layers[k]
-    kinds = len(setting.kinds)
+    kinds = setting.slots
     temperature = abs(inverse_temperature(setting, k, block))[:, None]
     total: Any = np.ones((len(block), kinds, 1)) * off
     for h in range(layer.heads):

@@ -1,10 +1,12 @@
-"""The second layer's scores and values at the readout row, over all words: how q.k_m is enclosed.
+"""The second layer's scores at the readout row, over all words, in cells of the readout's query.
 
-    q.k_m = q0.k_m + (q - q0).k_mid + (q - q0).(k_m - k_mid) ,
+In a cell the query is q0 + d with d small, and
 
-keys relative to a mean one, which softmax does not notice. The first two are linear in one row's activation each, so
-supports of averages bound them; the last, a product of two small terms, is bounded coordinate by coordinate, in the
-basis of the singular vectors of what flips do to q.
+    q.k_m = q0.k_m + d.k_mid + d.(k_m - k_mid) ,
+
+keys relative to a mean one, which softmax does not notice. The first is linear in one row's activation, the second
+in the readout's, so supports of averages bound them, over all words and over the cell; the last, a product of two
+small terms, is bounded coordinate by coordinate, in the basis of the singular vectors of what flips do to q.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsens.models.positions import Rotary
+from jaxsens.theory.certified.cells import Cell
+from jaxsens.theory.certified.cells import functional as in_cell
 from jaxsens.theory.certified.first_layer import FirstLayer, changes, directions, functional
-from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, plus, up
 from jaxsens.theory.certified.setting import Setting, Weights, inverse_temperature, scores, weigh
 
 
@@ -24,28 +28,22 @@ class HeadScores:
     """One head of the second layer at the readout row.
 
     Attributes:
-        weights: unnormalised, a row for each kind at the readout: (kinds, kinds, n).
+        weights: unnormalised, a row for each kind at the readout: (kinds, kinds, n), over all words.
+        in_cells: the same over each cell's words, for the cell's kind, (1, kinds, n).
         query: ball (kinds, head_width), in a basis of its own.
         keys: relative to their mean, ball (n, kinds, head_width), in that basis.
         turned: W_Q, turned as the readout is and in that basis, (width, head_width).
         key_matrix: W_K with each key's turn, in that basis, (n or 1, 1, width, head_width).
-        width: the largest half-width of a score's range.
+        width: the largest half-width of a score's range over all words.
     """
 
     weights: Weights
+    in_cells: list[Weights]
     query: Ball
     keys: Ball
     turned: np.ndarray
     key_matrix: np.ndarray
     width: float
-
-
-def values_of(setting: Setting, first: FirstLayer) -> Ball:
-    """The values of every head, by supports: balls (heads, n, kinds, head_width)."""
-    matrices = np.asarray(setting.layers[1].value)
-    heads, width, inner = matrices.shape
-    found = functional(first, np.moveaxis(matrices, 0, 1).reshape(width, heads * inner))
-    return Ball(*(np.moveaxis(part.reshape(*part.shape[:2], heads, inner), 2, 0) for part in found))
 
 
 def _turns(setting: Setting, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -72,56 +70,89 @@ def _key_matrices(setting: Setting, h: int) -> np.ndarray:
     return _turns(setting, np.broadcast_to(matrix, (setting.n, *matrix.shape)), everywhere)[:, None]
 
 
-def head_scores(setting: Setting, first: FirstLayer, row: FirstLayer, level: Ball) -> list[HeadScores]:
+def head_scores(
+    setting: Setting, first: FirstLayer, row: FirstLayer, level: Ball, cells: list[Cell]
+) -> list[HeadScores]:
     """Every head's weights, queries and keys; `row` is the readout's of `first`, `level` the first layer's boxes."""
     layer, r = setting.config.layer(1), int(setting.readout or 0)
     position, everywhere = np.array([r]), np.arange(setting.n)
     rate = float(inverse_temperature(setting, 1, position)[0]) / np.sqrt(layer.head_width)
-    kinds, found = len(setting.kinds), []
+    kinds, found = setting.slots, []
     possible = np.broadcast_to(setting.allowed.T, (kinds, kinds, setting.n))
+    own = np.array([cell.readout.kind for cell in cells])
     for h in range(layer.heads):
         matrix = np.asarray(setting.layers[1].query[h])
         turned = _turns(setting, matrix[None], position)[0]
         basis = _basis(row, turned)
         turned, key_matrix = turned @ basis, _key_matrices(setting, h) @ basis
-        query = functional(row, turned)[0]
         box = functional(first, key_matrix)
         mean = box.mid.mean(axis=(0, 1))
         relative = Ball(box.mid - mean, box.rad + MARGIN * (abs(box.mid) + abs(mean)))
-        # q0.k_m by its own support, the rest of q by boxes; q0.k0 cancels in the softmax.
-        asked = np.einsum("mkdc,ac->mkda", key_matrix, query.mid)
-        along = functional(first, asked, supported=True)
-        shift = query.mid @ mean
-        sizes = np.max(abs(key_matrix), axis=(0, 1)) @ abs(query.mid).T
-        slack = (
-            4 * MARGIN * (level.size.max(axis=(0, 1)) @ sizes + abs(query.mid) @ abs(mean) + abs(along.mid))
-        )
-        along = Ball(along.mid - shift, along.rad + up(slack))
-        # q.k = q0.k + (q - q0).(k_mid - k0) + (q - q0).(k - k_mid): the second by the query's support, key by key.
-        sideways = _sideways(setting, row, h, turned, query, relative)
-        rest = np.einsum("ac,mkc->mka", query.rad, relative.rad + MARGIN * relative.size)
-        along = plus(along, sideways)
-        s = Ball(np.moveaxis(along.mid, -1, 0), np.moveaxis(along.rad + up(rest), -1, 0))
-        # The basis is orthogonal up to rounding.
-        s = Ball(
-            s.mid,
-            s.rad
-            + 4
-            * layer.head_width
-            * MARGIN
-            * np.einsum("ac,mkc->akm", query.size, relative.size).swapaxes(1, 2),
-        )
-        nothing = Ball(query.mid * 0, query.mid * 0)
-        bias = scores(setting, 1, h, np.full(kinds, r), nothing, everywhere, relative)
-        s = plus(Ball(np.swapaxes(s.mid, 1, 2) * rate, np.swapaxes(s.rad, 1, 2) * abs(rate)), bias)
-        width = float(np.max(s.rad, where=possible, initial=0.0))
-        found.append(HeadScores(weigh(setting, 1, position, s), query, relative, turned, key_matrix, width))
+        parts = [in_cell(cell, turned) for cell in cells]
+        queries = Ball(*(np.stack(part) for part in zip(*parts, strict=True)))
+        s = _scores(setting, first, level, cells, turned, key_matrix, queries, relative, mean)
+        nothing = Ball(np.zeros((1, turned.shape[1])), np.zeros((1, turned.shape[1])))
+        bias = scores(setting, 1, h, position, nothing, everywhere, relative)
+        s = plus(Ball(s.mid * rate, s.rad * abs(rate)), bias)
+        query = functional(row, turned)[0]
+        whole, in_cells = Ball(np.zeros(possible.shape), np.zeros(possible.shape)), []
+        for kind in np.unique(own):
+            some = own == kind
+            query.mid[kind], query.rad[kind] = _hull(queries[some])
+            whole.mid[kind], whole.rad[kind] = _hull(s[some])
+        for g, kind in enumerate(own):
+            every = Ball(*(np.broadcast_to(part[g], possible.shape) for part in s))
+            w = weigh(setting, 1, position, every)
+            in_cells.append(Weights(*(part[kind : kind + 1] for part in (w.hi, w.lo, w.shift))))
+        weights = weigh(setting, 1, position, whole)
+        width = float(np.max(whole.rad, where=possible, initial=0.0))
+        found.append(HeadScores(weights, in_cells, query, relative, turned, key_matrix, width))
     return found
+
+
+def _hull(x: Ball) -> Ball:
+    """What holds all of a stack of balls."""
+    return ball(np.min(x.lo, axis=0), np.max(x.hi, axis=0))
+
+
+def _scores(
+    setting: Setting,
+    first: FirstLayer,
+    level: Ball,
+    cells: list[Cell],
+    turned: np.ndarray,
+    key_matrix: np.ndarray,
+    queries: Ball,
+    keys: Ball,
+    mean: np.ndarray,
+) -> Ball:
+    """q.(k_m - mean) in every cell: (cells, kinds, n)."""
+    n, kinds, width = keys.mid.shape
+    # q0.k_m by its own support; q0.mean cancels in the softmax.
+    asked = np.einsum("mkdc,gc->mkdg", key_matrix, queries.mid)
+    along = functional(first, asked, supported=True)
+    sizes = np.max(abs(key_matrix), axis=(0, 1)) @ abs(queries.mid).T
+    slack = level.size.max(axis=(0, 1)) @ sizes + abs(queries.mid) @ abs(mean) + abs(along.mid)
+    along = Ball(along.mid - queries.mid @ mean, along.rad + up(4 * MARGIN * slack))
+    flat = keys.mid.reshape(-1, width).T
+    found = []
+    for g, cell in enumerate(cells):
+        q = queries[g]
+        row = cell.readout.first.y[0, cell.readout.kind]
+        size = 4 * MARGIN * (abs(q.mid) @ abs(flat) + row.size @ (abs(turned) @ abs(flat)))
+        side = in_cell(cell, turned @ flat)
+        side = Ball((side.mid - q.mid @ flat).reshape(n, kinds), (side.rad + size).reshape(n, kinds))
+        rest = up(keys.rad + MARGIN * keys.size) @ q.rad
+        # The basis is orthogonal up to rounding.
+        rest = up(rest) + 4 * width * MARGIN * (keys.size @ q.size)
+        s = plus(along[..., g], side)
+        found.append((s.mid.T, (s.rad + rest).T))
+    return Ball(*(np.stack(part) for part in zip(*found, strict=True)))
 
 
 def _basis(row: FirstLayer, turned: np.ndarray) -> np.ndarray:
     """An orthogonal basis of a head's queries in which flips move few coordinates: boxes are then tight."""
-    if row.setting.n == 1 or len(row.setting.kinds) == 1:
+    if row.setting.n == 1 or row.setting.slots == 1:
         return np.eye(turned.shape[1])
     asked = directions(row, turned, supported=False)
     moved = [
@@ -132,14 +163,3 @@ def _basis(row: FirstLayer, turned: np.ndarray) -> np.ndarray:
     if len(together) < turned.shape[1]:
         return np.eye(turned.shape[1])
     return np.linalg.svd(np.where(np.isfinite(together), together, 0.0), full_matrices=False)[2].T
-
-
-def _sideways(setting: Setting, row: FirstLayer, h: int, turned: np.ndarray, query: Ball, keys: Ball) -> Ball:
-    """The range of (q - q0).(k_mid - k0) for every key, (n, kinds, the readout's kinds)."""
-    n, kinds, width = keys.mid.shape
-    flat = keys.mid.reshape(-1, width).T
-    along = functional(row, turned @ flat)[0]
-    shift = query.mid @ flat
-    size = abs(query.mid) @ abs(flat) + row.y.size[0] @ (abs(turned) @ abs(flat))
-    found = Ball(along.mid - shift, along.rad + 4 * MARGIN * size)
-    return Ball(*(part.T.reshape(n, kinds, kinds) for part in found))

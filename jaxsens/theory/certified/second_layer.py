@@ -11,8 +11,7 @@ function asked about (f of a value, q of a key) is a direction of the first laye
 before absolute values are taken; the average is then bounded over all words by its support function. Key i follows:
 b' - b = w'(v' - b) - (e / Z')(v - b).
 
-Scores are relative to a mean key. Their ranges are those of (W_K q0).y_m, with the ReLUs relaxed, and a box for q -
-q0.
+Scores come from `scores`, the readout's ranges from `ranges`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.theory.certified.averages import Counts, average_sup, total_range
+from jaxsens.theory.certified.cells import cells_of, readout_of
 from jaxsens.theory.certified.first_layer import (
     FirstLayer,
     at,
@@ -33,13 +33,31 @@ from jaxsens.theory.certified.first_layer import (
     first_layer,
     functional,
 )
-from jaxsens.theory.certified.intervals import MARGIN, Ball, gain, meet, norm_bound, plus, slopes, times, up
-from jaxsens.theory.certified.norms import Rows, rows_of
-from jaxsens.theory.certified.scores import HeadScores, head_scores, values_of
+from jaxsens.theory.certified.intervals import (
+    MARGIN,
+    Ball,
+    gain,
+    meet,
+    narrowed,
+    norm_bound,
+    plus,
+    slopes,
+    times,
+    up,
+)
+from jaxsens.theory.certified.norms import Rows, map_lipschitz, rows_of
+from jaxsens.theory.certified.ranges import Ranges, Values, fold, reach, second_ranges, second_values
+from jaxsens.theory.certified.scores import HeadScores, head_scores
 from jaxsens.theory.certified.setting import Setting, Weights, inverse_temperature, project
 
 LARGEST = 1e100
 """What a bound in an average is taken for where there is none; above the values, or the average is not used."""
+
+CELLS = 16
+"""Into how many cells of the readout's query words are split."""
+
+UNITS = 16
+"""Hidden units that may bend are worked on by so many."""
 
 FLIPS = 2**22
 """How many (flip, key, kind, direction) entries are held at once: flips come in blocks of about this many."""
@@ -51,12 +69,12 @@ class SecondLayer:
 
     Attributes:
         moved: the norm of the output's change, (n,).
-        y: the readout's activation, ball (kinds, width).
+        outputs: the outputs that enter the norm, ball (kinds, outputs).
         score_width: the largest half-width of a score's range, over heads.
     """
 
     moved: Float[np.ndarray, " n"]
-    y: Ball
+    outputs: Ball
     score_width: float
 
 
@@ -107,22 +125,44 @@ def second_layer(setting: Setting, counts: Counts | None, norm: str) -> SecondLa
     r = int(setting.readout or 0)
     row = at(first, np.array([r]))
     level = meet(first.y, functional(first, np.eye(setting.config.width), supported=False))
+    kinds = np.flatnonzero(setting.allowed[r])
+    of_query = np.concatenate(list(np.asarray(setting.layers[1].query)), axis=1)
+    cells = [
+        cell
+        for kind in kinds
+        for cell in cells_of(readout_of(setting, row, int(kind), of_query), max(1, CELLS // len(kinds)))
+    ]
+    heads = head_scores(setting, first, row, level, cells)
+    values = second_values(first)
+    ranges = second_ranges(first, cells, heads, values)
     projections = project(setting, 1, level)
-    heads = head_scores(setting, first, row, level)
-    projections = replace(projections, values=values_of(setting, first))
+    boxes = [meet(projections.values[h], values[h].box) for h in range(len(heads))]
+    projections = replace(projections, values=Ball(*(np.stack(x) for x in zip(*boxes, strict=True))))
     rows = rows_of(setting, 1, level, projections, np.array([r]), [head.weights for head in heads], counts)
+    rows = _narrowed(setting, rows, ranges)
+    outputs = narrowed(times(rows.y[0], setting.out), ranges.outputs)
     moved = np.zeros(setting.n)
-    for kind in np.flatnonzero(setting.allowed[r]):
-        reading = _reading(setting, first, rows, projections.values, level, heads, int(kind), counts, norm)
+    for kind in kinds:
+        reading = _reading(setting, first, rows, values, level, heads, int(kind), counts, norm)
         moved = np.maximum(moved, _moved(setting, first, row, reading, counts, norm))
-    return SecondLayer(moved, rows.y[0], max(head.width for head in heads))
+    return SecondLayer(moved, outputs, max(head.width for head in heads))
+
+
+def _narrowed(setting: Setting, rows: Rows, ranges: Ranges) -> Rows:
+    """The readout's pre-activations as cells bound them, and the map's Lipschitz constant with them."""
+    if rows.h is None or ranges.h is None:
+        return rows
+    h = narrowed(rows.h, ranges.h[None])
+    d = slopes(setting.config.layer(1).activation, h)
+    lipschitz = map_lipschitz(setting.layers[1], d, np.ones(h.mid.shape[:2]), pre=False)
+    return replace(rows, h=h, lipschitz=np.fmin(rows.lipschitz, lipschitz))
 
 
 def _reading(
     setting: Setting,
     first: FirstLayer,
     rows: Rows,
-    of_heads: Ball,
+    of_heads: list[Values],
     level: Ball,
     heads: list[HeadScores],
     kind: int,
@@ -130,7 +170,8 @@ def _reading(
     norm: str,
 ) -> _Reading:
     layer, parameters = setting.config.layer(1), setting.layers[1]
-    f, bent = setting.out, np.zeros((0, setting.out.shape[1]))
+    output = np.asarray(parameters.output)
+    f, bent, d, bends = setting.out, np.zeros((0, setting.out.shape[1])), None, None
     outputs, slack = f.shape[1], np.zeros(f.shape[1])
     if rows.h is not None:
         w1, w2 = np.asarray(parameters.w1), np.asarray(parameters.w2)
@@ -138,21 +179,31 @@ def _reading(
         d = slopes(layer.activation, h_range)
         onto, size = w2 @ f, abs(w2) @ abs(f)
         # Units that do not bend have a radius of rounding only, and go to the slack.
-        bends = d.rad > 1e-9
+        bends = _some(d.rad, int((d.rad > 1e-9).sum()))
         bent = ((abs(onto) + MARGIN * size) * d.rad[:, None])[bends]
         slack = 8 * MARGIN * (attended.rad @ (abs(f) + (abs(w1) * abs(d.mid)) @ size))
         slack = up(slack + 2 * (h_range.rad * np.where(bends, 0, d.rad)) @ size)
-        f = np.concatenate([f + (w1 * d.mid) @ onto, np.eye(len(w1)), w1[:, bends]], axis=1)
+    folded = fold(setting, None if d is None else d.mid)
+    f, sizes = folded.g, folded.sizes
+    asked_of_values = [(f, folded.combination)]
+    if bends is not None:
+        w1 = np.asarray(parameters.w1)
+        units = np.eye(len(folded.combination))[:, : len(bends)][:, bends]
+        asked_of_values += [(np.eye(len(f)), None), (w1[:, bends], units)]
+        f = np.concatenate([g for g, _ in asked_of_values], axis=1)
+        sizes = np.concatenate([sizes, np.eye(len(f)), abs(w1[:, bends])], axis=1)
+    rounding = 64 * MARGIN * (reach(first) @ sizes)
     travel = 2 * level.rad.max(axis=(0, 1))
     value_slack, key_slack, spread, deviations = [], [], [], []
     each, own, values = [], [], []
     for h, head in enumerate(heads):
-        carried = np.asarray(parameters.value[h]) @ (np.asarray(parameters.output[h]) @ f)
+        carried = np.asarray(parameters.value[h]) @ (output[h] @ f)
         e = Weights(
             *(part[kind : kind + 1] for part in (head.weights.hi, head.weights.lo, head.weights.shift))
         )
-        payload = functional(first, carried, supported=False)
-        payload = meet(payload, times(of_heads[h], np.asarray(parameters.output[h]) @ f))
+        parts = [of_heads[h].along(output[h] @ g, combination) for g, combination in asked_of_values]
+        payload = Ball(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+        payload = Ball(payload.mid, payload.rad + rounding)
         both = np.concatenate([payload.hi, -payload.lo], axis=-1).T[:, None]
         ends = average_sup(e.hi, e.lo, both, counts)[:, 0]
         p = f.shape[1]
@@ -167,7 +218,7 @@ def _reading(
         along = key_matrix @ query.mid[:, None]
         each.append(np.concatenate([*parts, along], axis=-1))
         own.append(e)
-        sizes = abs(np.asarray(parameters.value[h])) @ (abs(np.asarray(parameters.output[h])) @ abs(f))
+        sizes = abs(np.asarray(parameters.value[h])) @ (abs(output[h]) @ abs(f))
         value_slack.append(8 * MARGIN * (travel @ sizes))
         key_slack.append(float(8 * MARGIN * (travel @ np.max(abs(key_matrix), axis=(0, 1)) @ query.size)))
     n = max(part.shape[0] for part in each)
@@ -194,6 +245,13 @@ def _reading(
     )
 
 
+def _some(rad: np.ndarray, number: int) -> np.ndarray:
+    """Which units have the largest radii, some more than so many: few numbers of directions are few compilations."""
+    bends = np.zeros(len(rad), bool)
+    bends[np.argsort(-rad)[: -(-number // UNITS) * UNITS]] = True
+    return bends
+
+
 def _moved(
     setting: Setting, first: FirstLayer, row: FirstLayer, reading: _Reading, counts: Counts | None, norm: str
 ) -> np.ndarray:
@@ -207,7 +265,7 @@ def _moved(
     asked_row = directions(row, of_row, supported=True)
     hidden_row = None if w1 is None else directions_of_attended(row, w1)
     jumps = [_jump(reading, h, counts) for h in range(heads)]
-    kinds = len(setting.kinds)
+    kinds = setting.slots
     size = min(n, max(1, FLIPS // (n * kinds * reading.asked.shape[-1])))
     found = np.zeros(n)
     for start in range(0, n, size):
@@ -248,7 +306,7 @@ def _head(
     width: int,
 ) -> np.ndarray:
     """At least |d b.W_O f| while all keys but i move: (flips, p)."""
-    n, kinds = setting.n, len(setting.kinds)
+    n, kinds = setting.n, setting.slots
     if not np.max(reading.values[h][setting.allowed]) < LARGEST / 10:
         return np.full((len(flips), p), np.inf)
     query, keys, e = reading.query[h], reading.keys[h], reading.weights[h]

@@ -1,7 +1,8 @@
 """What certified bounds know of a model: its parameters in float64, which symbol may stand where, and scores as balls.
 
-Arrays over words have an axis `kinds`: the symbols that may occur, by index into `Setting.kinds`. An entry (position m,
-kind tau) speaks of all words with that symbol at m.
+Arrays over words have an axis `kinds`: the symbols that may occur at the position, by index into its row of
+`Setting.kinds`. An entry (position m, kind tau) speaks of all words with that symbol at m. A symbol that stands at
+fixed positions alone takes an index that others have elsewhere: the axis is no longer than a position has choices.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Setting:
     Attributes:
         config: the model's.
         n: the length.
-        kinds: the symbols' ids.
-        allowed: whether a kind may stand at a position.
+        kinds: the symbols' ids at every position.
+        allowed: whether a kind may stand at its position.
         readout: the readout position, None for the mean.
         points: y^(0) of every position and kind.
         layers: parameters, NumPy float64.
@@ -51,12 +52,17 @@ class Setting:
 
     config: TransformerConfig
     n: int
-    kinds: Int[np.ndarray, " kinds"]
+    kinds: Int[np.ndarray, "n kinds"]
     allowed: Bool[np.ndarray, "n kinds"]
     readout: int | None
     points: Ball
     layers: tuple[LayerParameters, ...]
     out: Float[np.ndarray, "width outputs"]
+
+    @property
+    def slots(self) -> int:
+        """The length of the axis `kinds`."""
+        return self.kinds.shape[1]
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,12 @@ def settle(
     config = model.config
     parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
     readout = readout_position(config, n)
-    kinds = np.union1d(symbols, readout_symbols) if readout is not None else symbols
-    kinds = np.union1d(kinds, np.array(list(fixed.values()), kinds.dtype))
-    allowed = np.tile(np.isin(kinds, symbols), (n, 1))
+    there = [symbols] * n
     if readout is not None:
-        allowed[readout] = np.isin(kinds, readout_symbols)
+        there[readout] = readout_symbols
     for position, symbol in fixed.items():
-        allowed[position] = kinds == symbol
+        there[position] = np.array([symbol])
+    kinds, allowed = _slots(symbols, there)
     positions, size = np.zeros((n, config.width)), np.zeros((n, config.width))
     for part in _position_parts(config, parameters, n):
         positions, size = positions + part, size + abs(part)
@@ -96,6 +101,26 @@ def settle(
     out = np.eye(config.width) if parameters.head is None else parameters.head
     out = out if outputs is None else out[:, outputs]
     return Setting(config, n, kinds, allowed, readout, points, parameters.layers, np.asarray(out))
+
+
+def _slots(symbols: np.ndarray, there: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Every position's symbols by index, and which indices it uses; a symbol of words has its own index everywhere."""
+    length = max(len(np.union1d(one, symbols)) if len(one) > 1 else len(symbols) for one in there)
+    if any(len(one) == 1 and one[0] not in symbols for one in there):
+        # Not the first one's index: classes of words count the first symbol.
+        length = max(length, 2)
+    kinds = np.full((len(there), length), symbols[0])
+    kinds[:, : len(symbols)] = symbols
+    allowed = np.zeros(kinds.shape, bool)
+    for position, one in enumerate(there):
+        known = np.isin(symbols, one)
+        allowed[position, : len(symbols)] = known
+        others = np.setdiff1d(one, symbols)
+        free = np.flatnonzero(~allowed[position])
+        free = np.concatenate([free[free >= len(symbols)], free[(free < len(symbols)) & (free > 0)]])
+        kinds[position, free[: len(others)]] = others
+        allowed[position, free[: len(others)]] = True
+    return kinds, allowed
 
 
 def _position_parts(config: TransformerConfig, parameters: Any, n: int) -> list[np.ndarray]:
@@ -245,8 +270,8 @@ class Weights:
 def weigh(setting: Setting, k: int, positions: np.ndarray, s: Ball) -> Weights:
     """exp of the scores of rows (positions x kinds, position by position) with all keys."""
     everywhere = np.arange(setting.n)
-    rows = np.repeat(positions, len(setting.kinds))
-    kind = np.tile(np.arange(len(setting.kinds)), len(positions))
+    rows = np.repeat(positions, setting.slots)
+    kind = np.tile(np.arange(setting.slots), len(positions))
     seen = visible(setting.config.layer(k).mask, rows[:, None], everywhere[None])[:, None, :]
     possible = np.broadcast_to(setting.allowed.T, s.mid.shape).copy()
     # A row's own key holds the row's own symbol.
