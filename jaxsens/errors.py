@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class InputError(ValueError):
@@ -66,5 +71,29 @@ def collecting(subject: str) -> Iterator[Faults]:
 
 
 def is_count(value: object, least: int = 0) -> bool:
-    """Whether a value is a whole number of at least `least`; True and False are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    """Whether a value is a whole number of at least `least`, of Python or NumPy; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def plain_numbers(value: Any) -> Any:
+    """NumPy's whole numbers as Python's, in tuples and lists too; anything else as it is."""
+    if isinstance(value, tuple | list):
+        # A namedtuple, which is built otherwise, is no list of counts.
+        return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def keep_plain(config: object, *fields: str) -> None:
+    """Makes whole numbers in fields of a frozen dataclass Python's, which compare, print and serialise alike."""
+    for name in fields:
+        object.__setattr__(config, name, plain_numbers(getattr(config, name)))
+
+
+def array_of(value: object) -> np.ndarray:
+    """The value as an array. Lists of unequal length, which are none, give one of dtype object: no check takes it."""
+    import numpy as np
+
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return np.zeros(0, object)

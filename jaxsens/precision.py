@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 DTYPES = ("float32", "float64")
@@ -20,14 +20,21 @@ def numerics(dtype: str) -> Iterator[None]:
     """The setting all of jaxsens computes in: matmul precision `highest`, 64-bit types for "float64" and only then.
 
     Whatever JAX was set to outside has no say: where 64-bit types are allowed JAX draws other random numbers, and so
-    trains other weights. Both settings are thread-local and restored on leaving; compiled functions are cached apart
-    for each. Never to be held while a generator yields: its caller would compute in it too.
+    trains other weights; where promotion of ranks or dtypes is forbidden, or a mesh is set, programs that rely on JAX's
+    defaults are refused. All settings are thread-local and restored on leaving; compiled functions are cached apart for
+    each. Inside a function that is being traced a mesh stays: it is part of the caller's program, and JAX lets nobody
+    change it there. Never to be held while a generator yields: its caller would compute in it too.
     """
     import jax
 
     with ExitStack() as stack:
         stack.enter_context(jax.default_matmul_precision(MATMUL_PRECISION))
         stack.enter_context(jax.enable_x64(dtype == "float64"))
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        if not jax.sharding.get_abstract_mesh().empty:
+            with suppress(ValueError):  # set_mesh refuses to act while a function is traced
+                stack.enter_context(jax.set_mesh(None))  # pyright: ignore[reportArgumentType]
         yield
 
 

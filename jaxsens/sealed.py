@@ -15,10 +15,12 @@ class DamagedFile(Exception):
     """A file that is not, or no longer, what was written for this purpose. The message names the file and the fault."""
 
 
-def write_sealed(path: str | os.PathLike[str], kind: str, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object with its kind and checksum, atomically."""
+def write_sealed(
+    path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], indent: int | None = 1
+) -> None:
+    """Writes a JSON object with its kind and checksum, atomically; on one line where `indent` is None."""
     sealed = {"kind": kind, "content": dict(content)}
-    write_text(path, json.dumps({**sealed, "sha256": _digest(sealed)}, indent=1) + "\n")
+    write_text(path, json.dumps({**sealed, "sha256": _digest(sealed)}, indent=indent) + "\n")
 
 
 def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
@@ -31,12 +33,14 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             stored = json.load(file)
+        if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
+            raise DamagedFile(f"{path}: no file that jaxsens wrote: it has no kind, content and checksum")
         stated = stored.pop("sha256")
         found, content = stored["kind"], stored["content"]
         sound = stated == _digest(stored) and isinstance(content, dict)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
     if not sound:
         raise DamagedFile(f"{path}: its content does not have the checksum it states")

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 import jaxsens
 from jaxsens.precision import MATMUL_PRECISION, numerics
@@ -41,6 +42,48 @@ def test_a_float32_model_is_the_same_and_measures_the_same_where_jax_is_set_to_6
     with jax.enable_x64(True):
         assert measured().dtype == plain.dtype
         np.testing.assert_array_equal(measured(), plain)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "leftmost-hard", "LSTM", "Convolution"])
+def test_every_model_computes_as_ever_where_jax_forbids_to_promote_ranks_and_dtypes(kind):
+    recurrent = {
+        "LSTM": (jaxsens.LSTM, jaxsens.LSTMConfig),
+        "Convolution": (jaxsens.Convolution, jaxsens.ConvolutionConfig),
+    }
+
+    def measured():
+        if kind in recurrent:
+            network, config = recurrent[kind]
+            model = network(config(2, width=4, dtype="float64"))
+        else:
+            model = jaxsens.Transformer(
+                jaxsens.TransformerConfig(2, 4, 1, 1, feed_forward=4, weighting=kind, dtype="float64")
+            )
+        return np.asarray(model(np.array([0, 1, 1]))), jaxsens.flip_sensitivity(model, [0, 1, 1]).norms
+
+    plain = measured()
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        for mine, its in zip(measured(), plain, strict=True):
+            np.testing.assert_array_equal(mine, its)
+        assert SETTINGS.jax_numpy_rank_promotion == "raise"
+        assert SETTINGS.jax_numpy_dtype_promotion == "strict"
+
+
+@pytest.mark.parametrize("kind", AxisType.__members__.keys() - {"Manual"})
+def test_no_mesh_set_outside_is_computed_in_but_where_a_function_is_traced(kind):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType[kind],))
+    with jax.set_mesh(mesh):
+        with numerics("float32"):
+            assert jax.sharding.get_mesh().empty
+            assert jax.sharding.get_abstract_mesh().empty
+        assert jax.sharding.get_mesh() == mesh
+
+        def traced(x):
+            with numerics("float32"):
+                assert jax.sharding.get_abstract_mesh() == mesh.abstract_mesh
+                return x + 1
+
+        assert jax.jit(traced)(1) == 2
 
 
 def test_a_function_keeps_the_64_bit_types_that_its_owner_has_set():

@@ -39,6 +39,15 @@ def test_any_damage_is_noticed(tmp_path, damage):
         read_sealed(path, "thing")
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", json.dumps({"kind": "thing", "content": {}}), '"kind content sha256"']
+)
+def test_other_json_is_told_apart_from_what_was_written(tmp_path, text):
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(DamagedFile, match="no file that jaxsens wrote"):
+        read_sealed(tmp_path / "one.json", "thing")
+
+
 def test_content_of_another_kind_is_refused(tmp_path):
     write_sealed(tmp_path / "one.json", "thing", CONTENT)
     with pytest.raises(DamagedFile, match="holds a thing, not a word"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxsens.errors import Faults, collecting, is_count
@@ -20,10 +22,11 @@ def add_probability_faults(faults: Faults, **values: object) -> None:
             faults.add(option, value, "give a number strictly between 0 and 1")
 
 
-def check_counts(subject: str, **values: object) -> None:
-    """Raises unless each value is a whole number, 0 or more."""
+def checked_count(subject: str, argument: str, value: Any) -> int:
+    """The value as Python's whole number; raises unless it is one, 0 or more."""
     with collecting(subject) as faults:
-        add_count_faults(faults, **values)
+        add_count_faults(faults, **{argument: value})
+    return int(value)
 
 
 def add_count_faults(faults: Faults, **values: object) -> None:
@@ -33,12 +36,13 @@ def add_count_faults(faults: Faults, **values: object) -> None:
             faults.add(argument, value, "give a whole number, 0 or more")
 
 
-def check_sampling(subject: str, generator: object, **counts: object) -> None:
-    """Raises unless the counts are whole numbers and `generator` is a NumPy generator."""
+def checked_sampling(subject: str, generator: object, **counts: Any) -> tuple[int, ...]:
+    """The counts as Python's whole numbers; raises unless they are such, and `generator` a NumPy generator."""
     with collecting(subject) as faults:
         add_count_faults(faults, **counts)
         if not isinstance(generator, np.random.Generator):
             faults.add("generator", generator, "give numpy.random.default_rng(seed)")
+    return tuple(int(count) for count in counts.values())
 
 
 def checked_tokens(subject: str, alphabet: tuple[str, ...], tokens: object) -> np.ndarray:

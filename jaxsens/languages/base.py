@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import InputError
-from jaxsens.languages.arguments import check_counts, check_sampling, checked_tokens
+from jaxsens.languages.arguments import checked_count, checked_sampling, checked_tokens
 from jaxsens.languages.distributions import draw, entropy
 
 NO_PREFIX = -(2**31)
@@ -84,7 +84,7 @@ class Language(ABC):
 
     def length_probabilities(self, longest: int) -> Float[np.ndarray, " lengths"]:
         """P(a word has l symbols), l = 0..longest. They add up to less than 1 where words may be longer. O(longest)."""
-        check_counts(self.name, longest=longest)
+        longest = checked_count(self.name, "longest", longest)
         return self._length_probabilities(longest)
 
     def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
@@ -94,8 +94,10 @@ class Language(ABC):
             InputError: if an argument cannot be used; if without `longest` words of more than 2^20 symbols would have a
                 probability above 1e-12, or if with it no word is short enough.
         """
-        check_sampling(self.name, generator, count=count, longest=0 if longest is None else longest)
-        lengths = draw(self._lengths_to_draw(longest), count, generator)
+        count, most = checked_sampling(
+            self.name, generator, count=count, longest=0 if longest is None else longest
+        )
+        lengths = draw(self._lengths_to_draw(None if longest is None else most), count, generator)
         tokens = np.full((count, int(lengths.max(initial=0))), self.end, np.int32)
         for length in np.unique(lengths):
             rows = np.flatnonzero(lengths == length)
@@ -112,7 +114,7 @@ class Language(ABC):
         Raises:
             InputError: if an argument cannot be used.
         """
-        check_sampling(self.name, generator, count=count, n=n)
+        count, n = checked_sampling(self.name, generator, count=count, n=n)
         return self._in_parts(self._prefixes, count, n, generator)
 
     def sample_labelled(
@@ -127,7 +129,7 @@ class Language(ABC):
         Raises:
             InputError: if an argument cannot be used.
         """
-        check_sampling(self.name, generator, count=count, n=n)
+        count, n = checked_sampling(self.name, generator, count=count, n=n)
         if n == 0:
             tokens = np.zeros((count, 0), np.int32)
             return tokens, self.member(tokens)
@@ -182,7 +184,7 @@ class Language(ABC):
 
         A model whose logits are all equal is here. What Theorem 6 calls chance is `unigram_cross_entropy`.
         """
-        check_counts(self.name, n=n)
+        n = checked_count(self.name, "n", n)
         return float(np.log(self.outcomes))
 
     # What each language says

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import collecting, is_count
-from jaxsens.languages.arguments import add_probability_faults, check_counts
+from jaxsens.errors import collecting, is_count, keep_plain
+from jaxsens.languages.arguments import add_probability_faults, checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy, draw
 from jaxsens.languages.walks import (
@@ -58,6 +58,7 @@ class Dyck(Language):
     name: ClassVar[str] = "dyck"
 
     def __post_init__(self) -> None:
+        keep_plain(self, "kinds")
         with collecting(self.name) as faults:
             if not is_count(self.kinds, least=1):
                 faults.add("kinds", self.kinds, "give a whole number, 1 or more")
@@ -71,7 +72,7 @@ class Dyck(Language):
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
         """The heights possible after n symbols, and their probabilities. O(n)."""
-        check_counts(self.name, n=n)
+        n = checked_count(self.name, "n", n)
         return final_heights(n), final_height_law(n, self.open_probability)
 
     def marginal(self, n: int) -> np.ndarray:
@@ -84,7 +85,7 @@ class Dyck(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p) + p log k after every prefix: whether to open, and which kind; what closes is known."""
-        check_counts(self.name, n=n)
+        n = checked_count(self.name, "n", n)
         p = self.open_probability
         return binary_entropy(p) + p * float(np.log(self.kinds))
 

@@ -26,7 +26,7 @@ from jaxsens.models.baselines_config import (
     RecurrentConfig,
     RNNConfig,
 )
-from jaxsens.models.given import checked_parameters
+from jaxsens.models.given import check_is_array, checked_making, checked_parameters
 from jaxsens.precision import numerics
 
 
@@ -215,7 +215,7 @@ class LSTM(Baseline):
     def __init__(
         self, config: LSTMConfig, seed: int = 0, parameters: BaselineParameters | None = None
     ) -> None:
-        super().__init__(_expected(config, LSTMConfig), seed, parameters)
+        super().__init__(*checked_making("LSTM", config, LSTMConfig, seed), parameters)
 
 
 class RNN(Baseline):
@@ -224,7 +224,7 @@ class RNN(Baseline):
     def __init__(
         self, config: RNNConfig, seed: int = 0, parameters: BaselineParameters | None = None
     ) -> None:
-        super().__init__(_expected(config, RNNConfig), seed, parameters)
+        super().__init__(*checked_making("RNN", config, RNNConfig, seed), parameters)
 
 
 class Convolution(Baseline):
@@ -233,13 +233,7 @@ class Convolution(Baseline):
     def __init__(
         self, config: ConvolutionConfig, seed: int = 0, parameters: BaselineParameters | None = None
     ) -> None:
-        super().__init__(_expected(config, ConvolutionConfig), seed, parameters)
-
-
-def _expected(config: BaselineConfig, kind: type[BaselineConfig]) -> BaselineConfig:
-    if not isinstance(config, kind):
-        raise TypeError(f"config = {config!r}: give a {kind.__name__}")
-    return config
+        super().__init__(*checked_making("Convolution", config, ConvolutionConfig, seed), parameters)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -264,6 +258,7 @@ def check_tokens(config: BaselineConfig, tokens: Array) -> None:
     Raises:
         InputError: listing every fault.
     """
+    check_is_array(tokens)
     faults = Faults("tokens")
     shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
     readout = _readout(config)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, is_count, keep_plain
 from jaxsens.precision import DTYPES
 
 
@@ -34,6 +34,7 @@ class BaselineConfig:
     dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
+        keep_plain(self, *(field.name for field in dataclasses.fields(self)))
         faults = Faults(type(self).__name__)
         self._check(faults)
         faults.raise_if_any()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, is_count, keep_plain
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import (
     POSITION_NAMES,
@@ -34,6 +34,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "activation": get_args(Activation),
     "dtype": DTYPES,
 }
+_WHOLE = ("alphabet_size", "width", "heads", "layers", "feed_forward", "head_width", "readout", "logits")
 _PER_LAYER = ("heads", "head_width", "feed_forward", "weighting", "mask")
 
 
@@ -124,7 +125,8 @@ class TransformerConfig:
         faults.raise_if_any()
 
     def _normalise(self, faults: Faults) -> None:
-        """Turns names into typed values, lists into tuples."""
+        """Turns names into typed values, lists into tuples, NumPy's whole numbers into Python's."""
+        keep_plain(self, *_WHOLE)
         for field in _PER_LAYER:
             value = getattr(self, field)
             if isinstance(value, list):

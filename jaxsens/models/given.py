@@ -1,17 +1,52 @@
-"""Parameters that are given to a network instead of drawn: are they those that its config describes."""
+"""What a network is made from, checked: its config, its seed, and parameters that are given instead of drawn."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, InputError, collecting, is_count
 from jaxsens.precision import numerics
 
 Tree = TypeVar("Tree")
+Config = TypeVar("Config")
+
+
+def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> tuple[Config, int]:
+    """The config, which must be of this kind, and the seed as Python's whole number.
+
+    Raises:
+        InputError: naming each that cannot be used.
+    """
+    with collecting(network) as faults:
+        if not isinstance(config, kind):
+            faults.add("config", config, f"give a {kind.__name__}")
+        if not is_count(seed):
+            faults.add("seed", seed, "a whole number of at least 0")
+    return config, int(seed)
+
+
+def check_is_array(tokens: object) -> None:
+    """Refuses what JAX takes for no array, lists above all.
+
+    Raises:
+        InputError: naming the type.
+    """
+    if tokens is None or isinstance(tokens, list | tuple | str):
+        raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
+
+
+def instead_of(given: object, wanted: str) -> str:
+    """How to pass the model wanted: as what is given holds it (the record of a training has its network in `.model`).
+
+    >>> instead_of(3, "a Transformer")
+    'a Transformer'
+    """
+    held = getattr(given, "model", None)
+    return wanted if held is None else f"its .model, here a {type(held).__name__}; needed is {wanted}"
 
 
 def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import Faults, InputError, collecting, is_count
+from jaxsens.errors import Faults, InputError, collecting, is_count, keep_plain
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,9 @@ class Limb:
     of: str
     place: int
 
+    def __post_init__(self) -> None:
+        keep_plain(self, "place")
+
     @property
     def name(self) -> str:
         """The component's name and the place: "square[0]"."""
@@ -195,6 +198,9 @@ class Learned:
 
     max_length: int = 1024
 
+    def __post_init__(self) -> None:
+        keep_plain(self, "max_length")
+
     @property
     def bounded(self) -> bool:
         """True: the table is finite, and longer inputs are refused."""
@@ -237,7 +243,7 @@ def check_term(term: PositionTerm | FunctionComponent, faults: Faults) -> None:
         faults.add("positions", term.name, f"one of {', '.join(COMPONENTS)}")
     if isinstance(term, Limb):
         _check_limb(term, faults)
-    if isinstance(term, Learned) and (isinstance(term.max_length, bool) or not term.max_length >= 1):
+    if isinstance(term, Learned) and not is_count(term.max_length, 1):
         faults.add("positions", term, "a max_length of at least 1")
     if isinstance(term, Sinusoidal | Rotary) and not (isinstance(term.base, int | float) and term.base > 0):
         faults.add("positions", term, "a base above 0")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxsens.errors import Faults
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import checked_parameters
+from jaxsens.models.given import check_is_array, checked_making, checked_parameters
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.models.positions import LIMB_LENGTH, Learned, Limb
 from jaxsens.precision import numerics
@@ -30,11 +30,15 @@ class Transformer(nnx.Module):
         config: the model's shape and choices.
         seed: of the random parameters, see `jaxsens.models.parameters.initialise`.
         parameters: use these instead; their shapes must be those of the config.
+
+    Raises:
+        InputError: naming each argument that cannot be used.
     """
 
     def __init__(
         self, config: TransformerConfig, seed: int = 0, parameters: TransformerParameters | None = None
     ) -> None:
+        config, seed = checked_making(type(self).__name__, config, TransformerConfig, seed)
         self.config = config
         if parameters is None:
             given = initialise(config, seed)
@@ -96,6 +100,7 @@ def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
     Raises:
         InputError: listing every fault.
     """
+    check_is_array(tokens)
     faults = Faults("tokens")
     shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
     if not jnp.issubdtype(dtype, jnp.integer):

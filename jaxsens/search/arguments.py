@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, array_of, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.arguments import check_options, places
@@ -62,13 +62,13 @@ def checked_words(
     if len(alphabet) == 1:
         faults.add("symbols", symbols, "at least two symbols: of one there is only one word")
     for name, (value, least) in numbers.items():
-        if not (value is None and least is None) and not _is_count(value, 1 if least is None else least):
+        if not (value is None and least is None) and not is_count(value, 1 if least is None else least):
             or_none = ", or None" if least is None else ""
             faults.add(name, value, f"a whole number of at least {1 if least is None else least}{or_none}")
     for name, (value, allowed) in choices.items():
         if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
             faults.add(name, value, f"one of {', '.join(repr(one) for one in allowed)}")
-    sound = _is_count(n, 1)
+    sound = is_count(n, 1)
     if not sound:
         faults.add("n", n, "a length of at least 1")
     elif subject.config is not None:
@@ -89,17 +89,13 @@ def checked_words(
     return Words(length, alphabet, held, flipped, np.zeros((0, length), np.int32) if given is None else given)
 
 
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
 def _fixed(
     subject: Measurable, fixed: Mapping[int, int] | None, n: int | None, faults: Faults
 ) -> dict[int, int]:
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping) or not all(
-        _is_count(position, 0) and _is_count(symbol, 0) for position, symbol in fixed.items()
+        is_count(position, 0) and is_count(symbol, 0) for position, symbol in fixed.items()
     ):
         faults.add("fixed", fixed, "a mapping of 0-based positions to symbol ids, each at least 0")
         return {}
@@ -117,10 +113,7 @@ def _given(
 ) -> np.ndarray | None:
     if start is None:
         return None
-    try:
-        words = np.asarray(start)
-    except ValueError:
-        words = np.zeros(0, object)
+    words = array_of(start)
     if not np.issubdtype(words.dtype, np.integer) or words.ndim not in (1, 2) or words.size == 0:
         faults.add("start", start, f"whole numbers of shape ({n},) or (words, {n})")
         return None

@@ -17,7 +17,7 @@ from jaxsens.sensitivity.engine import EngineChoice
 KIND = "result of worst_input"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WorstInput:
     """The word with the largest sensitivity that was found, and how.
 
@@ -113,7 +113,7 @@ def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
     except FileNotFoundError:
         raise InputError(f"path = {str(path)!r}: no such file") from None
     except DamagedFile as error:
-        raise InputError(f"path = {str(path)!r}: {error}; search again") from error
+        raise InputError(f"path = {error}; give a file of WorstInput.save, or search again") from error
     outputs = table["outputs"]
     parts = {
         "tokens": np.array(table["tokens"], np.int32),

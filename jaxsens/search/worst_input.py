@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens.errors import InputError, PrecisionWarning
+from jaxsens.errors import InputError, PrecisionWarning, plain_numbers
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
 from jaxsens.search.arguments import checked_words
@@ -93,6 +93,7 @@ def worst_input(
             another search; and for a model that `flip_sensitivity` refuses.
     """
     subject = measurable(model)
+    restarts, budget, seed = plain_numbers((restarts, budget, seed))
     words = checked_words(
         subject,
         n,

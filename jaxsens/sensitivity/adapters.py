@@ -19,6 +19,7 @@ from jaxsens.errors import InputError
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off what is random (model.eval(), deterministic=True, "
@@ -155,9 +156,9 @@ def measurable(model: Any) -> Measurable:
     ):
         return _from_linen(*model)
     if not callable(model):
+        wanted = "a jaxsens model, an NNX module, (Linen module, variables), an Equinox module, or a callable"
         raise InputError(
-            f"model = {type(model).__name__}: pass a jaxsens model, an NNX module, (Linen module, variables), "
-            "an Equinox module, or a callable tokens -> array"
+            f"model = {type(model).__name__}: pass {instead_of(model, f'{wanted} tokens -> array')}"
         )
     return _from_callable(model)
 

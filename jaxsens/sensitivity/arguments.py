@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, array_of, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import ENGINES
@@ -28,8 +28,10 @@ def checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
     faults = Faults("flip_sensitivity")
-    words = np.asarray(tokens)
-    if not np.issubdtype(words.dtype, np.integer):
+    words = array_of(tokens)
+    if words.dtype == object:
+        faults.add("tokens", tokens, "whole numbers of shape (n,) or (batch, n), all inputs of one length")
+    elif not np.issubdtype(words.dtype, np.integer):
         faults.add("tokens", str(words.dtype), "an array of whole numbers, the symbols' ids")
     elif words.ndim not in (1, 2) or words.size == 0:
         faults.add("tokens", f"shape {words.shape}", "shape (n,) or (batch, n), neither of them 0")
@@ -67,9 +69,7 @@ def check_options(
     if engine not in ("auto", *ENGINES):
         faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
     for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
-        ):
+        if value is not None and not is_count(value, 1):
             faults.add(name, value, "a whole number of at least 1, or None for the default")
     if not _are_outputs(outputs):
         faults.add(
@@ -86,10 +86,12 @@ def _alphabet(
     if alphabet_size is not None and symbols is not None:
         faults.add("symbols", symbols, "give alphabet_size or symbols, not both")
     if symbols is not None:
-        chosen = np.unique(np.asarray(symbols))
-        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen[0] < 0:
+        chosen = array_of(symbols)
+        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen.min() < 0:
             faults.add("symbols", symbols, "at least one symbol id, each at least 0")
-        elif limit is not None and chosen[-1] >= limit:
+            return np.zeros(0, int)
+        chosen = np.unique(chosen)
+        if limit is not None and chosen[-1] >= limit:
             faults.add("symbols", int(chosen[-1]), f"the model reads ids 0 to {limit - 1}")
         return chosen
     if size is None:
@@ -97,7 +99,7 @@ def _alphabet(
             "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
         )
         return np.zeros(0, int)
-    if not _is_int(size) or size < 2:
+    if not is_count(size, 2):
         faults.add("alphabet_size", size, "a whole number of at least 2")
         return np.zeros(0, int)
     if subject.alphabet_size is not None and size > subject.alphabet_size:
@@ -114,7 +116,7 @@ def places(
     if given is None:
         readout = n - 1 if subject.readout == "last" else subject.readout
         return np.array([p for p in range(n) if p != readout], int), drawn
-    chosen = np.asarray(given)
+    chosen = array_of(given)
     faults = Faults("flip_sensitivity")
     if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer):
         faults.add("positions", given, "a sequence of 0-based positions, jaxsens.sample(count), or None")
@@ -151,8 +153,4 @@ def _are_outputs(outputs: object) -> bool:
         return outputs in (None, "all")
     if not isinstance(outputs, Sequence | np.ndarray):
         return False
-    return len(outputs) > 0 and all(_is_int(k) and k >= 0 for k in outputs)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return len(outputs) > 0 and all(is_count(k) for k in outputs)

@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
@@ -65,11 +64,11 @@ def explain(model: Any, n: int, *, engine: str = "auto", alphabet_size: int | No
     subject = measurable(model)
     size = alphabet_size if alphabet_size is not None else subject.alphabet_size
     faults = Faults("explain")
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+    if not is_count(n, 1):
         faults.add("n", n, "a length of at least 1")
     elif subject.config is not None:
         check_length(subject.config, int(n), faults)
-    if size is None or size < 2:
+    if not is_count(size, 2):
         faults.add("alphabet_size", size, "say how many symbols may be put in, at least 2")
     if engine not in ("auto", *ENGINES):
         faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")

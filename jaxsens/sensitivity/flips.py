@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, is_count
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
         positions: draw only among flips of these positions; by default among all that would be measured.
     """
     faults = Faults("sample")
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+    if not is_count(count, 1):
         faults.add("count", count, "a whole number of at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_count(seed):
         faults.add("seed", seed, "a whole number of at least 0")
     faults.raise_if_any()
     return Sample(int(count), int(seed), None if positions is None else tuple(int(p) for p in positions))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flips:
     """Flat arrays, one entry a flip, sorted by input, position, symbol."""
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, array_of, is_count
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.precision import numerics
@@ -41,7 +42,7 @@ class LayerChange(NamedTuple):
     others_mean: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerChanges:
     """||y_j^(k)(x) - y_j^(k)(x')|| for flips x' of one input x. Layer k = 0 is the embedding, k = L the last.
 
@@ -224,11 +225,15 @@ def _checked(
     config = model.config if isinstance(model, Transformer) else None
     if config is None:
         faults.add(
-            "model", type(model).__name__, "a jaxsens Transformer: other models have no layers to look into"
+            "model",
+            type(model).__name__,
+            instead_of(model, "a jaxsens Transformer: other models have no layers to look into"),
         )
-    word = np.asarray(tokens)
+    word = array_of(tokens)
     n = None
-    if not np.issubdtype(word.dtype, np.integer):
+    if word.dtype == object:
+        faults.add("tokens", tokens, "whole numbers of shape (n,), the symbols' ids")
+    elif not np.issubdtype(word.dtype, np.integer):
         faults.add("tokens", str(word.dtype), "an array of whole numbers, the symbols' ids")
     elif word.ndim != 1 or not word.size:
         faults.add("tokens", f"shape {word.shape}", "shape (n,), one input of at least one symbol")
@@ -244,17 +249,18 @@ def _checked(
                 )
         word = word.astype(np.int32)
     where = _places(config, n, positions, faults)
-    if symbol is not None and not is_count(_plain(symbol)):
+    if symbol is not None and not is_count(symbol):
         faults.add("symbol", symbol, "a symbol's id, or None for every other symbol of the alphabet")
     elif symbol is not None and config is not None and symbol >= config.vocabulary_size:
         faults.add("symbol", symbol, f"the model reads ids 0 to {config.vocabulary_size - 1}")
     if norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    if batch_size is not None and not is_count(_plain(batch_size), 1):
+    if batch_size is not None and not is_count(batch_size, 1):
         faults.add("batch_size", batch_size, "a whole number of at least 1, or None for the default")
     if keep is not None:
-        indices = np.asarray(keep)
-        if indices.ndim != 1 or (indices.size and not np.issubdtype(indices.dtype, np.integer)):
+        indices = array_of(keep)
+        nothing = not indices.size and indices.dtype != object
+        if indices.ndim != 1 or not (nothing or np.issubdtype(indices.dtype, np.integer)):
             faults.add("keep", keep, "a sequence of flips' indices, or None")
     faults.raise_if_any()
     alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
@@ -268,7 +274,7 @@ def _places(config: TransformerConfig | None, n: int | None, positions: Any, fau
             return np.zeros(0, int)
         readout = layers.readout_position(config, n)
         return np.array([p for p in range(n) if p != readout], int)
-    chosen = np.asarray(given)
+    chosen = array_of(given)
     if chosen.ndim != 1 or not chosen.size or not np.issubdtype(chosen.dtype, np.integer):
         faults.add("positions", positions, "a sequence of 0-based positions, jaxsens.sample(count), or None")
     elif n is not None and (chosen.min() < 0 or chosen.max() >= n):
@@ -301,7 +307,3 @@ def _check_finite(sums: np.ndarray, flips: Flips) -> None:
             "smaller weights, or float64",
         )
     faults.raise_if_any()
-
-
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, np.integer) else value

@@ -34,7 +34,7 @@ class Interval(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlipSensitivity:
     """||y_r(x) - y_r(x')|| for flips x' of the inputs x. Flat arrays, one entry a flip, sorted by input, position,
     symbol.

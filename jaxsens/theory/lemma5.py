@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, array_of, is_count, plain_numbers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
 from jaxsens.models.layers import readout_position
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_length
@@ -30,7 +31,7 @@ from jaxsens.theory.lipschitz import exp, largest_exchange, log, log_output_gain
 NORMS = ("l2", "l1", "linf")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lemma5:
     """Bounds on how far one exchanged symbol moves a model's output, for all words of length n; logs are natural.
 
@@ -54,8 +55,9 @@ class Lemma5:
         log_L_fact_published: the same without the change of the weights, Lip (1 + lambda max_h V_h).
         log_C: C = 2 (1 + exp(2A) + L_fact).
         log_C_published: C with `log_L_fact_published`.
-        log_output_gain: of the readout and linear head: 1 or |W|, and conversion to `norm`.
+        log_output_gain: of the readout and linear head: 1 or |W| (of W what `outputs` has), and conversion to `norm`.
         readout: "last", a 0-based position or "mean".
+        outputs: the output coordinates that enter the norm; None for all.
     """
 
     n: int
@@ -75,6 +77,7 @@ class Lemma5:
     log_C_published: float
     log_output_gain: float
     readout: int | str
+    outputs: tuple[int, ...] | None
 
     @property
     def bound(self) -> float:
@@ -111,6 +114,7 @@ def lemma5(
     *,
     norm: Literal["l2", "l1", "linf"] = "l2",
     symbols: Sequence[int] | None = None,
+    outputs: Sequence[int] | Literal["all"] = "all",
 ) -> Lemma5:
     """Bounds the output's change when one symbol other than the one read out is exchanged, over all words of length n.
 
@@ -134,22 +138,25 @@ def lemma5(
     Args:
         model: a jaxsens transformer, softmax in every layer.
         n: length of the inputs.
-        norm: of the output's change. All outputs enter it; a choice of some changes by no more.
+        norm: of the output's change.
         symbols: ids that are exchanged for one another; by default the alphabet, as in `flip_sensitivity`. The rest of
             the word may hold any symbol of the vocabulary. The flipped position is any but the readout's; for the
             readout "mean" any.
+        outputs: the output coordinates that enter the norm, or "all", whose bound holds of any choice; a choice may
+            have a smaller one, for of the linear head only its columns matter.
 
     Raises:
         InputError: naming every argument that cannot be used; among them models with hard attention or sparsemax, for
             which no bound on the logits makes weights O(1/n).
     """
-    config, parameters, exchanged = _checked(model, n, norm, symbols)
+    n = plain_numbers(n)
+    config, parameters, exchanged, columns = _checked(model, n, norm, symbols, outputs)
     layers, log_f_last = layer_constants(config, parameters, n)
     after = [*(layer.log_F for layer in layers), log_f_last][1:]
     bounds = [LayerBound(float(log(largest_exchange(parameters, exchanged))), np.full(n, -np.inf))]
     for layer, log_f in zip(layers, after, strict=True):
         bounds.append(next_layer(layer, bounds[-1], log_f))
-    gain = log_output_gain(parameters, config.width, norm)
+    gain = log_output_gain(parameters, config.width, norm, columns)
     trivial = float(times(gain, math.log(2) + log_f_last))
     heads = max([1, *(layer.heads for layer in layers)])
     a = max([0.0, *(layer.logit_bound for layer in layers)])
@@ -180,6 +187,7 @@ def lemma5(
         log_C_published=log_C(a, published),
         log_output_gain=gain,
         readout=config.readout,
+        outputs=columns,
     )
 
 
@@ -206,8 +214,8 @@ def _no_closed_form(config: TransformerConfig, log_l_fact: float, a: float) -> s
 
 
 def _checked(
-    model: Any, n: Any, norm: Any, symbols: Any
-) -> tuple[TransformerConfig, TransformerParameters, np.ndarray]:
+    model: Any, n: Any, norm: Any, symbols: Any, outputs: Any
+) -> tuple[TransformerConfig, TransformerParameters, np.ndarray, tuple[int, ...] | None]:
     faults = Faults("lemma5")
     config = note_model(model, faults)
     if not is_count(n, 1):
@@ -218,22 +226,38 @@ def _checked(
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
     chosen = np.arange(2 if config is None else config.alphabet_size)
     if symbols is not None:
-        given = np.asarray(symbols)
+        given = array_of(symbols)
         if given.ndim != 1 or len(given) < 2 or not np.issubdtype(given.dtype, np.integer):
             faults.add("symbols", symbols, "at least two symbols' ids, or None for the alphabet")
         elif config is not None and (given.min() < 0 or given.max() >= config.vocabulary_size):
             faults.add("symbols", symbols, f"ids from 0 to {config.vocabulary_size - 1}")
         else:
             chosen = np.unique(given)
+    columns = _columns(config, outputs, faults)
     faults.raise_if_any()
-    return model.config, model.parameters, chosen
+    return model.config, model.parameters, chosen, columns
+
+
+def _columns(config: TransformerConfig | None, outputs: Any, faults: Faults) -> tuple[int, ...] | None:
+    """The output coordinates that enter the norm, sorted; None for all."""
+    if isinstance(outputs, str) and outputs == "all":
+        return None
+    found = array_of(outputs)
+    size = math.inf if config is None else config.width if config.logits is None else config.logits
+    sound = found.ndim == 1 and found.size and np.issubdtype(found.dtype, np.integer)
+    if not sound or found.min() < 0 or found.max() >= size:
+        below = "" if config is None else f" below {size}"
+        faults.add("outputs", outputs, f'0-based output coordinates{below}, at least one, or "all"')
+        return None
+    return tuple(int(k) for k in np.unique(found))
 
 
 def note_model(model: Any, faults: Faults) -> TransformerConfig | None:
     """The config of a transformer; notes why Lemma 5 has nothing to say about it, if it has not."""
     config = getattr(model, "config", None)
     if not isinstance(model, Transformer) or not isinstance(config, TransformerConfig):
-        faults.add("model", type(model).__name__, "a jaxsens Transformer: the lemma is about its parameters")
+        wanted = instead_of(model, "a jaxsens Transformer: the lemma is about its parameters")
+        faults.add("model", type(model).__name__, wanted)
         return None
     for k in range(config.layers):
         weighting = config.layer(k).weighting

@@ -31,7 +31,7 @@ from jaxsens.theory.lipschitz import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerConstants:
     """One layer's constants at one length. Logarithms are natural; entries of arrays belong to heads and query rows.
 

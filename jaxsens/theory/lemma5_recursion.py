@@ -35,7 +35,7 @@ from jaxsens.theory.lipschitz import log, plus, times
 LOG2 = math.log(2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerBound:
     """Bounds on the changes of y^(k) under an exchange of any one symbol, of any word.
 

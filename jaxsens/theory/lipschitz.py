@@ -127,15 +127,19 @@ def largest_exchange(parameters: TransformerParameters, symbols: np.ndarray) -> 
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows) * (1 + OUTWARD)
 
 
-def log_output_gain(parameters: TransformerParameters, width: int, norm: str) -> float:
+def log_output_gain(
+    parameters: TransformerParameters, width: int, norm: str, outputs: tuple[int, ...] | None = None
+) -> float:
     """log of the largest |Delta output|_norm per l2 change 1 of the activation read out.
 
     With a head W (width, logits): |W|_2 in l2; in linf its largest column; in l1 the sum of its columns' norms or
-    sqrt(logits) |W|_2, whichever is less. Without a head: 1, 1, sqrt(width).
+    sqrt(logits) |W|_2, whichever is less. Without a head: 1, 1, sqrt(width). Of chosen `outputs`, W and the numbers of
+    logits and coordinates are those of these alone.
     """
     if parameters.head is None:
-        return 0.5 * math.log(width) if norm == "l1" else 0.0
+        return 0.5 * math.log(width if outputs is None else len(outputs)) if norm == "l1" else 0.0
     head = np.asarray(parameters.head, np.float64)
+    head = head if outputs is None else head[:, list(outputs)]
     columns = np.linalg.norm(head, axis=0) * (1 + OUTWARD)
     whole = operator_norm(head)
     gain = {

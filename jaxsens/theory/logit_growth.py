@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, is_count, plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
@@ -38,7 +38,7 @@ FLAT = 0.02
 some length moves A by less."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LogitGrowth:
     """The logit bound, the logits that occur, and Lemma 5's bounds, at several lengths.
 
@@ -195,7 +195,7 @@ def _spreads(config: TransformerConfig, parameters: TransformerParameters, token
 
 
 def _lengths(lengths: Any, config: TransformerConfig | None, faults: Faults) -> tuple[int, ...]:
-    given = [int(n) if isinstance(n, np.integer) else n for n in lengths] if np.iterable(lengths) else []
+    given = [plain_numbers(n) for n in lengths] if np.iterable(lengths) else []
     good = [n for n in given if is_count(n, 2)]
     if len(good) < len(given) or len(set(good)) < 3:
         faults.add("lengths", lengths, "at least three different whole numbers, each at least 2")

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.errors import Faults, InputError, is_count, keep_plain
 from jaxsens.languages import Language, language
 from jaxsens.models.baselines_config import ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
@@ -93,6 +93,7 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        keep_plain(self, "seed")
         faults = Faults("TrainConfig")
         if not isinstance(self.language, Language):
             faults.add("language", self.language, 'a language, such as jaxsens.language("parity")')

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, is_count, keep_plain
 from jaxsens.strict import STRICT
 
 
 @dataclass(frozen=True)
-class Stage:
+class _Table:
+    """What all tables have in common: NumPy's whole numbers are kept as Python's, as files hold them."""
+
+    def __post_init__(self) -> None:
+        keep_plain(self, *(field.name for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Stage(_Table):
     """From the step `step` on, no input has more than `longest` symbols."""
 
     __pydantic_config__ = STRICT
@@ -20,7 +28,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(_Table):
     """What is trained on.
 
     Attributes:
@@ -99,7 +107,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class OptimiserConfig:
+class OptimiserConfig(_Table):
     """AdamW and its schedule.
 
     Attributes:
@@ -132,7 +140,7 @@ class OptimiserConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(_Table):
     """What is measured during training: at step 0, every `every` steps and at the end.
 
     Attributes:
@@ -156,7 +164,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(_Table):
     """When checkpoints are written, besides the one at the end.
 
     Attributes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,25 @@ def test_bad_counts_lengths_and_generators_are_refused_together(method):
 def test_lengths_below_zero_are_refused(name, method):
     with pytest.raises(InputError, match="n = -1: give a whole number"):
         getattr(CASES[name][0], method)(-1)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_whole_numbers_of_numpy_mean_the_same_as_pythons(name):
+    language, n = CASES[name][0], 120  # n + n is beyond int8
+    as_numpy: Any = np.int8
+    for method in ("marginal", "optimal_cross_entropy", "chance_cross_entropy", "length_probabilities"):
+        np.testing.assert_array_equal(getattr(language, method)(as_numpy(n)), getattr(language, method)(n))
+    mine, its = (
+        language.sample_labelled(count, length, np.random.default_rng(0))
+        for count, length in ((4, n), (as_numpy(4), as_numpy(n)))
+    )
+    np.testing.assert_array_equal(mine[0], its[0])
+    with pytest.raises(InputError, match="n = "):
+        language.marginal(np.bool_(True))  # pyright: ignore[reportArgumentType]
+
+
+def test_the_settings_of_a_language_are_plain_numbers():
+    assert repr(jaxsens.language("dyck", kinds=np.int64(3)).settings["kinds"]) == "3"
 
 
 @pytest.mark.parametrize("tokens", [[[0, 2]], [[-1, 0]], [[0.5]], 1, [["0"]]])

@@ -209,6 +209,7 @@ def test_all_faults_of_a_config_are_reported_at_once(kind, changes, arguments):
         (np.array([0, -2]), "tokens = -2: symbols from 0 to 2"),
         (np.zeros((0, 4), int), "shape"),
         (np.array(1), "shape"),
+        ([0, 1], "tokens = list: give an array"),
         (np.array([1]), "longer than the readout position 1"),
     ],
 )
@@ -220,10 +221,22 @@ def test_tokens_that_cannot_be_read_are_refused(tokens, message):
 
 
 def test_a_config_of_another_model_is_refused():
-    with pytest.raises(TypeError, match="give a LSTMConfig"):
+    with pytest.raises(InputError, match=r"LSTM: config = .*: give a LSTMConfig"):
         LSTM(RNNConfig(2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="no baseline"):
         baselines.initialise(BaselineConfig(2), 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, np.bool_(True)])
+def test_a_seed_that_is_none_is_refused_with_any_other_fault(seed):
+    with pytest.raises(InputError, match=r"Convolution: 2 faults(?s:.)*config(?s:.)*seed = .*whole number"):
+        Convolution(RNNConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
+
+
+def test_whole_numbers_of_numpy_are_kept_as_pythons():
+    config = RNNConfig(np.int64(2), np.int32(4), np.uint8(1), np.int64(3), readout=np.int64(0))  # pyright: ignore[reportArgumentType]
+    assert repr(config) == repr(RNNConfig(2, 4, 1, 3, readout=0))
+    assert ConvolutionConfig(2, kernel_width=np.int64(3)) == ConvolutionConfig(2)  # pyright: ignore[reportArgumentType]
 
 
 def test_configs_are_values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_every_fault_is_reported_at_once():
         ({"mask": (["none"], "none")}, "mask = ['none']"),
         ({"positions": (Learned(8), Learned(4))}, "one term of each kind"),
         ({"positions": Learned(0)}, "max_length"),
+        ({"width": np.bool_(True)}, "width"),
         ({"positions": Sinusoidal(base=-1.0)}, "a base above 0"),
         ({"positions": "rotary", "width": 6, "heads": 2}, "even"),
         ({"heads": (1, 2, 4)}, "one a layer (2)"),
@@ -48,6 +50,14 @@ def test_every_fault_is_reported_at_once():
 )
 def test_values_that_would_fail_later_are_refused(options, named):
     assert named in refused(**options)
+
+
+def test_whole_numbers_of_numpy_are_kept_as_pythons():
+    numbers = {"alphabet_size": 2, "width": 8, "heads": (2, 1), "head_width": [4, 8], "layers": 2}
+    numbers |= {"feed_forward": 3, "readout": 1, "logits": 5}
+    mine, its = (TransformerConfig(**options) for options in (numbers, jax.tree.map(np.int64, numbers)))
+    assert repr(its) == repr(mine)
+    assert (its, hash(its)) == (mine, hash(mine))
 
 
 @pytest.mark.parametrize("fields", [{"coefficient": float("nan")}, {"power": "1"}, {"log_power": -1}])

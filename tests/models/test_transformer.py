@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import InputError, LSTMConfig, Transformer, TransformerConfig
 from jaxsens.models import layers, trace
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.models.positions import Learned
@@ -146,6 +146,8 @@ def test_float32_and_float64_models_of_one_seed_agree():
     ("tokens", "message"),
     [
         (np.array([0.0, 1.0]), "whole numbers"),
+        ([[0, 1], [1]], "tokens = list: give an array"),
+        (None, "tokens = NoneType: give an array"),
         (np.array([0, 1, 4]), "tokens = 4: symbols from 0 to 3"),
         (np.array([-1, 2, 1]), "tokens = -1: symbols from 0 to 3"),
         (np.array(1), "shape"),
@@ -168,6 +170,14 @@ def test_parameters_of_another_config_are_refused_with_all_that_is_wrong():
     assert "layers[1].w2" in str(refusal.value)
     with pytest.raises(InputError, match="structure"):
         Transformer(small(layers=1), parameters=random_parameters(small()))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True])
+def test_a_seed_or_a_config_that_is_none_is_refused(seed):
+    with pytest.raises(InputError, match=r"Transformer: seed = .*: a whole number of at least 0"):
+        Transformer(small(), seed=seed)
+    with pytest.raises(InputError, match=r"2 faults(?s:.)*give a TransformerConfig(?s:.)*seed = "):
+        Transformer(LSTMConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
 
 
 def test_given_parameters_are_used_and_returned():

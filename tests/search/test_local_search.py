@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -236,7 +237,11 @@ def test_the_steps_are_by_objective():
 
 
 def test_a_result_is_read_back_as_it_was(tmp_path):
-    found = worst_input(model_of(), 14, budget=3, fixed={13: 3}, engine="vmap", mesh=ONE)
+    # NumPy's whole numbers go into the file like Python's.
+    as_numpy: Any = np.int64
+    found = worst_input(
+        model_of(), 14, budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3}, engine="vmap", mesh=ONE
+    )
     path = tmp_path / "found.json"
     found.save(path)
     read = load_worst_input(path)
@@ -248,6 +253,9 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     table["content"]["value"] = 1.0
     path.write_text(json.dumps(table))
     with pytest.raises(jaxsens.InputError, match="checksum"):
+        load_worst_input(path)
+    path.write_text('{"value": 1.0}')
+    with pytest.raises(jaxsens.InputError, match=r"no file that jaxsens wrote.*WorstInput\.save"):
         load_worst_input(path)
     os.remove(path)
     with pytest.raises(jaxsens.InputError, match="no such file"):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,6 +156,11 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
     assert "tokens = -1" in refused(model, [0, -1])
     assert "shape (1, 1, 2)" in refused(model, [[[0, 1]]])
     assert "shape (0,)" in refused(model, np.zeros(0, int))
+    assert "tokens = [[0, 1], [1]]: whole numbers of shape (n,) or (batch, n)" in refused(
+        model, [[0, 1], [1]]
+    )
+    assert "positions = [[0], 1]: a sequence" in refused(model, [0, 1, 2], positions=[[0], 1])
+    assert "symbols = [[0], 1]: at least one" in refused(model, [0, 1], symbols=[[0], 1])
     assert "positions = 5: positions from 0 to 2" in refused(model, [0, 1, 2], positions=[5])
     assert "outputs = [8]: the model has the outputs 0 to 7" in refused(model, [0, 1], outputs=[8])
     assert "alphabet_size = 9: the model's alphabet has 3 symbols" in refused(model, [0, 1], alphabet_size=9)
@@ -160,6 +168,15 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
     assert "alphabet_size = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
     assert "nothing to flip" in refused(model, [3])
     assert "callable" in refused("model", [0, 1])
+
+
+def test_a_record_that_holds_a_model_is_refused_with_the_place_of_the_model(model):
+    record: Any = SimpleNamespace(model=model)
+    assert "model = SimpleNamespace: pass its .model, here a Transformer" in refused(record, [0, 1])
+    with pytest.raises(jaxsens.InputError, match=r"its \.model, here a Transformer"):
+        jaxsens.layer_changes(record, [0, 1])
+    with pytest.raises(jaxsens.InputError, match=r"its \.model, here a Transformer"):
+        jaxsens.theory.lemma5(record, 4)
 
 
 def test_models_that_cannot_be_measured_are_refused_with_the_remedy():

@@ -171,6 +171,7 @@ def test_every_wrong_argument_is_named_at_once():
     [
         ({"tokens": [[0, 1]]}, r"one input of at least one symbol"),
         ({"tokens": [0.5]}, r"whole numbers"),
+        ({"tokens": [[0, 1], [1]], "keep": [[0], 1]}, r"tokens = \[\[0, 1\], \[1\]\](?s:.)*keep = "),
         ({"tokens": [0, 1, 1], "positions": [1], "symbol": 1}, r"no flip"),
         ({"tokens": [0, 1, 1], "keep": [4]}, r"indices from 0 to 3: there are 4 flips"),
         ({"tokens": [0, 1], "positions": [0.5]}, r"0-based positions"),

@@ -213,12 +213,19 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
 
 
-def test_the_result_does_not_depend_on_a_mesh_set_around_the_call():
-    model, tokens = jaxsens.Transformer(small(layers=1)), word(9)
-    alone = jaxsens.flip_sensitivity(model, tokens)
-    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))):
-        inside = jaxsens.flip_sensitivity(model, tokens)
-    np.testing.assert_allclose(inside.norms, alone.norms, rtol=1e-12)
+@pytest.mark.parametrize(("size", "kind"), [(8, AxisType.Auto), (2, AxisType.Auto), (2, AxisType.Explicit)])
+def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
+    tokens = word(9)
+
+    def measured() -> tuple[np.ndarray, float]:
+        model = jaxsens.Transformer(small(layers=1))
+        return jaxsens.flip_sensitivity(model, tokens).norms, jaxsens.worst_input(model, 3).value
+
+    alone = measured()
+    with jax.set_mesh(jax.make_mesh((size,), ("data",), axis_types=(kind,))):
+        inside = measured()
+    np.testing.assert_allclose(inside[0], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(inside[1], alone[1], rtol=1e-12)
 
 
 # Interruption

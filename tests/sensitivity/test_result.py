@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
+import jaxsens.theory
+from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.layer_changes import LayerChanges
 from jaxsens.sensitivity.result import load_with_metadata
+from jaxsens.theory.lemma5_constants import LayerConstants
+from jaxsens.theory.lemma5_recursion import LayerBound
 
 
 def weights(n):
@@ -81,3 +88,34 @@ def test_an_exhaustive_result_has_no_uncertainty(result):
 def test_quantiles_outside_the_unit_interval_are_refused(result):
     with pytest.raises(jaxsens.InputError, match="q = 90"):
         result.quantile(90)
+
+
+RESULTS = {
+    **{name: getattr(jaxsens, name) for name in jaxsens.__all__},
+    **{name: getattr(jaxsens.theory, name) for name in jaxsens.theory.__all__},
+    "Flips": Flips,
+    "LayerBound": LayerBound,
+    "LayerChanges": LayerChanges,
+    "LayerConstants": LayerConstants,
+}
+WITH_ARRAYS = sorted(
+    name
+    for name, value in RESULTS.items()
+    if dataclasses.is_dataclass(value)
+    and any("ndarray" in str(field.type) for field in dataclasses.fields(value))
+)
+
+
+@pytest.mark.parametrize("name", WITH_ARRAYS)
+def test_results_that_hold_arrays_equal_themselves_alone_and_can_be_hashed(name):
+    # Compared field by field, arrays would have no truth value.
+    assert RESULTS[name].__eq__ is object.__eq__
+    assert RESULTS[name].__hash__ is object.__hash__
+
+
+def test_the_results_that_hold_arrays_were_found(result):
+    assert {"FlipSensitivity", "WorstInput", "Restriction", "LogitGrowth"} <= set(WITH_ARRAYS)
+    again = dataclasses.replace(result)
+    assert result == result
+    assert result != again
+    assert len({result, again}) == 2

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
+import pytest
 
+from jaxsens import InputError, Transformer
+from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.lipschitz import (
     ACTIVATION_LIPSCHITZ,
     largest_embedding,
@@ -79,3 +84,30 @@ def test_logarithms_of_sums_and_products_know_zero_and_infinity():
     assert times(1.0, math.inf) == math.inf
     assert plus(-math.inf, -math.inf) == -math.inf
     assert plus(800.0, 800.0) == 800 + math.log(2)
+
+
+@pytest.mark.parametrize("logits", [None, 3])
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
+def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(norm, logits):
+    config = small(layers=1, logits=logits)
+    parameters = random_parameters(config)
+    model = Transformer(config, parameters=parameters)
+    n: Any = np.int64(6)
+    whole, some = (lemma5(model, n, norm=norm, outputs=chosen) for chosen in ("all", [2, 0]))
+    assert (whole.outputs, some.outputs) == (None, (0, 2))
+    assert type(some.n) is int
+    head = np.eye(config.width) if logits is None else np.asarray(parameters.head)
+    cut = dataclasses.replace(parameters, head=head[:, [0, 2]], head_bias=np.zeros(2))
+    alone = lemma5(Transformer(config.replace(logits=2), parameters=cut), 6, norm=norm)
+    np.testing.assert_allclose(some.log_bound, alone.log_bound, rtol=1e-8)
+    assert some.log_bound <= whole.log_bound
+    # In l2 and linf two outputs may change by as much as all.
+    assert some.log_bound < whole.log_bound or norm != "l1"
+
+
+def test_outputs_that_the_model_does_not_have_are_refused():
+    for outputs in ([6], [], 0, "some", [[0], 1]):
+        with pytest.raises(
+            InputError, match=r"outputs = .*: 0-based output coordinates below 6, at least one"
+        ):
+            lemma5(Transformer(small()), 4, outputs=outputs)  # pyright: ignore[reportArgumentType]

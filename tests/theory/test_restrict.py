@@ -204,9 +204,41 @@ def test_a_saved_restriction_comes_back(tmp_path):
     assert loaded.certificate == restriction.certificate
     assert (loaded.depends_on, loaded.stages) == (restriction.depends_on, restriction.stages)
     assert check(loaded, model).accepted
-    (tmp_path / "bad.json").write_text('{"format": 7}')
-    with pytest.raises(InputError, match="format 7"):
-        load_restriction(tmp_path / "bad.json")
+
+
+def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
+    path = tmp_path / "r.json"
+    with pytest.raises(InputError, match=r"r\.json': no such file"):
+        load_restriction(path)
+    restrict(hard(1), 12, 0.7).save(path)
+    path.write_text(path.read_text().replace('"preset": 0', '"preset": 1'))
+    with pytest.raises(InputError, match="checksum"):
+        load_restriction(path)
+    for content in ('{"format": 7}', "[]"):
+        path.write_text(content)
+        with pytest.raises(InputError, match="no file that jaxsens wrote"):
+            load_restriction(path)
+
+
+def test_words_are_drawn_from_sound_arguments_only():
+    restriction, generator = restrict(hard(0), 6, 0.5, preset={0: 1}), np.random.default_rng(0)
+    with pytest.raises(InputError, match=r"2 faults(?s:.)*generator = 0: give(?s:.)*count = -1"):
+        restriction.complete(0, -1)  # pyright: ignore[reportArgumentType]
+    word = restriction.complete(generator)[0]
+    elsewhere, unknown = word.copy(), word.copy()
+    elsewhere[0] = 0
+    unknown[restriction.free] = 2
+    for given, message in (
+        (word[None], r"word = 'shape \(1, 6\)': 6 whole numbers, such as complete"),
+        ([[0], 1], r"word = \[\[0\], 1\]: 6 whole"),
+        (elsewhere, "word = '0 at position 0': 1, to which it is fixed"),
+        (unknown, r"word = '2 at position \d': one of \[0, 1\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            restriction.vary(given, generator)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"3 faults(?s:.)*word = (?s:.)*generator = (?s:.)*count = True"):
+        restriction.vary(elsewhere, None, count=True)  # pyright: ignore[reportArgumentType]
+    assert restriction.vary(word.tolist(), generator, np.int64(2)).shape == (2, 6)  # pyright: ignore[reportArgumentType]
 
 
 def test_models_that_the_theorem_is_not_about_are_refused():
@@ -232,6 +264,14 @@ def test_bad_arguments_are_named_together():
         restrict(hard(0), 8, preset={9: 0, 1: 7}, symbols=(0, 0, 9))
     for name in ("{9: 0}", "{1: 7}", "two different symbols", "symbols from 0 to 2"):
         assert name in str(error.value)
+    with pytest.raises(InputError) as error:
+        restrict(hard(0), 8, preset={9: 0, 1: 7}, symbols=[0, 9], method="x")  # pyright: ignore[reportArgumentType]
+    for name in ("4 faults", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: symbols from 0 to 2"):
+        assert name in str(error.value)
+    with pytest.raises(
+        InputError, match=r"3 faults(?s:.)*model(?s:.)*symbols = \(0, 0\)(?s:.)*\{9: 0\}"
+    ) as error:
+        restrict(None, 8, preset={9: 0}, symbols=(0, 0))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="preset = '5 positions': at most 4"):
         restrict(hard(0), 8, preset=dict.fromkeys(range(5), 0))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +109,19 @@ def test_a_config_made_in_python_is_that_of_the_table():
     )
     assert from_python == from_table
     assert from_python.model.logits == 2
+
+
+def test_whole_numbers_of_numpy_are_written_like_pythons():
+    as_numpy: Any = np.int64
+    config = TrainConfig(
+        language=Parity(),
+        model=LSTMConfig(2, width=as_numpy(4)),
+        optimiser=OptimiserConfig(steps=as_numpy(40)),
+        data=DataConfig(lengths=(as_numpy(2), as_numpy(8)), curriculum=(Stage(as_numpy(0), as_numpy(8)),)),
+        seed=as_numpy(3),
+    )
+    assert TrainConfig.from_table(json.loads(json.dumps(config.table()))) == config
+    assert "np." not in repr(config)
 
 
 def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):

@@ -27,7 +27,7 @@ CLASSES = 8
 """Into how many classes words are split by default for two layers; fewer where n times the heads is above 512."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CertifiedBound:
     """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
 

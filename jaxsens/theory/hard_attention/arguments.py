@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, array_of, is_count, plain_numbers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.restriction import FREE
@@ -21,7 +22,7 @@ METHODS = ("auto", "greedy", "resample")
 def check_model(model: object, faults: Faults) -> TransformerConfig | None:
     """Notes why Theorem 1's construction does not apply to a model; its config if it does."""
     if not isinstance(model, Transformer):
-        faults.add("model", type(model).__name__, "a jaxsens Transformer")
+        faults.add("model", type(model).__name__, instead_of(model, "a jaxsens Transformer"))
         return None
     config = model.config
     for k in range(config.layers):
@@ -67,64 +68,84 @@ def checked(
     """
     faults = Faults("restrict")
     config = check_model(model, faults)
-    n = plain(n)
+    n = plain_numbers(n)
     if not is_count(n, 1):
         faults.add("n", n, "a whole number of at least 1")
-    check_fraction(free_fraction, faults)
+    fraction = check_fraction(free_fraction, faults)
     if method not in METHODS:
         faults.add("method", method, f"one of {', '.join(METHODS)}")
-    if not is_count(plain(most_values), 2):
+    if not is_count(most_values, 2):
         faults.add("most_values", most_values, "a whole number of at least 2")
     check_seed(seed, faults)
-    if preset is not None and not isinstance(preset, Mapping):
-        faults.add("preset", preset, "a mapping from positions to symbols, such as {0: 1}")
-    if not (symbols is None or isinstance(symbols, Sequence) or np.ndim(symbols) == 1):
-        faults.add("symbols", symbols, "a sequence of symbols, such as (0, 1)")
     if config is not None and is_count(n, 1):
         check_length(config, n, faults)
+    limit = None if config is None else config.vocabulary_size
+    held = _symbols(symbols, 0 if config is None else config.alphabet_size, limit, faults)
+    fixed = _preset(preset, n if is_count(n, 1) else None, limit, faults)
+    budget = 0
+    if is_count(n, 1) and fraction:
+        budget = n - math.ceil(free_fraction * n - 1e-9) - len(fixed)
+        if budget < 0:
+            most = f"at most {budget + len(fixed)}, or a smaller free_fraction"
+            faults.add("preset", f"{len(fixed)} positions", most)
     faults.raise_if_any()
-    config = model.config
-    held = (
-        tuple(range(config.alphabet_size)) if symbols is None else tuple(plain(symbol) for symbol in symbols)
-    )
-    _check_symbols(held, config.vocabulary_size, faults)
     values = np.full(n, FREE, np.int64)
-    for position, symbol in ((plain(i), plain(s)) for i, s in (preset or {}).items()):
-        if not is_count(position) or position >= n:
-            faults.add("preset", {position: symbol}, f"positions from 0 to {n - 1}")
-        elif not is_count(symbol) or symbol >= config.vocabulary_size:
-            faults.add("preset", {position: symbol}, f"symbols from 0 to {config.vocabulary_size - 1}")
-        else:
-            values[position] = symbol
-    fixed = int(np.sum(values != FREE))
-    budget = n - math.ceil(free_fraction * n - 1e-9) - fixed
-    if budget < 0:
-        faults.add("preset", f"{fixed} positions", f"at most {budget + fixed}, or a smaller free_fraction")
-    faults.raise_if_any()
+    values[list(fixed)] = list(fixed.values())
     return values, held, budget
 
 
-def plain(number: Any) -> Any:
-    """A NumPy whole number as Python's; anything else as it is."""
-    return int(number) if isinstance(number, np.integer) else number
+def _symbols(symbols: Any, alphabet_size: int, limit: int | None, faults: Faults) -> tuple[int, ...]:
+    """What a free position may hold; notes what is wrong with it. `limit` is how many symbols the model knows."""
+    if symbols is None:
+        return tuple(range(alphabet_size))
+    if not (isinstance(symbols, Sequence) or array_of(symbols).ndim == 1):
+        faults.add("symbols", symbols, "a sequence of symbols, such as (0, 1)")
+        return ()
+    held = tuple(plain_numbers(symbol) for symbol in symbols)
+    if len(held) < 2 or any(symbol in held[:i] for i, symbol in enumerate(held)):
+        faults.add("symbols", held, "two different symbols or more")
+    for symbol in held:
+        if not _is_below(symbol, limit):
+            faults.add("symbols", symbol, _up_to("symbols", limit))
+    return held
 
 
-def check_fraction(free_fraction: object, faults: Faults) -> None:
-    """Notes it if the share of free positions is no share."""
+def _preset(preset: Any, n: int | None, limit: int | None, faults: Faults) -> dict[int, int]:
+    """The positions fixed beforehand; notes what is wrong with them. n is None where it is no length."""
+    if preset is None:
+        return {}
+    if not isinstance(preset, Mapping):
+        faults.add("preset", preset, "a mapping from positions to symbols, such as {0: 1}")
+        return {}
+    fixed = {}
+    for position, symbol in ((plain_numbers(i), plain_numbers(s)) for i, s in preset.items()):
+        if not _is_below(position, n):
+            faults.add("preset", {position: symbol}, _up_to("positions", n))
+        elif not _is_below(symbol, limit):
+            faults.add("preset", {position: symbol}, _up_to("symbols", limit))
+        else:
+            fixed[position] = symbol
+    return fixed
+
+
+def _is_below(value: object, limit: int | None) -> bool:
+    return is_count(value) and (limit is None or plain_numbers(value) < limit)
+
+
+def _up_to(what: str, limit: int | None) -> str:
+    return f"{what} from 0" + ("" if limit is None else f" to {limit - 1}")
+
+
+def check_fraction(free_fraction: object, faults: Faults) -> bool:
+    """Notes it if the share of free positions is no share; whether it is."""
     number = isinstance(free_fraction, int | float | np.integer | np.floating)
-    if isinstance(free_fraction, bool) or not (number and 0 <= float(free_fraction) <= 1):
+    sound = not isinstance(free_fraction, bool) and number and 0 <= float(free_fraction) <= 1
+    if not sound:
         faults.add("free_fraction", free_fraction, "a number from 0 to 1")
+    return sound
 
 
 def check_seed(seed: object, faults: Faults) -> None:
     """Notes it if a seed is none."""
-    if not is_count(plain(seed)):
+    if not is_count(seed):
         faults.add("seed", seed, "a whole number of at least 0")
-
-
-def _check_symbols(symbols: tuple[Any, ...], vocabulary: int, faults: Faults) -> None:
-    if len(symbols) < 2 or any(symbol in symbols[:i] for i, symbol in enumerate(symbols)):
-        faults.add("symbols", symbols, "two different symbols or more")
-    for symbol in symbols:
-        if not is_count(symbol) or symbol >= vocabulary:
-            faults.add("symbols", symbol, f"symbols from 0 to {vocabulary - 1}")

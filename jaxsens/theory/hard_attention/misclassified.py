@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.errors import Faults, InputError, is_count, plain_numbers
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer import Transformer
-from jaxsens.theory.hard_attention.arguments import check_fraction, check_model, check_seed, plain
+from jaxsens.theory.hard_attention.arguments import check_fraction, check_model, check_seed
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
 
@@ -26,7 +26,7 @@ LANGUAGES = {"parity": named_language("parity"), "dyck-1": named_language("dyck"
 """The languages of Corollary 2 by name. Their symbols 0 and 1 are the model's: of 1DYCK, 0 opens and 1 closes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MisclassifiedPair:
     """Two inputs that the model cannot tell apart, and the language can.
 
@@ -77,7 +77,7 @@ def misclassified_pair(
     config = check_model(model, faults)
     check_fraction(free_fraction, faults)
     check_seed(seed, faults)
-    n = plain(n)
+    n = plain_numbers(n)
     if not isinstance(language, str) or language not in LANGUAGES:
         faults.add("language", language, f"one of {', '.join(LANGUAGES)}")
     if not is_count(n, 2 + end_symbol):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import InputError
-from jaxsens.files import write_text
+from jaxsens.errors import Faults, InputError, array_of, is_count
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 FREE = -1
 """What a restriction holds at a position that it leaves free (the paper's star)."""
 
-_FORMAT = 1
+KIND = "restriction"
 
 
 class RestrictionRefused(InputError):
@@ -59,7 +57,7 @@ class Certificate:
         return tuple(case for case in self.layers[layer] if case.row == row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Restriction:
     """A map from positions to a symbol or FREE, under which a hard-attention model's output depends on few inputs.
 
@@ -105,7 +103,12 @@ class Restriction:
         return np.setdiff1d(np.flatnonzero(self.free), self.depends_on)
 
     def complete(self, generator: np.random.Generator, count: int = 1) -> Int[np.ndarray, "count n"]:
-        """Words under the restriction: every free position gets an independent uniform symbol. int32."""
+        """Words under the restriction: every free position gets an independent uniform symbol. int32.
+
+        Raises:
+            InputError: naming each argument that cannot be used.
+        """
+        _check_drawing(Faults("Restriction.complete"), generator, count)
         words = np.repeat(self.values[None].astype(np.int32), count, axis=0)
         free = np.flatnonzero(self.free)
         words[:, free] = generator.choice(np.array(self.symbols), size=(count, len(free)))
@@ -114,16 +117,36 @@ class Restriction:
     def vary(
         self, word: Int[np.ndarray, " n"], generator: np.random.Generator, count: int = 1
     ) -> Int[np.ndarray, "count n"]:
-        """Words that differ from `word` in the irrelevant free positions only, which are drawn anew."""
-        words = np.repeat(np.asarray(word, np.int32)[None], count, axis=0)
+        """Words that differ from `word` in the irrelevant free positions only, which are drawn anew. int32.
+
+        Raises:
+            InputError: naming each argument that cannot be used; also for a word that is not under the restriction.
+        """
+        faults = Faults("Restriction.vary")
+        given = array_of(word)
+        self._check_word(given, word, faults)
+        _check_drawing(faults, generator, count)
+        words = np.repeat(given.astype(np.int32)[None], count, axis=0)
         where = self.irrelevant
         words[:, where] = generator.choice(np.array(self.symbols), size=(count, len(where)))
         return words
 
+    def _check_word(self, given: np.ndarray, word: object, faults: Faults) -> None:
+        if given.shape != (self.n,) or not np.issubdtype(given.dtype, np.integer):
+            shown = word if given.ndim < 2 else f"shape {given.shape}"
+            faults.add("word", shown, f"{self.n} whole numbers, such as complete(generator)[0]")
+            return
+        wrong = np.where(self.free, ~np.isin(given, self.symbols), given != self.values)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            wanted = (
+                f"one of {list(self.symbols)}" if self.free[i] else f"{self.values[i]}, to which it is fixed"
+            )
+            faults.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the restriction with its certificate as JSON."""
+        """Writes the restriction with its certificate as one JSON file with a checksum, atomically."""
         content: dict[str, Any] = {
-            "format": _FORMAT,
             "values": self.values.tolist(),
             "symbols": list(self.symbols),
             "depends_on": list(self.depends_on),
@@ -134,36 +157,43 @@ class Restriction:
                 for cases in self.certificate.layers
             ],
         }
-        write_text(path, json.dumps(content))
+        # One number a line would make a certificate four times as long.
+        write_sealed(path, KIND, content, indent=None)
+
+
+def _check_drawing(faults: Faults, generator: object, count: object) -> None:
+    if not isinstance(generator, np.random.Generator):
+        faults.add("generator", generator, "give numpy.random.default_rng(seed)")
+    if not is_count(count):
+        faults.add("count", count, "a whole number of at least 0")
+    faults.raise_if_any()
 
 
 def load_restriction(path: str | os.PathLike[str]) -> Restriction:
     """The restriction that `Restriction.save` wrote. `check` it: a file can say anything.
 
     Raises:
-        InputError: if the file is no such restriction.
+        InputError: if the file is missing, damaged, or no such restriction.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}")
-        return Restriction(
-            values=np.array(content["values"], np.int64),
-            symbols=tuple(content["symbols"]),
-            depends_on=tuple(content["depends_on"]),
-            preset=content["preset"],
-            stages=content["stages"],
-            certificate=Certificate(
+        content = read_sealed(path, KIND)
+    except FileNotFoundError:
+        raise InputError(f"path = {str(path)!r}: no such file") from None
+    except DamagedFile as error:
+        raise InputError(f"path = {error}; give a file of Restriction.save") from error
+    return Restriction(
+        values=np.array(content["values"], np.int64),
+        symbols=tuple(content["symbols"]),
+        depends_on=tuple(content["depends_on"]),
+        preset=content["preset"],
+        stages=content["stages"],
+        certificate=Certificate(
+            tuple(
                 tuple(
-                    tuple(
-                        Case(row, tuple((i, s) for i, s in conditions), tuple(tuple(each) for each in keys))
-                        for row, conditions, keys in cases
-                    )
-                    for cases in content["layers"]
+                    Case(row, tuple((i, s) for i, s in conditions), tuple(tuple(each) for each in keys))
+                    for row, conditions, keys in cases
                 )
-            ),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"load_restriction: path = {str(path)!r}: {error}; give a file of Restriction.save"
-        ) from None
+                for cases in content["layers"]
+            )
+        ),
+    )
