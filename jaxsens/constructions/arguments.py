@@ -1,8 +1,12 @@
-"""What the lemmas' functions accept: each check refuses with one message, or returns the first value."""
+"""What the lemmas' functions accept: each check refuses with one message, or returns the first value as Python's own.
+
+NumPy's scalars count as the numbers they are; True and False are none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 from jaxsens.errors import collecting, is_count
@@ -10,27 +14,29 @@ from jaxsens.errors import collecting, is_count
 
 def positive(subject: str, **values: float) -> float:
     """Numbers above 0."""
-    return _first(subject, lambda value: _real(value) and value > 0, "a number above 0", values)
+    return float(_first(subject, lambda value: is_real(value) and value > 0, "a number above 0", values))
 
 
 def at_least_0(subject: str, **values: float) -> float:
     """Numbers of at least 0."""
-    return _first(subject, lambda value: _real(value) and value >= 0, "a number of at least 0", values)
+    remedy = "a number of at least 0"
+    return float(_first(subject, lambda value: is_real(value) and value >= 0, remedy, values))
 
 
 def within(subject: str, limit: float, **values: float) -> float:
     """Numbers above 0 and below `limit`."""
     remedy = f"a number above 0 and below {limit}"
-    return _first(subject, lambda value: _real(value) and 0 < value < limit, remedy, values)
+    return float(_first(subject, lambda value: is_real(value) and 0 < value < limit, remedy, values))
 
 
 def count(subject: str, **values: int) -> int:
     """Whole numbers of at least 1."""
-    return _first(subject, lambda value: is_count(value, 1), "a whole number of at least 1", values)
+    return int(_first(subject, lambda value: is_count(value, 1), "a whole number of at least 1", values))
 
 
-def _real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def is_real(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _first(subject: str, accepted: Callable[[Any], bool], remedy: str, values: dict[str, Any]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -54,8 +54,11 @@ class Promise:
     exact_length: tuple[tuple[str, int], ...] = ()
 
     def exact_to(self, dtype: str) -> int:
-        """The length up to which rounding in this dtype is predicted to change no output."""
-        return dict(self.exact_length)[dtype]
+        """The length up to which rounding in this dtype, "float32" or "float64", is predicted to change no output."""
+        known = dict(self.exact_length)
+        if dtype not in tuple(known):
+            raise InputError(f"exact_to: dtype = {dtype!r}: one of {', '.join(known)}")
+        return known[dtype]
 
     def __str__(self) -> str:
         exact = ", ".join(f"{n} in {dtype}" for dtype, n in self.exact_length)
@@ -80,6 +83,7 @@ class CompiledTransformer(Transformer):
         alphabet: the symbols; token t is alphabet[t].
         output: the coordinate that holds 1 where the formula is true and 0 where it is not.
         outputs: the coordinates that `flip_sensitivity` measures by default; None for all.
+        exact_outputs: those that are promised to be 0 or 1 exactly: the output, or none in the control.
         heads: what the heads of every layer do, and how far each may be from hard attention.
         promise: what it computes.
         exact_length: `promise.exact_length` of its own dtype, beyond which `flip_sensitivity` warns; None where nothing
@@ -100,24 +104,48 @@ class CompiledTransformer(Transformer):
         self.alphabet = alphabet
         self.output = output
         self.outputs = outputs
+        self.exact_outputs: tuple[int, ...] = (output,) if promise.exact else ()
         self.heads = heads
         self.promise = promise
         self.exact_length = promise.exact_to(config.dtype) if promise.exact else None
 
     def encode(self, word: Sequence[str]) -> Int[np.ndarray, " n"]:
-        """The tokens of a word: a string of one-letter symbols, or a sequence of symbols."""
-        unknown = sorted({symbol for symbol in word if symbol not in self.alphabet}, key=str)
+        """The tokens of a word: a string of one-letter symbols, or a sequence of symbols.
+
+        Raises:
+            InputError: naming everything in it that is no symbol of the alphabet.
+        """
+        if not isinstance(word, Iterable):
+            raise InputError(
+                f"encode: word = {word!r}: a text, or a list of symbols of {list(self.alphabet)}"
+            )
+        given = list(word)
+        numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
+        unknown = dict.fromkeys(
+            repr(each) for each in given if not (isinstance(each, str) and each in numbers)
+        )
         if unknown:
             raise InputError(
-                f"encode: word has {unknown}: give symbols of the alphabet {list(self.alphabet)}; tokens go to the "
-                "model as they are"
+                f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {list(self.alphabet)}; tokens go "
+                "to the model as they are"
             )
-        return np.array([self.alphabet.index(symbol) for symbol in word], np.int32)
+        return np.array([numbers[symbol] for symbol in given], np.int32)
 
-    def accepts(self, word: Sequence[str] | Int[np.ndarray, " n"]) -> bool:
-        """Whether the output at the last position of a word, or of its tokens, is nearer to 1 than to 0."""
-        tokens = word if np.asarray(word).dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
-        return bool(np.asarray(self(np.asarray(tokens)))[self.output] > 0.5)
+    def accepts(self, word: Sequence[str] | Int[np.ndarray, "*batch n"]) -> Any:
+        """Whether the output at the last position of a word, or of its tokens, is nearer to 1 than to 0.
+
+        A bool; of a batch of tokens an array of them.
+
+        Raises:
+            InputError: for what is neither a word over the alphabet nor tokens.
+        """
+        try:
+            given = np.asarray(word)
+        except ValueError:  # rows of different lengths
+            given = np.asarray(None)
+        tokens = given if given.dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
+        near = np.asarray(self(tokens))[..., self.output] > 0.5
+        return bool(near) if near.ndim == 0 else near
 
 
 def _counted(number: int, noun: str) -> str:
@@ -140,7 +168,9 @@ def make(
     promise: Promise,
 ) -> CompiledTransformer:
     """The model of a finished network; fills in what the promise says of its size."""
-    config, parameters = network.build(weighting, dtype, centred_scores=dtype == "float32")
+    # The control's scores are bounded: plain products keep their digits, and every engine can measure it.
+    centred = dtype == "float32" and promise.exact
+    config, parameters = network.build(weighting, dtype, centred_scores=centred)
     heads = [head for layer in network.heads for head in layer]
     told = replace(
         promise,

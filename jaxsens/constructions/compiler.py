@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -39,6 +40,7 @@ from jaxsens.logic import (
     Yesterday,
     operators,
     parse,
+    predicates,
     subformulas,
     violations,
 )
@@ -77,8 +79,6 @@ def compile_formula(
     faults = Faults("compile_formula")
     read_formula = _checked(formula, alphabet, condition, autoregressive, dtype, read, faults)
     wanted = Condition(condition, autoregressive)
-    refuse(read_formula, wanted, faults)
-    faults.raise_if_any()
     names = tuple(alphabet)
     only_counts = operators(read_formula) <= {"#L", "#R"}
     paper = condition != "temperature-bounded"
@@ -103,14 +103,31 @@ def compile_formula(
 
 
 def translate(builder: Builder, formula: Formula) -> Affine:
-    """The truth of a formula as a form over the network's coordinates, 0 or 1 at every position."""
+    """The truth of a formula as a form over the network's coordinates, 0 or 1 at every position.
+
+    The inner conjunctions of a chain are made only where something other than the chain reads them.
+    """
+    read = _read(formula)
     known: dict[Formula, Affine] = {}
     for part in subformulas(formula):
-        known[part] = _one(builder, part, [known[child] for child in part.children], known)
+        if part in read:
+            known[part] = _one(builder, part, [known[each] for each in read[part]])
     return known[formula]
 
 
-def _one(builder: Builder, part: Formula, children: list[Affine], known: dict[Formula, Affine]) -> Affine:
+def _read(formula: Formula) -> dict[Formula, tuple[Formula, ...]]:
+    """Of each subformula that is needed, what it is made of: its children, or a chain's operands."""
+    read: dict[Formula, tuple[Formula, ...]] = {}
+    stack = [formula]
+    while stack:
+        part = stack.pop()
+        if part not in read:
+            read[part] = _operands(part) if isinstance(part, And | Or) else tuple(part.children)
+            stack += read[part]
+    return read
+
+
+def _one(builder: Builder, part: Formula, children: list[Affine]) -> Affine:
     network = builder.network
     match part:
         case Symbol(name):
@@ -120,9 +137,9 @@ def _one(builder: Builder, part: Formula, children: list[Affine], known: dict[Fo
         case Not():
             return 1.0 - children[0]
         case And():
-            return _all(builder, [known[each] for each in _operands(part, And)])
+            return _all(builder, children)
         case Or():
-            return 1.0 - _all(builder, [1.0 - known[each] for each in _operands(part, Or)])
+            return 1.0 - _all(builder, [1.0 - each for each in children])
         case Yesterday():
             return neighbour(builder, children[0], "Y")
         case Next():
@@ -140,17 +157,19 @@ def _one(builder: Builder, part: Formula, children: list[Affine], known: dict[Fo
     raise TypeError(f"{type(part).__name__} is no formula that the compiler knows")
 
 
-def _operands(part: Formula, kind: type[And] | type[Or]) -> list[Formula]:
+def _operands(chain: And | Or) -> tuple[Formula, ...]:
     """The conjuncts (or disjuncts) of a whole chain of them, each once: one hidden unit takes any number."""
     found: dict[Formula, None] = {}
-    stack = [part]
+    inner: set[Formula] = set()  # a shared link is walked once
+    stack: list[Formula] = [chain]
     while stack:
         each = stack.pop()
-        if isinstance(each, kind):
-            stack += [each.right, each.left]
-        else:
+        if not isinstance(each, type(chain)):
             found[each] = None
-    return list(found)
+        elif each not in inner:
+            inner.add(each)
+            stack += [each.right, each.left]
+    return tuple(found)
 
 
 def _all(builder: Builder, forms: list[Affine]) -> Affine:
@@ -184,8 +203,25 @@ def _checked(
             faults.messages.append(str(error))
     elif not isinstance(formula, Formula):
         faults.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
-    if isinstance(formula, Formula) and symbols and named:
-        faults.messages += [f"formula: {violation}" for violation in violations(formula, alphabet=symbols)]
-    if not isinstance(formula, Formula) or condition not in tuple(CONDITIONS):
-        faults.raise_if_any()
+    if isinstance(formula, Formula):
+        if symbols and named:
+            faults.messages += [
+                f"formula: {violation}" for violation in violations(formula, alphabet=symbols)
+            ]
+        _one_family_a_name(formula, faults)
+        # What is wrong in every condition is said of an unknown one, too.
+        known = condition if condition in tuple(CONDITIONS) else "temperature"
+        refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), faults)
+    faults.raise_if_any()
     return cast("Formula", formula)
+
+
+def _one_family_a_name(formula: Formula, faults: Faults) -> None:
+    """Notes names that two different families of predicates share: their components would be called the same."""
+    families = dict.fromkeys(each.family for each in predicates(formula))
+    names = Counter(family.name for family in families)
+    for name, number in names.items():
+        if number > 1:
+            faults.messages.append(
+                f"formula: {number} different families of predicates are called {name}: give each a name of its own"
+            )

@@ -47,6 +47,10 @@ _HARD: dict[str, Weighting] = {
 }
 
 
+_TEMPERATURE_ONLY = ("Theorem 21", "Corollary 23")
+"""The statements without a version at temperature 1, and so without letters."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition, and whether the network is autoregressive: future-masked, with nothing that depends on n."""
@@ -116,18 +120,23 @@ def theorem(formula: Formula, condition: Condition) -> str:
     else:
         known, masked = "Corollary 17", "Corollary 18"
     name = masked if condition.autoregressive else known
-    warm = name if name in ("Theorem 21", "Corollary 23") else f"{name}(a)"  # these have a temperature only
+    cold, grown = ("(c)", "(d)") if name == "Theorem 13" else ("(a)", "(b)")
+    warm = name if name in _TEMPERATURE_ONLY else f"{name}{cold}"
     if condition.name == "temperature":
         return warm
     if condition.name == "unbounded":
         grows = " with the factor i in place of i^2" if condition.autoregressive else ""
-        return f"{name}(b){grows}"
+        return f"{name}{grown}{grows}"
     if condition.name == "temperature-bounded":
         return f"{warm} with bounded embeddings, which is beyond the paper" if counts else warm
     if condition.name == "bounded-softmax":
         return f"the control of {name}: nothing promises that it computes the formula"
-    alike = ", with the scores of (b)" if condition.autoregressive and temporal else ""
-    return f"the hard attention that {name} simulates{alike}"
+    if not (condition.autoregressive and temporal):
+        return f"the hard attention that {name} simulates"
+    where = (
+        f"of Corollary 18(b) for {' and '.join(sorted(temporal, reverse=True))}" if counts else f"of {grown}"
+    )
+    return f"the hard attention that {name} simulates, with the scores {where}"
 
 
 def table_row(formula: Formula) -> str:

@@ -62,17 +62,18 @@ def boolean_error(sharpness: float) -> float:
 
 
 def predicate_embedding(builder: Builder, theta: Predicate) -> Affine:
-    """The position component that contains theta: 1 at the positions i with theta_n(i), else 0."""
-    return builder.network.component(FunctionComponent(str(theta), PredicateValues(theta)))
+    """The position component that contains theta: 1 at the positions i with theta_n(i), else 0.
+
+    In brackets, which no other component's name begins with: a predicate may be called "square" or "length".
+    """
+    return builder.network.component(FunctionComponent(f"[i {theta}]", PredicateValues(theta)))
 
 
 def _at_zero(builder: Builder, theta: Predicate, none: Affine) -> Affine:
     if not theta.needs_length:
         return none if theta.holds(0, 1) else Affine()
     # theta_n(0) may depend on n: it is a component of its own, the same at every position.
-    value = builder.network.component(
-        FunctionComponent(f"{theta} of 0", PredicateValues(theta, at_zero=True))
-    )
+    value = builder.network.component(FunctionComponent(f"[0 {theta}]", PredicateValues(theta, at_zero=True)))
     return builder.network.rectify([(none + value - 1.0, 1.0)])
 
 

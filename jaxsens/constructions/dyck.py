@@ -92,7 +92,7 @@ def dyck(
     faults = Faults("dyck")
     _check(kinds, condition, autoregressive, dtype, read, faults)
     faults.raise_if_any()
-    wanted = Condition(condition, autoregressive)
+    kinds, wanted = int(kinds), Condition(condition, autoregressive)
     builder = Builder(Network(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
     output = _program(builder, kinds).coordinates[0]
     promise = Promise(

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.constructions.arguments import at_least_0, count, positive, within
+from jaxsens.constructions.arguments import at_least_0, count, is_real, positive, within
 from jaxsens.errors import collecting
 
 BOOLEAN_ERROR = 1 / 4
@@ -30,7 +30,7 @@ def value_error(weight_error: float, spread: float = 1.0) -> float:
     much weight is taken from some values as others get, and that is half of the 1-norm. Attained.
     """
     at_least_0("value_error", weight_error=weight_error, spread=spread)
-    return weight_error * spread / 2
+    return float(weight_error) * float(spread) / 2
 
 
 def linear_gap_error(gap: float) -> float:
@@ -62,37 +62,34 @@ def linear_gap_for_simple(error: float) -> float:
 
 
 def gap_error(gap: float, n: int) -> float:
-    """||onehot(j*) - softmax(s)||_1 if all n - 1 other scores are at least `gap` below s_j*.
+    """||onehot(j*) - softmax(s)||_1 if all n - 1 other scores are at least `gap`, 0 or more, below s_j*.
 
     At most 2 y / (1 + y), y = (n - 1) e^-gap; attained where all are exactly `gap` below. The companion to Lemma 6
     that knows nothing of distances; the form in use elsewhere is 2 n e^-gap (`gap_error_simple`; Edelman et al. 2022,
     Transformer Cookbook Lemma 5.3).
 
     Raises:
-        InputError: unless gap > 0 and n is a whole number of at least 1.
+        InputError: unless gap >= 0 and n is a whole number of at least 1.
     """
-    count("gap_error", n=n)
-    y = (n - 1) * math.exp(-positive("gap_error", gap=gap))
+    y = (count("gap_error", n=n) - 1) * math.exp(-at_least_0("gap_error", gap=gap))
     return 2 * y / (1 + y)
 
 
 def gap_error_simple(gap: float, n: int) -> float:
     """2 n e^-gap, at least `gap_error`."""
-    count("gap_error_simple", n=n)
-    return 2 * n * math.exp(-positive("gap_error_simple", gap=gap))
+    return 2 * count("gap_error_simple", n=n) * math.exp(-at_least_0("gap_error_simple", gap=gap))
 
 
 def gap_for(error: float, n: int) -> float:
     """The least gap, 0 or more, with `gap_error(gap, n)` <= error, for 0 < error < 2."""
-    count("gap_for", n=n)
-    odds = within("gap_for", 2, error=error) / (2 - error)
-    return max(0.0, math.log((n - 1) / odds)) if n > 1 else 0.0
+    others = count("gap_for", n=n) - 1
+    allowed = within("gap_for", 2, error=error)
+    return max(0.0, math.log(others * (2 - allowed) / allowed)) if others else 0.0
 
 
 def gap_for_simple(error: float, n: int) -> float:
     """The least gap with `gap_error_simple(gap, n)` <= error, 0 < error < 2: log(8 n) for an error of 1/4."""
-    count("gap_for_simple", n=n)
-    return math.log(2 * n / within("gap_for_simple", 2, error=error))
+    return math.log(2 * count("gap_for_simple", n=n) / within("gap_for_simple", 2, error=error))
 
 
 def lookup_scores(
@@ -120,12 +117,14 @@ def lookup_error(sharpness: float) -> float:
 
 def lookup_error_one_sided(sharpness: float) -> float:
     """(1 + 1/(2 sharpness)) e^-sharpness: one side's sum of k t_k, by its first term and an integral."""
-    return (1 + 1 / (2 * _sharp("lookup_error_one_sided", sharpness))) * math.exp(-sharpness)
+    given = _sharp("lookup_error_one_sided", sharpness)
+    return (1 + 1 / (2 * given)) * math.exp(-given)
 
 
 def lookup_error_simple(sharpness: float) -> float:
     """Lemma 7 as the paper has it, both sides added: (2 + 1/sharpness) e^-sharpness; 3 e^-sharpness from 1 on."""
-    return (2 + 1 / _sharp("lookup_error_simple", sharpness)) * math.exp(-sharpness)
+    given = _sharp("lookup_error_simple", sharpness)
+    return (2 + 1 / given) * math.exp(-given)
 
 
 def lookup_weight_error(sharpness: float) -> float:
@@ -147,8 +146,7 @@ def lookup_sharpness(weight: int) -> float:
     Raises:
         InputError: unless `weight` = H is a whole number of at least 1.
     """
-    count("lookup_sharpness", weight=weight)
-    return math.log(12 * weight)
+    return math.log(12 * count("lookup_sharpness", weight=weight))
 
 
 def lookup_sharpness_for(error: float) -> float:
@@ -157,7 +155,8 @@ def lookup_sharpness_for(error: float) -> float:
     Raises:
         InputError: unless 0 < error < 1.
     """
-    low, high = 0.5, max(1.0, math.log(3 / within("lookup_sharpness_for", 1, error=error)))
+    error = within("lookup_sharpness_for", 1, error=error)
+    low, high = 0.5, max(1.0, math.log(3 / error))
     if lookup_error(low) <= error:
         return low
     while high - low > 1e-12 * high:
@@ -175,6 +174,6 @@ def _one_sided_sums(sharpness: float) -> tuple[float, float]:
 
 def _sharp(subject: str, sharpness: float) -> float:
     with collecting(subject) as faults:
-        if not (isinstance(sharpness, int | float) and sharpness >= 0.5):
+        if not (is_real(sharpness) and sharpness >= 0.5):
             faults.add("sharpness", sharpness, "at least 1/2, as Lemma 7 needs")
-    return sharpness
+    return float(sharpness)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -69,13 +68,13 @@ def affine_pieces(width: int, layers: int) -> int:
     sign once at most. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
     """
     count("affine_pieces", width=width, layers=layers)
-    return (width + 1) ** layers
+    return (int(width) + 1) ** int(layers)
 
 
 def affine_pieces_simple(width: int, layers: int) -> int:
     """(2 width)^layers, at least `affine_pieces`."""
     count("affine_pieces_simple", width=width, layers=layers)
-    return (2 * width) ** layers
+    return (2 * int(width)) ** int(layers)
 
 
 def rounding_width(layers: int, bits: int) -> int:
@@ -86,7 +85,11 @@ def rounding_width(layers: int, bits: int) -> int:
     a fixed depth the width is a power of n: a transformer of fixed size cannot round its activations.
     """
     count("rounding_width", layers=layers, bits=bits)
-    width = max(1, math.floor(2 ** (bits / layers)) - 2)
-    while affine_pieces(width, layers) < 2**bits:
-        width += 1
-    return width
+    # In whole numbers, for 2^bits may be beyond any floating-point number.
+    bits, layers = int(bits), int(layers)
+    power = 2 ** (bits // layers)
+    low, high = max(1, power - 1), 2 * power - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if affine_pieces(middle, layers) >= 2**bits else (middle + 1, high)
+    return low

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxsens.constructions.arguments import is_real
 from jaxsens.constructions.error_growth import (
     Constants,
     head_gain,
@@ -15,7 +16,13 @@ from jaxsens.constructions.error_growth import (
     theorem_temperature,
     warmest_temperature,
 )
-from jaxsens.constructions.uniform_tieless import UniformTieless, all_inputs, batches, measure
+from jaxsens.constructions.uniform_tieless import (
+    UniformTieless,
+    all_inputs,
+    batches,
+    check_measurable,
+    measure,
+)
 from jaxsens.errors import Faults, InputError
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.transformer import Transformer, check_tokens
@@ -92,15 +99,18 @@ def soften(
         words: (k, n) inputs to measure, and promise for, where there are too many of length n to try them all.
 
     Raises:
-        InputError: if the model is not uniform-tieless on these inputs (`uniform_tieless.measure`), with all
-            reasons; if `epsilon` is not a number above 0, or below what the arithmetic resolves.
+        InputError: with all reasons against the arguments: a model that Theorem 26 is not about, `n`, `epsilon`; then
+            if the model is not uniform-tieless on these inputs (`uniform_tieless.measure`), or `epsilon` below what
+            the arithmetic resolves.
     """
     faults = Faults("soften")
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+    if not is_real(epsilon) or not 0 < epsilon < math.inf:
         faults.add("epsilon", epsilon, "a number above 0")
+    check_measurable(model, n, words, faults)
     faults.raise_if_any()
+    epsilon = float(epsilon)
     measured = measure(model, n, words)
-    promise = _promise(model, measured, float(epsilon))
+    promise = _promise(model, measured, epsilon)
     limits = np.finfo(model.config.dtype)
     resolved = FLOATING_POINT * float(limits.eps) * max(1.0, float(measured.magnitudes.max()))
     if epsilon < resolved:

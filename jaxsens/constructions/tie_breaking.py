@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from jaxsens.constructions.arguments import count, positive, within
+from jaxsens.constructions.arguments import count, is_real, positive, within
 from jaxsens.constructions.lemmas import BOOLEAN_ERROR
 from jaxsens.errors import Faults, collecting, is_count
 
@@ -43,8 +43,10 @@ class TieBreak:
         with collecting("TieBreak") as faults:
             if self.side not in ("rightmost", "leftmost"):
                 faults.add("side", self.side, '"rightmost" or "leftmost"')
-            if self.slope is not None and not 0 < self.slope <= 1:
+            if self.slope is not None and not (is_real(self.slope) and 0 < self.slope <= 1):
                 faults.add("slope", self.slope, "above 0 and at most 1, or None for terms in 1/j")
+        if self.slope is not None:
+            object.__setattr__(self, "slope", float(self.slope))
 
     def terms(
         self, gap: float, j: Num[np.ndarray, "..."] | int, n: int | None = None
@@ -67,9 +69,8 @@ class TieBreak:
 
     def fall_off(self, gap: float, n: int) -> float:
         """The linear gap that the terms leave, before the temperature: gap / n^2 for gap / j, else slope gap / n."""
-        count("TieBreak", n=n)
-        positive("TieBreak", gap=gap)
-        return gap / n**2 if self.slope is None else self.slope * gap / n
+        given, length = positive("TieBreak", gap=gap), count("TieBreak", n=n)
+        return given / length**2 if self.slope is None else self.slope * given / length
 
     def error(self, gap: float, n: int, tau: float) -> float:
         """2 e^-g, g = `fall_off` / tau: the largest 1-norm; a value in [0, 1] is retrieved within e^-g."""

@@ -85,16 +85,10 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
             `MAX_INPUTS` inputs and no `words`.
     """
     faults = Faults("a uniform-tieless transformer")
-    if not isinstance(model, Transformer):
-        faults.add("model", type(model).__name__, "a jaxsens.Transformer")
-        faults.raise_if_any()
-    _check_config(model.config, faults)
-    if not is_count(n, 1):
-        faults.add("n", n, "a whole number of at least 1")
-    else:
-        check_length(model.config, n, faults)
+    check_measurable(model, n, words, faults)
     faults.raise_if_any()
-    tried = all_inputs(model.config, n) if words is None else _checked(model.config, n, words)
+    n = int(n)
+    tried = all_inputs(model.config, n) if words is None else np.asarray(words)
     uniform = uniform_heads(model.parameters)
     gaps, where, magnitudes, spreads = _measured(model, tried, uniform)
     if not np.isfinite(magnitudes).all():
@@ -104,6 +98,22 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
     certain = _less_rounding(model, gaps, where, magnitudes, faults)
     faults.raise_if_any()
     return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
+
+
+def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults: Faults) -> None:
+    """Notes everything against the arguments of `measure` that is seen without running the model."""
+    known = isinstance(model, Transformer)
+    if not known:
+        faults.add("model", type(model).__name__, "a jaxsens.Transformer")
+    else:
+        _check_config(model.config, faults)
+    if not is_count(n, 1):
+        faults.add("n", n, "a whole number of at least 1")
+        return
+    if known:
+        check_length(model.config, int(n), faults)
+    if known and words is not None:
+        _check_words(model.config, int(n), words, faults)
 
 
 def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:
@@ -170,12 +180,21 @@ def _check_config(config: TransformerConfig, faults: Faults) -> None:
             faults.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
 
 
-def _checked(config: TransformerConfig, n: int, words: ArrayLike) -> Int[np.ndarray, "k n"]:
-    found = np.asarray(words)
+def _check_words(config: TransformerConfig, n: int, words: ArrayLike, faults: Faults) -> None:
+    try:
+        found = np.asarray(words)
+    except ValueError:
+        faults.add("words", words, f"rows of one length, an array of shape (words, {n})")
+        return
     if found.ndim != 2 or found.shape[1] != n or not len(found):
-        raise InputError(f"words = an array of shape {found.shape}: give an array of shape (words, {n})")
-    check_tokens(config, found)
-    return found
+        faults.messages.append(
+            f"words = an array of shape {found.shape}: give an array of shape (words, {n})"
+        )
+        return
+    try:
+        check_tokens(config, found)
+    except InputError as error:
+        faults.messages.append(str(error))
 
 
 def _measured(

@@ -23,9 +23,7 @@ from typing import ClassVar, Literal, final
 from jaxsens.errors import InputError
 from jaxsens.logic import grammar
 from jaxsens.logic.formulas import Formula
-from jaxsens.logic.numerical import Predicate
-
-LARGEST_INTEGER = 2**31 - 1  # times a length it still fits 64 bits
+from jaxsens.logic.numerical import LARGEST_INTEGER, Predicate
 
 
 class Linear(ABC):

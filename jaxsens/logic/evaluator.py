@@ -6,7 +6,7 @@ takes O(size * n) steps a word, and does many words of one length at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Sized
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -22,6 +22,9 @@ Truth = Bool[np.ndarray, "*words n"]
 
 def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
     """Truth at each position of `word`, a sequence of symbols ("0110", or ("w", "1", "r")); shape (n,), bool."""
+    _check_formula("evaluate", formula)
+    if not isinstance(word, Collection):
+        raise InputError(f'evaluate: word = {word!r}: give a sequence of symbols, such as "0110"')
     wrong = [symbol for symbol in word if not isinstance(symbol, str)]
     if wrong:
         raise TypeError(
@@ -35,7 +38,7 @@ def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
 
 def satisfies(formula: Formula, word: Sequence[str]) -> bool:
     """w |= formula, which is truth at the last position. The empty word has none: InputError."""
-    if not len(word):
+    if isinstance(word, Sized) and not len(word):
         raise InputError(
             "satisfies: word is empty: a formula is read at the last position, so give at least one symbol"
         )
@@ -50,6 +53,7 @@ def evaluate_tokens(
     `tokens` has shape (..., n), any number of words of one length; so has the result. Raises `InputError` for symbols
     of the formula that the alphabet lacks, and for tokens outside it.
     """
+    _check_formula("evaluate_tokens", formula)
     array = np.asarray(tokens)
     unknown = [symbol for symbol in symbols(formula) if symbol not in alphabet]
     faults = []
@@ -68,6 +72,11 @@ def evaluate_tokens(
     if faults:
         raise InputError("evaluate_tokens: " + "; ".join(faults))
     return _truth(formula, array, alphabet)
+
+
+def _check_formula(subject: str, formula: object) -> None:
+    if not isinstance(formula, Formula):
+        raise InputError(f'{subject}: formula = {formula!r}: give a formula, such as parse("Y Q_1")')
 
 
 def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:

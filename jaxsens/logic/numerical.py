@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import final
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, collecting, is_count
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.grammar import RESERVED
+
+LARGEST_INTEGER = 2**31 - 1
+"""Of arguments, coefficients and constants: times a length it still fits 64 bits."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -42,11 +45,24 @@ class PredicateFamily:
     fault: Callable[..., str | None] | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in RESERVED or self.name.startswith("Q_"):
-            raise InputError(
-                f"PredicateFamily: name = {self.name!r}: use letters, digits and underscores, with a letter first, "
-                f"none of {', '.join(sorted(RESERVED))}, and not Q_ at the beginning, which marks symbols"
-            )
+        name, parameters = self.name, self.parameters
+        with collecting("PredicateFamily") as faults:
+            text = isinstance(name, str)
+            if not text or not _NAME.fullmatch(name) or name in RESERVED or name.startswith("Q_"):
+                faults.add(
+                    "name",
+                    name,
+                    "use letters, digits and underscores, with a letter first, none of "
+                    f"{', '.join(sorted(RESERVED))}, and not Q_ at the beginning, which marks symbols",
+                )
+            if not isinstance(parameters, tuple) or not all(isinstance(each, str) for each in parameters):
+                faults.add("parameters", parameters, 'a tuple of the arguments\' names, such as ("modulus",)')
+            if not callable(self.function):
+                faults.add("function", self.function, "a function of (value, length, *arguments)")
+            if not isinstance(self.needs_length, bool):
+                faults.add("needs_length", self.needs_length, "True or False")
+            if self.fault is not None and not callable(self.fault):
+                faults.add("fault", self.fault, "a function of the arguments, or None")
 
     def __call__(self, *arguments: int) -> Predicate:
         """The predicate with these arguments."""
@@ -56,16 +72,25 @@ class PredicateFamily:
 @final
 @dataclass(frozen=True)
 class Predicate:
-    """A family with its arguments: one theta."""
+    """A family with its arguments, which are whole numbers from 0 on, as in a formula's text: one theta."""
 
     family: PredicateFamily
     arguments: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         family = self.family
+        if not isinstance(family, PredicateFamily) or not isinstance(self.arguments, tuple):
+            raise InputError(
+                f"Predicate: {family!r}, {self.arguments!r}: give a PredicateFamily and a tuple of its arguments"
+            )
         if len(self.arguments) != len(family.parameters):
             wanted = ", ".join(family.parameters) or "none"
             raise InputError(f"{family.name}: arguments = {self.arguments}: wanted are {wanted}")
+        if not all(is_count(each) and each <= LARGEST_INTEGER for each in self.arguments):
+            raise InputError(
+                f"{family.name}: arguments = {self.arguments}: give whole numbers from 0 to {LARGEST_INTEGER}"
+            )
+        object.__setattr__(self, "arguments", tuple(int(each) for each in self.arguments))
         if family.fault is not None and (text := family.fault(*self.arguments)) is not None:
             raise InputError(f"{family.name}: arguments = {self.arguments}: {text}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from jaxsens.errors import InputError
-from jaxsens.logic.counting import LARGEST_INTEGER, CountLeft, CountPredicate, CountRight, LinearSum, compare
+from jaxsens.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
 from jaxsens.logic.formulas import (
     FALSE,
     TRUE,
@@ -21,7 +21,7 @@ from jaxsens.logic.formulas import (
 )
 from jaxsens.logic.grammar import INFIX, PREFIX, RELATIONS
 from jaxsens.logic.lexer import Token, tokens
-from jaxsens.logic.numerical import BUILT_IN, PositionPredicate, Predicate, PredicateFamily
+from jaxsens.logic.numerical import BUILT_IN, LARGEST_INTEGER, PositionPredicate, Predicate, PredicateFamily
 from jaxsens.logic.syntax_error import FormulaSyntaxError, pointed_at
 
 DEEPEST = 100  # parentheses and brackets inside one another: beyond it, Python's own stack would end first

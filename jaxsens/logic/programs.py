@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, collecting, is_count
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 
@@ -37,11 +37,13 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     and the value of hop h is this very formula for hop h - 1, of the first hop Q_output. False where a hop finds no j.
     Its size as a graph grows linearly with `hops`, its text by a factor of len(alphabet) a hop.
     """
-    if hops < 1 or output not in alphabet:
-        raise InputError(
-            f"hop_induction: hops = {hops}, output = {output!r}: give at least one hop, and a symbol of "
-            f"{list(alphabet)}"
-        )
+    with collecting("hop_induction") as faults:
+        if not is_count(hops, 1):
+            faults.add("hops", hops, "give at least one hop, a whole number")
+        if not isinstance(alphabet, Sequence) or not alphabet:
+            faults.add("alphabet", alphabet, "a text or a list of symbols")
+        elif not isinstance(output, str) or output not in tuple(alphabet):
+            faults.add("output", output, f"a symbol of {list(alphabet)}")
     value: Formula = Symbol(output)
     for _ in range(hops):
         found = [Symbol(a) & Since(~Yesterday(Symbol(a)), Yesterday(Symbol(a)) & value) for a in alphabet]
@@ -54,12 +56,12 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
 
     With `largest_depth`, also never more than that many open.
     """
+    if largest_depth is not None and not is_count(largest_depth, 1):
+        raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: give at least 1, or None for any depth")
     opened, closed = CountLeft(Symbol(left)), CountLeft(Symbol(right))
     balanced = And(opened.equals(closed), ~once(closed > opened))
     if largest_depth is None:
         return balanced
-    if largest_depth < 1:
-        raise InputError(f"dyck_1: largest_depth = {largest_depth}: give at least 1, or None for any depth")
     return balanced & ~once(opened > closed + largest_depth)
 
 

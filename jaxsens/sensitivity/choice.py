@@ -32,12 +32,18 @@ def choose(
     if name == "vmap" or config is None or refused is not None:
         reason = "asked for" if name == "vmap" else f"one forward pass a flip serves every model; {refused}"
         return VmapEngine(norm, outputs, subject.apply), EngineChoice("vmap", reason)
-    if name == "auto" and subject.exact_length is not None:
-        # Constructed networks are deep and narrow, and what changes is 0 or of order 1: subtracting loses nothing.
-        reason = "a constructed network, whose outputs are exact; it compiles sooner, and depth costs it less"
+    if name == "auto" and _exact(subject, outputs):
+        # Constructed networks are deep and narrow, and what changes is 0 or 1: subtracting loses nothing.
+        reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return VmapEngine(norm, outputs, subject.apply), EngineChoice("vmap", reason)
     why = "asked for" if name == "difference" else "exact, and fewer operations than a forward pass a flip"
     unfolded = folded.refusal(config) or folded.too_short(n)
     if unfolded is None:
         return FoldedEngine(norm, outputs, config), EngineChoice("difference", f"{why}; two layers, folded")
     return DifferenceEngine(norm, outputs, config), EngineChoice("difference", why)
+
+
+def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:
+    """Whether the model promises (`model.exact_outputs`) that all that is measured is exactly 0 or 1."""
+    promised: tuple[int, ...] = getattr(subject.call, "exact_outputs", ())
+    return outputs is not None and set(outputs) <= set(promised)

@@ -13,6 +13,18 @@ import numpy as np
 
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
 
+SUMMED = 1e-6
+"""How far an exact 0 or 1 may be from it here.
+
+The model's hidden units subtract numbers that were rounded alike. NumPy's products may add up two columns in different
+orders, so that a sum of 1e7, the largest in these tests, leaves some 1e-8; a wrong rounding leaves far more than 1e-6.
+"""
+
+
+def wrong_values(found: np.ndarray, truth: np.ndarray) -> int:
+    """How many values are not the truth value, but for `SUMMED`; what is no number is wrong."""
+    return int((~(np.abs(found - truth) <= SUMMED)).sum())
+
 
 def activations(config: Any, parameters: Any, tokens: np.ndarray) -> np.ndarray:
     """y^(L) at every position of every word: tokens (words, n) to (words, n, width), float64."""

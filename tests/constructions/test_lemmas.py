@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,22 @@ def test_the_least_sharpness_for_an_error(error):
     assert sharpness == 0.5 or lemmas.lookup_error(0.999 * sharpness) > error
 
 
+def test_the_numbers_of_numpy_are_numbers_and_are_calculated_with_in_double_precision():
+    three: Any = np.float32(3)
+    many: Any = np.int8(100)
+    assert lemmas.linear_gap_error(three) == lemmas.linear_gap_error(3.0)
+    assert lemmas.gap_error(three, many) == lemmas.gap_error(3.0, 100)
+    assert lemmas.gap_for_simple(0.25, many) == lemmas.gap_for_simple(0.25, 100)
+    assert lemmas.value_error(three, 0.1) == lemmas.value_error(3.0, 0.1)
+    assert lemmas.lookup_error_simple(three) == lemmas.lookup_error_simple(3.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+@pytest.mark.parametrize("error", [0.1, 1.0, 1.9])
+def test_the_gap_for_an_error_gives_no_more_than_it(error, n):
+    assert lemmas.gap_error(lemmas.gap_for(error, n), n) <= error * ROUNDING
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -181,6 +198,8 @@ def test_the_least_sharpness_for_an_error(error):
         (lambda: lemmas.gap_error(1.0, 0), "n = 0"),
         (lambda: lemmas.gap_for(0.1, True), "n = True"),
         (lambda: lemmas.lookup_error(0.49), "sharpness = 0.49"),
+        (lambda: lemmas.lookup_error(True), "sharpness = True"),
+        (lambda: lemmas.gap_error(-0.1, 2), r"gap = -0\.1"),
         (lambda: lemmas.lookup_sharpness(0), "weight = 0"),
         (lambda: lemmas.lookup_sharpness_for(1.0), "error = 1.0"),
         (lambda: lemmas.value_error(-0.1), "weight_error = -0.1"),

@@ -8,7 +8,7 @@ from jax import tree
 
 from jaxsens.constructions.compiler import compile_formula
 from tests import reference
-from tests.constructions.many_words import activations
+from tests.constructions.many_words import SUMMED, activations, wrong_values
 
 CASES = [
     ("#L[Q_1] > #R[Y Q_0]", "temperature", False),
@@ -33,3 +33,9 @@ def test_all_passes_agree(text, condition, autoregressive):
             found, reference.activations(model.config, parameters, word), rtol=1e-10, atol=1e-10
         )
     np.testing.assert_allclose(batched, np.asarray(model.activations(tokens)), rtol=1e-10, atol=1e-10)
+
+
+def test_what_the_order_of_sums_leaves_is_not_wrong_and_more_is():
+    found = np.array([1.4e-14, 1 - 1.4e-14, 2 * SUMMED, 1 - 2 * SUMMED, np.nan])
+    assert wrong_values(found[:2], np.array([False, True])) == 0
+    assert [wrong_values(found[k:], np.array([0, 1, 0, 1, 0])[k:]) for k in (2, 3, 4)] == [3, 2, 1]

@@ -16,6 +16,25 @@ def test_every_name_makes_a_model_that_reads_words(name):
     assert np.isfinite(np.asarray(model(np.zeros(3, int)))).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "condition", "theorem"),
+    [
+        ("previous", "temperature", "Theorem 13(c)"),
+        ("previous", "unbounded", "Theorem 13(d) with the factor i in place of i^2"),
+        ("since", "temperature", "Theorem 16(a)"),
+        ("since", "average-hard", "the hard attention that Theorem 16 simulates, with the scores of (b)"),
+        ("majority", "average-hard", "the hard attention that Theorem 21 simulates"),
+        (
+            "dyck-1",
+            "average-hard",
+            "the hard attention that Corollary 23 simulates, with the scores of Corollary 18(b) for S",
+        ),
+    ],
+)
+def test_autoregressive_theorems_have_the_letters_of_the_paper(name, condition, theorem):
+    assert jaxsens.construction(name, condition, autoregressive=True).promise.theorem == theorem  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 def test_words_are_accepted_as_text_and_as_tokens(name):
     model = jaxsens.construction(name)

@@ -101,7 +101,9 @@ def test_depth_multiplies_the_pieces():
         assert pieces == 2**layers <= rounding.affine_pieces(2, layers)
 
 
-@pytest.mark.parametrize(("layers", "bits"), [(1, 1), (1, 10), (2, 10), (3, 16), (4, 40)])
+@pytest.mark.parametrize(
+    ("layers", "bits"), [(1, 1), (1, 10), (2, 10), (3, 16), (4, 40), (5, 3), (1, 1024), (3, 4000)]
+)
 def test_rounding_more_bits_takes_more_width(layers, bits):
     width = rounding.rounding_width(layers, bits)
     assert rounding.affine_pieces(width, layers) >= 2**bits

@@ -41,6 +41,32 @@ def test_the_controls_value_before_rounding_falls_as_fast_or_faster():
     assert slope(model) < -0.95
 
 
+def test_the_control_is_measured_in_float32_as_it_is_in_float64():
+    """Its change falls below what subtracting float32 outputs leaves, so it must suit the engine that does not."""
+    norms = []
+    for dtype in ("float32", "float64"):
+        model = jaxsens.construction("parity", "bounded-softmax", read="before-rounding", dtype=dtype)
+        result = jaxsens.flip_sensitivity(model, np.arange(400) % 2, positions=[3, 200])
+        assert result.engine.name == "difference"
+        norms.append(result.norms)
+    np.testing.assert_allclose(norms[0], norms[1], rtol=1e-3)
+
+
+def test_only_a_promised_output_is_measured_by_subtracting():
+    exact = jaxsens.construction("parity")
+    averages = jaxsens.construction("parity", read="before-rounding")
+    control = jaxsens.construction("parity", "bounded-softmax")
+    for model, engine in ((exact, "vmap"), (averages, "difference"), (control, "difference")):
+        assert jaxsens.explain(model, 16).engine.name == engine
+
+
+def test_a_gap_that_vanishes_is_measured_by_the_difference_engine():
+    """Chiang and Cholak's PARITY decides exactly, but its logit moves by 1/n^2 only."""
+    model = jaxsens.construction("chiang-cholak-parity", dtype="float32")
+    result = jaxsens.flip_sensitivity(model, model.prepare("01" * 250), positions=[3, 100])  # pyright: ignore[reportAttributeAccessIssue]
+    assert result.max == pytest.approx(model.closed_form(501), rel=2e-6)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
 @pytest.mark.parametrize("name", ["parity", "parity-without-predicates"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,6 +188,30 @@ def test_a_formula_compiled_for_average_hard_attention_is_uniform_tieless(n):
 def test_an_epsilon_that_is_no_number_above_0_is_refused(epsilon):
     with pytest.raises(InputError, match="epsilon"):
         soften(chooser(), 3, epsilon)
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "reasons"),
+    [
+        (chooser(), 0, ["n = 0"]),
+        ("x", 0, ["model = 'str'", "n = 0"]),
+        (jaxsens.construction("parity"), "a", ["layer 0: weighting", "n = 'a'"]),
+    ],
+)
+def test_refusals_give_every_reason_at_once(model, n, reasons):
+    ragged: Any = [[0, 1], [1]]
+    with pytest.raises(InputError) as refusal:
+        soften(model, n, -1, words=ragged)
+    for reason in [*reasons, "epsilon = -1"]:
+        assert reason in str(refusal.value)
+    with pytest.raises(InputError, match="words = "):
+        soften(chooser(), 3, 0.1, words=ragged)
+
+
+def test_the_numbers_of_numpy_are_numbers():
+    promise = soften(random_model("one head", 0), np.int64(3), np.float32(0.25)).promise  # pyright: ignore[reportArgumentType]
+    assert (promise.n, promise.epsilon) == (3, 0.25)
+    assert (type(promise.n), type(promise.epsilon)) == (int, float)
 
 
 def test_an_epsilon_below_rounding_is_refused():

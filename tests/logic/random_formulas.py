@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import strategies as st
 
 from jaxsens import logic
-from jaxsens.logic.numerical import BUILT_IN, EVEN, EXACTLY, FIRST, LAST, MODULO, ODD
+from jaxsens.logic.numerical import BUILT_IN, EVEN, EXACTLY, FIRST, LAST, MIDDLE, MODULO, ODD, PRIME, SQUARE
 
 OPERATORS = ("Y", "X", "S", "U", "#L", "#R")
 RELATIONS = ("<", "<=", "=", "!=", ">=", ">")
@@ -20,7 +20,10 @@ def random_formula(
     depth: int,
     alphabet: Sequence[str] = "ab",
     operators: Collection[str] = OPERATORS,
-    predicates: Sequence[logic.Predicate] = (ODD(), EVEN(), MODULO(3, 1), EXACTLY(2), FIRST(), LAST()),
+    predicates: Sequence[logic.Predicate] = (
+        *(ODD(), EVEN(), MODULO(3, 1), EXACTLY(2), FIRST(), LAST()),
+        *(SQUARE(), PRIME(), MIDDLE()),
+    ),
 ) -> logic.Formula:
     """A formula at most `depth` operators deep, with the given temporal and counting operators and predicates."""
 

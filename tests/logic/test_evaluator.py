@@ -116,5 +116,12 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
     assert "from 0 to 2" in str(refusal.value)
     with pytest.raises(InputError, match="give integers"):
         logic.evaluate_tokens(logic.TRUE, np.array([0.0]), "ab")
+    for call in (logic.evaluate, logic.satisfies):
+        with pytest.raises(InputError, match="formula = None"):
+            call(None, "ab")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match="word = None"):
+            call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="formula = 'Q_a'"):
+        logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="evaluate_tokens"):
         logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]

@@ -99,5 +99,8 @@ def test_an_unknown_name_and_unusable_parameters_are_refused():
         logic.hop_induction(1, "z", "ab")
     with pytest.raises(InputError, match="gram is empty"):
         logic.n_gram("")
-    with pytest.raises(InputError, match="largest_depth = 0"):
-        logic.dyck_1(0)
+    for depth in (0, "2"):
+        with pytest.raises(InputError, match=f"largest_depth = {depth!r}"):
+            logic.dyck_1(depth)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"hops = '2'(.|\n)*output = 3"):
+        logic.hop_induction("2", 3, "abc")  # pyright: ignore[reportArgumentType]

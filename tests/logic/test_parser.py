@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsens import logic
 from jaxsens.errors import InputError
-from jaxsens.logic.numerical import MODULO, ODD
+from jaxsens.logic.numerical import EXACTLY, MODULO, ODD
 
 A, B, C = (logic.Symbol(name) for name in "abc")
 
@@ -123,6 +124,29 @@ def test_own_predicates_are_read_by_name_and_may_replace_built_in_ones():
 def test_a_predicate_cannot_have_a_name_that_the_grammar_reads_otherwise(name):
     with pytest.raises(InputError, match="PredicateFamily: name"):
         logic.PredicateFamily(name, (), lambda value, length: True)
+
+
+def test_all_faults_of_a_family_are_named_at_once():
+    with pytest.raises(InputError) as refusal:
+        logic.PredicateFamily(3, ["bound"], None, needs_length=1, fault=2)  # pyright: ignore[reportArgumentType]
+    for field in ("name = 3", "parameters = ['bound']", "function = None", "needs_length = 1", "fault = 2"):
+        assert field in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments"),
+    [
+        (EXACTLY, (-2,)), (EXACTLY, (True,)), (EXACTLY, (2**31,)), (MODULO, (3.5, 1.5)), (MODULO, ("3", 1)),
+    ],
+)  # fmt: skip
+def test_arguments_that_no_text_can_have_are_refused(family, arguments):
+    with pytest.raises(InputError, match=f"{family.name}: arguments = .*whole numbers from 0 to 2147483647"):
+        family(*arguments)
+
+
+def test_predicates_built_with_the_numbers_of_numpy_are_those_of_the_text():
+    built = logic.PositionPredicate(MODULO(np.int64(3), np.int8(1)))  # pyright: ignore[reportArgumentType]
+    assert logic.parse(str(built)) == built == logic.PositionPredicate(MODULO(3, 1))
 
 
 def test_what_is_no_text_is_refused():
