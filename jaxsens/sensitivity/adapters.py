@@ -41,6 +41,7 @@ class Measurable:
         readout: "last", a position or "mean", where the model says; a callable is taken to read the last.
         outputs: the output coordinates that the model designates to be measured; None for all.
         exact_length: the longest input on which the model is exact in its dtype, where it promises to be exact.
+        exact_outputs: the output coordinates that the model promises to be exactly 0 or 1.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -52,6 +53,7 @@ class Measurable:
     readout: int | str = "last"
     outputs: tuple[int, ...] | None = None
     exact_length: int | None = None
+    exact_outputs: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -178,6 +180,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             readout=config.readout,
             outputs=getattr(model, "outputs", None),
             exact_length=getattr(model, "exact_length", None),
+            exact_outputs=getattr(model, "exact_outputs", ()),
         )
     graph, state = nnx.split(model)
     # Called on a copy, so that counters of random streams move there and not in the user's model.

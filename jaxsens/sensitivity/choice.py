@@ -44,6 +44,5 @@ def choose(
 
 
 def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:
-    """Whether the model promises (`model.exact_outputs`) that all that is measured is exactly 0 or 1."""
-    promised: tuple[int, ...] = getattr(subject.call, "exact_outputs", ())
-    return outputs is not None and set(outputs) <= set(promised)
+    """Whether the model promises that all that is measured is exactly 0 or 1."""
+    return outputs is not None and set(outputs) <= set(subject.exact_outputs)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults, is_count, plain_numbers
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import Softmax
@@ -90,9 +90,9 @@ def certified_bound(
     Raises:
         InputError: naming each argument that cannot be used, and models with hard or sparsemax layers.
     """
-    n, classes = _plain(n), _plain(classes)
+    n, classes = plain_numbers(n), plain_numbers(classes)
     if isinstance(fixed, Mapping):
-        fixed = {_plain(position): _plain(symbol) for position, symbol in fixed.items()}
+        fixed = {plain_numbers(position): plain_numbers(symbol) for position, symbol in fixed.items()}
     fixed = {} if fixed is None else fixed
     chosen, at_readout, columns = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
     # Overflow shows as infinities and NaN, which `_finish` takes for no bound.
@@ -282,8 +282,3 @@ def _ids(name: str, given: Any, default: np.ndarray, limit: int, faults: Faults)
         faults.add(name, given, f"whole numbers from 0 to {limit - 1}, at least one")
         return default
     return np.unique(found)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's integers as Python's."""
-    return int(value) if isinstance(value, np.integer) else value
