@@ -69,7 +69,7 @@ def test_every_model_computes_as_ever_where_jax_forbids_to_promote_ranks_and_dty
         assert SETTINGS.jax_numpy_dtype_promotion == "strict"
 
 
-@pytest.mark.parametrize("kind", AxisType.__members__.keys() - {"Manual"})
+@pytest.mark.parametrize("kind", sorted(AxisType.__members__.keys() - {"Manual"}))
 def test_no_mesh_set_outside_is_computed_in_but_where_a_function_is_traced(kind):
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType[kind],))
     with jax.set_mesh(mesh):
