@@ -128,6 +128,7 @@ def flip_sensitivity(
         tokens=words,
         alphabet=tuple(int(s) for s in alphabet),
         population=flips.population,
+        populations=tuple(flips.populations.tolist()),
         norm=norm,
         outputs=chosen,
         engine=choice.after(declined, len(flips)),

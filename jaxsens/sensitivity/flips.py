@@ -44,15 +44,21 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Flips:
-    """Flat arrays, one entry a flip, sorted by input, position, symbol."""
+    """Flat arrays, one entry a flip, sorted by input, position, symbol. `populations`: how many flips each input has,
+    drawn or not."""
 
     inputs: Int[np.ndarray, " flips"]
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
-    population: int
+    populations: Int[np.ndarray, " batch"]
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def population(self) -> int:
+        """How many flips there are, drawn or not."""
+        return int(self.populations.sum())
 
     @property
     def exhaustive(self) -> bool:
@@ -91,4 +97,4 @@ def enumerate_flips(
     here = tokens.ravel()[place]
     skipped = np.searchsorted(ordered, here)
     rank = rank + (own.ravel()[place] & (rank >= skipped))
-    return Flips(place // n, place % n, ordered[rank], total)
+    return Flips(place // n, place % n, ordered[rank], each.reshape(tokens.shape).sum(axis=1))

@@ -52,6 +52,7 @@ class FlipSensitivity:
         engine: which engine ran, and why.
         dtype: of the arithmetic.
         versions: of jaxsens, jax, numpy and the device.
+        populations: how many flips each input has; None where that is not known, as in files older than this field.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -66,6 +67,7 @@ class FlipSensitivity:
     engine: EngineChoice
     dtype: str
     versions: dict[str, str]
+    populations: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -147,19 +149,39 @@ class FlipSensitivity:
         return table[0] if batch == 1 else table
 
     def of_input(self, k: int) -> FlipSensitivity:
-        """The part of the result that belongs to input k, as a result of its own (of a sample: the part drawn)."""
+        """The part of the result that belongs to input k, as a result of its own.
+
+        Of a sample it is the part drawn of that input: by itself a uniform sample of the input's flips.
+
+        Raises:
+            InputError: if there is no input k, or the file that the result comes from does not say how many flips
+                each of its inputs has.
+        """
         if not 0 <= k < len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
         mine = self.inputs == k
         part = {name: getattr(self, name)[mine] for name in ("norms", "positions", "symbols")}
-        population = len(part["norms"]) if self.exhaustive else self.population // len(self.tokens)
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         changed = {
             "inputs": np.zeros(int(mine.sum()), int),
             "tokens": self.tokens[k : k + 1],
-            "population": population,
+            "population": self._population_of(k),
+            "populations": None,
         }
         return FlipSensitivity(**{**fields, **part, **changed})
+
+    def _population_of(self, k: int) -> int:
+        """Inputs differ: in some, symbols stand that are not in the alphabet, or never flipped."""
+        if len(self.tokens) == 1:
+            return self.population
+        if self.exhaustive:
+            return int((self.inputs == k).sum())
+        if self.populations is None:
+            raise InputError(
+                f"k = {k}: this sample of several inputs comes from an older file, which does not say how many flips "
+                "each of them has; measure it again"
+            )
+        return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
         """A table with the columns input, position, symbol, norm."""
@@ -174,11 +196,13 @@ class FlipSensitivity:
         return pd.DataFrame(columns)
 
     def description(self) -> dict[str, Any]:
-        """Everything but the flips, as JSON."""
+        """Everything but the flips, as JSON. `populations` stands there only where they do not follow from the rest."""
+        counted = None if self.exhaustive or len(self.tokens) == 1 else self.populations
         return {
             "tokens": self.tokens.tolist(),
             "alphabet": list(self.alphabet),
             "population": self.population,
+            **({} if counted is None else {"populations": list(counted)}),
             "norm": self.norm,
             "outputs": None if self.outputs is None else list(self.outputs),
             "engine": {"name": self.engine.name, "reason": self.engine.reason},
@@ -256,6 +280,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         engine=EngineChoice(**fields["engine"]),
         dtype=fields["dtype"],
         versions=fields["versions"],
+        populations=tuple(fields["populations"]) if "populations" in fields else None,
     )
     return result, metadata
 

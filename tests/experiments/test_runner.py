@@ -216,6 +216,24 @@ def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, mo
     assert "leftmost-hard n=6 seed=1: measured by another process" in log
 
 
+def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_table_at_the_end(
+    calls, monkeypatch, tmp_path
+):
+    # Two processes, a part of the sweep each: the one that ends last must show the whole.
+    sweep = tiny_sweep()
+    original = runner.flip_sensitivity
+
+    def meanwhile(model, tokens, **options):
+        monkeypatch.setattr(runner, "flip_sensitivity", original)
+        run(sweep, tmp_path, only=["n=6"])
+        return original(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    outcome, _ = run(sweep, tmp_path, only=["n=4"])
+    assert (outcome.chosen, outcome.measured, outcome.finished) == (4, 4, 8)
+    assert len(read_points(tmp_path)) == 8
+
+
 def test_what_killed_processes_left_is_cleared_away_when_it_is_old(calls, tmp_path):
     sweep = tiny_sweep()
     path = sweep.points[0].path(tmp_path)

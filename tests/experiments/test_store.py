@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -86,6 +87,20 @@ def test_no_flipped_bit_goes_unseen(stored):
         assert read == metadata
         assert np.array_equal(again.norms, result.norms)
     assert seen > 100
+
+
+@pytest.mark.parametrize("name", ["input", "position", "symbol", "norm"])
+def test_a_sound_file_with_one_other_number_is_damaged(stored, name):
+    # A well-formed file whose pages have the right checksums: only the point's own can tell.
+    folder, point, _, _ = stored
+    table = pq.ParquetFile(point.path(folder)).read()
+    place = table.schema.get_field_index(name)
+    values = table.column(name).to_numpy().copy()
+    values[-1] = 1 - values[-1]
+    path = folder / "changed.parquet"
+    pq.write_table(table.set_column(place, name, pa.array(values)), path)
+    with pytest.raises(DamagedFile, match=r"changed\.parquet.*checksum"):
+        read_point(path, point.key, STATISTICS)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])

@@ -54,6 +54,7 @@ def test_several_inputs_give_what_each_gives_alone(model):
         part = together.of_input(k)
         np.testing.assert_array_equal(part.norms, alone.norms)
         np.testing.assert_array_equal(part.symbols, alone.symbols)
+        assert part.population == alone.population == len(part)
     assert together.profile().shape == (3, 7, 3)
 
 

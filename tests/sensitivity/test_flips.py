@@ -48,6 +48,9 @@ def test_a_sample_is_a_subset_of_the_flips_without_repeats(problem, count, seed)
     assert len(drawn) == min(count, len(everything)) == len(set(drawn))
     assert set(drawn) <= set(everything)
     assert flips.population == len(everything)
+    assert flips.populations.tolist() == [
+        sum(b == k for b, _, _ in everything) for k in range(len(problem[0]))
+    ]
 
 
 def test_samples_are_uniform_over_flips():

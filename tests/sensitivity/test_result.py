@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -79,10 +80,71 @@ def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
     assert quantile_hits >= 85
 
 
+def tail(m, q, successes):
+    """P(B < successes) of a binomial B, summed term by term."""
+    return sum(math.comb(m, k) * q**k * (1 - q) ** (m - k) for k in range(successes))
+
+
+@pytest.mark.parametrize(("m", "q", "confidence"), [(60, 0.5, 0.9), (40, 0.1, 0.5), (60, 0.93, 0.8)])
+def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_that_each_err_as_rarely(
+    result, m, q, confidence
+):
+    # The k-th smallest of m is above the q-quantile where fewer than k of them are below it.
+    norms = np.random.default_rng(m).permutation(np.arange(1.0, m + 1))
+    sampled = dataclasses.replace(
+        result, norms=norms, **dict.fromkeys(("inputs", "positions", "symbols"), np.zeros(m, int))
+    )
+    sampled = dataclasses.replace(sampled, population=10 * m)
+    err = (1 - confidence) / 2
+    low = max(k for k in range(1, m + 1) if tail(m, q, k) <= err)
+    high = min(k for k in range(1, m + 1) if tail(m, q, k) >= 1 - err)
+    assert sampled.quantile_interval(q, confidence) == (low, high)
+
+
+def test_a_sample_too_small_to_bound_a_quantile_says_so(result):
+    few = dataclasses.replace(result, norms=np.array([1.0, 2.0, 3.0]), population=100)
+    assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
+    assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
+
+
 def test_an_exhaustive_result_has_no_uncertainty(result):
     assert result.exhaustive
     assert result.mean_interval() == (result.mean, result.mean)
     assert result.quantile_interval(0.9) == (result.quantile(0.9),) * 2
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """15 of 5 + 16 = 21 flips: the first input has an end-of-sequence from position 5 on, which stays."""
+    w = weights(17)
+    words = np.array([[0] * 5 + [2] * 12, [1] * 17])
+    return jaxsens.flip_sensitivity(lambda t: w @ t, words, 2, positions=jaxsens.sample(15, seed=1))
+
+
+def test_the_part_of_a_sample_knows_how_many_flips_its_input_has(sampled, tmp_path):
+    sampled.save(tmp_path / "s.parquet")
+    for whole in (sampled, jaxsens.load_result(tmp_path / "s.parquet")):
+        parts = [whole.of_input(k) for k in range(2)]
+        assert [part.population for part in parts] == [5, 16]
+        assert [len(part) for part in parts] == np.bincount(sampled.inputs).tolist()
+        assert not parts[1].exhaustive
+        again = parts[1].of_input(0)
+        assert (again.population, again.norms.tolist()) == (16, parts[1].norms.tolist())
+
+
+def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exhaustive(sampled):
+    kept = sampled.inputs == 1
+    assert not dataclasses.replace(sampled, populations=(5, int(kept.sum()) + 1)).of_input(1).exhaustive
+    assert dataclasses.replace(sampled, populations=(5, int(kept.sum()))).of_input(1).exhaustive
+
+
+def test_a_sample_from_before_flips_were_counted_by_input_has_no_parts_rather_than_wrong_ones(sampled):
+    older = dataclasses.replace(sampled, populations=None)
+    assert "populations" not in older.description()
+    with pytest.raises(jaxsens.InputError, match="older file"):
+        older.of_input(0)
+    one = dataclasses.replace(older, tokens=older.tokens[:1], inputs=np.zeros_like(older.inputs))
+    assert one.of_input(0).population == older.population
 
 
 def test_quantiles_outside_the_unit_interval_are_refused(result):
