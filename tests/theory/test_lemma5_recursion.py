@@ -1,0 +1,155 @@
+"""The step of Lemma 5's induction: the numbers that its derivation names, and cases that attain its terms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from jaxsens.models.masks import MASKS
+from jaxsens.theory.lemma5_constants import LayerConstants
+from jaxsens.theory.lemma5_recursion import LayerBound, next_layer, visible_counts
+
+ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none")]
+
+
+def keys_of(mask: str, j: int, n: int) -> list[int]:
+    """The keys that row j sees, as the masks are defined."""
+    sees = {
+        "none": lambda m: True,
+        "future": lambda m: m <= j,
+        "strict-future": lambda m: m < j,
+        "past": lambda m: m >= j,
+        "strict-past": lambda m: m > j,
+    }[mask]
+    return [m for m in range(n) if sees(m)]
+
+
+def random_layer(rng: np.random.Generator, mask: str, heads: int, n: int) -> LayerConstants:
+    """Constants of all sizes: now this term of the step is the largest, now that."""
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.normal(scale=1.5, size=shape)
+
+    return LayerConstants(
+        log_F=float(drawn()),
+        log_F_z=float(drawn()),
+        log_lambda=float(drawn()),
+        log_values=drawn(heads),
+        log_radius=drawn(heads),
+        A=np.exp(drawn(heads, n)),
+        log_query=drawn(heads, n),
+        log_key=drawn(heads, n),
+        log_map=float(drawn()),
+        mask=mask,
+    )
+
+
+def step_in_plain_numbers(
+    layer: LayerConstants, own: float, rows: np.ndarray, f_next: float, score_term: bool
+) -> tuple[float, np.ndarray]:
+    """`next_layer` as its module's docstring states it, row by row, key by key and head by head, without logarithms."""
+    n, lam, f_z = len(rows), math.exp(layer.log_lambda), math.exp(layer.log_F_z)
+    dz, own_dz = np.minimum(lam * rows, 2 * f_z), min(lam * own, 2 * f_z)
+    others, flipped = np.zeros(n), np.zeros(n)
+    for j in range(n):
+        keys = keys_of(layer.mask, j, n)
+        others[j], flipped[j] = rows[j], own
+        if not keys:
+            continue
+        largest, total = max(dz[m] for m in keys), sum(dz[m] for m in keys)
+        for h in range(layer.heads):
+            v, r = math.exp(layer.log_values[h]), math.exp(layer.log_radius[h])
+            query, key, a = math.exp(layer.log_query[h, j]), math.exp(layer.log_key[h, j]), layer.A[h, j]
+            w = 1 / (1 + (len(keys) - 1) * math.exp(-2 * a))
+            # Another row is flipped, which this one sees, unless it sees itself alone.
+            seen = any(m != j for m in keys)
+            change = v * min(largest, w * total) + seen * v * w * own_dz
+            if score_term:
+                change += r * (query * dz[j] + key * min(largest, 2 * w * total))
+                change += seen * 2 * r * w * min(1, query * dz[j] + key * own_dz, 2 * a)
+                change = min(change, 2 * r)
+            others[j] += change
+            # The row itself is flipped.
+            nearest = max(largest, own_dz) if j in keys else largest
+            change = v * (largest + (j in keys) * w * own_dz)
+            if score_term:
+                change = min(change + r * min(query * own_dz + key * nearest, 2 * a), 2 * r)
+            flipped[j] += change
+    lip = math.exp(layer.log_map)
+    return min(lip * flipped.max(), 2 * f_next), np.minimum(lip * others, 2 * f_next)
+
+
+@pytest.mark.parametrize("mask", ALL_MASKS)
+@pytest.mark.parametrize("score_term", [True, False])
+def test_the_step_is_what_the_derivation_says_in_plain_numbers(mask, score_term):
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 7))
+        layer = random_layer(rng, mask, int(rng.integers(1, 4)), n)
+        own, rows = float(rng.exponential()), rng.exponential(size=n) * 10.0 ** rng.integers(-4, 1)
+        rows[rng.random(n) < 0.2] = 0
+        f_next = float(rng.exponential()) * 10.0 ** rng.integers(0, 4)
+        with np.errstate(divide="ignore"):
+            now = LayerBound(math.log(own), np.log(rows))
+        found = next_layer(layer, now, math.log(f_next), score_term)
+        expected_own, expected = step_in_plain_numbers(layer, own, rows, f_next, score_term)
+        np.testing.assert_allclose(np.exp(found.log_rows), expected, rtol=1e-12)
+        assert math.exp(found.log_own) == pytest.approx(expected_own, rel=1e-12)
+        assert math.exp(found.log_others) == pytest.approx(max(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("mask", ALL_MASKS)
+def test_the_keys_of_every_row_are_counted(mask):
+    for n in (1, 2, 5):
+        assert visible_counts(mask, n).tolist() == [len(keys_of(mask, j, n)) for j in range(n)]
+
+
+def plain_layer(mask: str, n: int, **changes: float) -> LayerConstants:
+    """One head with values of at most 1, no other constant above 1 but those given."""
+    at = {"A": 1.0, "query": 1.0, "key": 1.0, **changes}
+    return LayerConstants(
+        log_F=0.0,
+        log_F_z=0.0,
+        log_lambda=0.0,
+        log_values=np.zeros(1),
+        log_radius=np.zeros(1),
+        A=np.full((1, n), at["A"]),
+        log_query=np.full((1, n), math.log(at["query"])),
+        log_key=np.full((1, n), math.log(at["key"])),
+        log_map=0.0,
+        mask=mask,
+    )
+
+
+def average(scores: np.ndarray, values: np.ndarray) -> float:
+    weights = np.exp(scores - scores.max())
+    return float(weights @ values / weights.sum())
+
+
+@pytest.mark.parametrize("a", [20.0, 0.005])
+def test_a_key_whose_weight_alone_changes_moves_a_row_by_twice_the_radius_times_its_weight(a):
+    # The flipped key's value is 1 and stays there, the others' are -1; all scores are -A, then the flipped key's is A.
+    # With A large it takes all the weight and the average goes from -1 to 1; with A small it takes 2 A / n more.
+    n, moves = 1001, 1e-6
+    values = np.array([1.0] + [-1.0] * (n - 2))
+    before = np.full(n - 1, -a)
+    after = np.append(a, before[1:])
+    change = average(after, values) - average(before, values)
+    assert change == pytest.approx(2 if a > 1 else 4 * a / n, rel=0.01)
+    layer = plain_layer("strict-future", n, A=a, key=2 * a / moves)
+    found = next_layer(layer, LayerBound(math.log(moves), np.full(n, -np.inf)), 9.0)
+    assert change <= math.exp(found.log_rows[-1]) <= 1.02 * change
+
+
+@pytest.mark.parametrize("moves", [2.0, 0.01])
+def test_the_flipped_row_itself_moves_by_as_much_as_its_query_does_at_most_by_twice_the_radius(moves):
+    # As many keys at 1 as at -1, both in score and in value; the query goes from -moves/2 to moves/2, times A.
+    n, a = 1001, 20.0
+    keys = np.array([1.0, -1.0] * (n // 2))
+    change = average(a * moves / 2 * keys, keys) - average(-a * moves / 2 * keys, keys)
+    assert change == pytest.approx(min(2, a * moves), rel=0.02)
+    layer = plain_layer("strict-future", n, A=a, query=a, key=1e-9)
+    found = next_layer(layer, LayerBound(math.log(moves), np.full(n, -np.inf)), 9.0)
+    assert moves + change <= math.exp(found.log_own) <= 1.02 * (moves + change)
