@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
-LEAVES = {"errors", "files", "precision", "sealed", "strict", "versions"}
+LEAVES = {"errors", "files", "precision", "sealed", "stopping", "strict", "versions"}
 MEASUREMENT = {
     "models",
     "sensitivity",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxsens import stopping
 from jaxsens.errors import InputError, PrecisionWarning
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
@@ -113,9 +115,10 @@ def flip_sensitivity(
         )
         interrupted, declined = None, 0
         try:
-            norms, declined = placement.measure(
-                runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, progress
-            )
+            with stopping.noting(signal.SIGINT):
+                norms, declined = placement.measure(
+                    runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, progress
+                )
         except placement.Interrupted as stop:
             interrupted, norms = stop, stop.norms
     finished = ~np.isnan(norms) if interrupted is not None else np.ones(len(flips), bool)

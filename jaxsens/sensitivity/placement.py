@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.engine import Engine
@@ -35,7 +36,7 @@ _HOPELESS = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a measurement. `norms` holds what was finished, NaN elsewhere."""
+    """Ctrl-C, or a signal that was noted, during a measurement. `norms` holds what was finished, NaN elsewhere."""
 
     def __init__(self, norms: Float[np.ndarray, " flips"]) -> None:
         super().__init__("interrupted")
@@ -141,6 +142,7 @@ def _measure(
     found = np.full(total, np.nan, np.float32)
     try:
         for b in np.unique(inputs):
+            stopping.check()
             chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
             runner, room = engine, len(chosen)
             while runner is not None and len(chosen):
@@ -160,6 +162,7 @@ def _measure(
                     found[chosen[finished]] = values
                     if progress is not None:
                         progress(int(np.sum(~_missing(found))), total)
+                    stopping.check()
                 left = chosen[_missing(found[chosen])]
                 chosen, runner = left, runner.fallback
                 declined += 0 if runner is None else len(left)
