@@ -12,7 +12,7 @@ from jaxtyping import Int
 from jaxsens.errors import Faults, array_of, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.arguments import check_options, places
+from jaxsens.sensitivity.arguments import check_options, check_readout, places, reading
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ def checked_words(
     symbols: Sequence[int] | None,
     fixed: Mapping[int, int] | None,
     start: Any,
+    readout: int | str | None,
     options: Mapping[str, Any],
     numbers: Mapping[str, tuple[Any, int | None]],
     choices: Mapping[str, tuple[Any, tuple[Any, ...]]],
@@ -49,7 +50,7 @@ def checked_words(
 
     Args:
         subject: the model.
-        n, alphabet_size, symbols, fixed, start: as `worst_input` has them.
+        n, alphabet_size, symbols, fixed, start, readout: as `worst_input` has them.
         options: the further arguments of `check_options`.
         numbers: by argument, a value and the least it may be; with None, the argument may be None or at least 1.
         choices: by argument, a value and what it may be.
@@ -74,6 +75,8 @@ def checked_words(
     elif subject.config is not None:
         check_length(subject.config, int(n), faults)
     length = int(n) if sound else 0
+    if check_readout(subject, readout, length if sound else None, faults):
+        subject = reading(subject, readout)
     held = _fixed(subject, fixed, length if sound else None, faults)
     flipped = np.zeros(0, int)
     if sound:

@@ -39,7 +39,10 @@ def identity(problem: Problem, given: Int[np.ndarray, "given n"], seed: int) -> 
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     outputs = problem.engine.outputs
+    # The config of a jaxsens transformer says where it is read.
+    readout = {} if subject.config is not None else {"readout": subject.readout}
     return {
+        **readout,
         "format": FORMAT,
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
         "parameters": digest.hexdigest(),

@@ -17,8 +17,8 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.flip_sensitivity import check_finite, checked_output
 from jaxsens.sensitivity.flips import enumerate_flips
+from jaxsens.sensitivity.output import check_finite, checked_output
 
 _ORDER = {"l2": 2, "l1": 1, "linf": np.inf}
 
@@ -145,7 +145,7 @@ def problem_of(
     """
     first = np.full((1, words.n), words.alphabet[0], np.int32)
     first[0, list(words.fixed)] = list(words.fixed.values())
-    dtype = checked_output(subject, first, outputs)
+    subject, dtype = checked_output(subject, first, outputs)
     runner, choice = choose(subject, engine, norm, outputs, words.n)
     return Problem(
         subject,

@@ -26,7 +26,7 @@ def start_of(problem: Problem, given: Int[np.ndarray, "given n"], seed: int, k: 
 def _structured(problem: Problem, k: int) -> Int[np.ndarray, " free"] | None:
     """The k-th structured word, by numbers of symbols, or None once there are no more."""
     size, places = len(problem.alphabet), np.arange(len(problem.free))
-    readout = problem.n - 1 if problem.subject.readout == "last" else problem.subject.readout
+    readout = problem.subject.position_read(problem.n)
     second = [problem.free == readout, places % 2 == 1, places >= len(places) // 2]
     second = [np.zeros(len(places), bool), *(where for where in second if where.any())]
     if k >= size * len(second):

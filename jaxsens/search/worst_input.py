@@ -21,7 +21,7 @@ from jaxsens.search.problem import Problem, problem_of
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.arguments import beyond_precision, chosen_outputs
+from jaxsens.sensitivity.arguments import beyond_precision, chosen_outputs, reading
 from jaxsens.sensitivity.norms import Norm
 from jaxsens.versions import versions
 
@@ -34,6 +34,7 @@ def worst_input(
     symbols: Sequence[int] | None = None,
     fixed: Mapping[int, int] | None = None,
     objective: Literal["max", "mean"] = "max",
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
     norm: Norm = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
     exact: bool | None = None,
@@ -66,6 +67,7 @@ def worst_input(
             end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but unless it
             is fixed its symbol is searched with the rest.
         objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
+        readout: where the model reads its output, as for `flip_sensitivity`.
         norm: "l2", "l1" or "linf".
         outputs: which coordinates of the output enter the norm, as for `flip_sensitivity`.
         exact: True to enumerate all words, one forward pass each (up to 2^24, if all outputs fit the memory budget);
@@ -101,6 +103,7 @@ def worst_input(
         symbols,
         fixed,
         start,
+        readout,
         {
             "norm": norm,
             "outputs": outputs,
@@ -111,6 +114,7 @@ def worst_input(
         {"restarts": (restarts, 1 if start is None else 0), "budget": (budget, None), "seed": (seed, 0)},
         {"objective": (objective, ("max", "mean")), "exact": (exact, (None, True, False))},
     )
+    subject = reading(subject, readout)
     imprecise = beyond_precision(subject, words.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)

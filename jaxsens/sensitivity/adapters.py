@@ -38,7 +38,7 @@ class Measurable:
         config: the config of a jaxsens transformer, which engines with closed forms need; else None.
         alphabet_size: how many symbols may be put in, where the model says.
         vocabulary_size: symbols it can read, where the model says.
-        readout: "last", a position or "mean", where the model says; a callable is taken to read the last.
+        readout: "last", a 0-based position, "mean", or None for none in particular; "auto" while nobody has said.
         outputs: the output coordinates that the model designates to be measured; None for all.
         exact_length: the longest input on which the model is exact in its dtype, where it promises to be exact.
         exact_outputs: the output coordinates that the model promises to be exactly 0 or 1.
@@ -50,10 +50,16 @@ class Measurable:
     config: TransformerConfig | None = None
     alphabet_size: int | None = None
     vocabulary_size: int | None = None
-    readout: int | str = "last"
+    readout: int | str | None = "auto"
     outputs: tuple[int, ...] | None = None
     exact_length: int | None = None
     exact_outputs: tuple[int, ...] = ()
+
+    def position_read(self, n: int) -> int | None:
+        """The position of an input of length n that is read out, and so not flipped by default; None for no one."""
+        if self.readout in ("last", "auto"):
+            return n - 1
+        return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
     @property
     def dtype(self) -> str:
@@ -202,7 +208,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
         call=call,
         alphabet_size=getattr(config, "alphabet_size", None),
         vocabulary_size=getattr(config, "vocabulary_size", None),
-        readout=getattr(config, "readout", "last"),
+        readout=getattr(config, "readout", "auto"),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from jaxsens.errors import Faults, array_of, is_count
+from jaxsens.errors import Faults, array_of, is_count, plain_numbers
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import ENGINES
@@ -20,6 +22,7 @@ def checked(
     tokens: Any,
     alphabet_size: int | None,
     symbols: Sequence[int] | None,
+    readout: int | str | None,
     norm: str,
     outputs: Sequence[int] | str | None,
     engine: str,
@@ -28,7 +31,7 @@ def checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
     faults = Faults("flip_sensitivity")
-    words = array_of(tokens)
+    words, length = array_of(tokens), None
     if words.dtype == object:
         faults.add("tokens", tokens, "whole numbers of shape (n,) or (batch, n), all inputs of one length")
     elif not np.issubdtype(words.dtype, np.integer):
@@ -44,6 +47,8 @@ def checked(
         if subject.config is not None:
             check_length(subject.config, words.shape[1], faults)
         words = words.astype(np.int32)
+        length = words.shape[1]
+    check_readout(subject, readout, length, faults)
     alphabet = check_options(
         subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, faults
     )
@@ -107,6 +112,35 @@ def _alphabet(
     return np.arange(size)
 
 
+def check_readout(subject: Measurable, readout: object, n: int | None, faults: Faults) -> bool:
+    """Notes what is wrong with the readout asked for; whether it is sound. n is None where no length is known."""
+    before = len(faults.messages)
+    if isinstance(readout, Integral) and not isinstance(readout, bool):
+        place = int(readout)
+        if place < 0:
+            instead = '"last"' if place == -1 else f"n - {-place}"
+            faults.add("readout", place, f"positions count from the front, from 0: give {instead}")
+        elif n is not None and place >= n:
+            faults.add("readout", place, f"a position from 0 to {n - 1}")
+    elif readout is not None and not (isinstance(readout, str) and readout in ("auto", "last", "mean")):
+        faults.add("readout", readout, 'a 0-based position, "last", "mean", None, or "auto"')
+    sound = len(faults.messages) == before
+    if sound and readout != "auto" and subject.readout not in ("auto", readout):
+        own = "this model reads where its config says"
+        faults.add(
+            "readout", readout, f"{own}, {subject.readout!r}; for another, config.replace(readout=...)"
+        )
+        return False
+    return sound
+
+
+def reading(subject: Measurable, readout: int | str | None) -> Measurable:
+    """The model, read where it is asked to be; with "auto", where it says itself."""
+    if isinstance(readout, str) and readout == "auto":
+        return subject
+    return dataclasses.replace(subject, readout=plain_numbers(readout))
+
+
 def places(
     subject: Measurable, n: int, positions: Sequence[int] | Sample | None
 ) -> tuple[np.ndarray, Sample | None]:
@@ -114,7 +148,7 @@ def places(
     drawn = positions if isinstance(positions, Sample) else None
     given = drawn.positions if drawn is not None else positions
     if given is None:
-        readout = n - 1 if subject.readout == "last" else subject.readout
+        readout = subject.position_read(n)
         return np.array([p for p in range(n) if p != readout], int), drawn
     chosen = array_of(given)
     faults = Faults("flip_sensitivity")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxsens.errors import Faults, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.arguments import check_readout, reading
 from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
@@ -47,16 +48,24 @@ class Explanation:
         )
 
 
-def explain(model: Any, n: int, *, engine: str = "auto", alphabet_size: int | None = None) -> Explanation:
+def explain(
+    model: Any,
+    n: int,
+    *,
+    engine: str = "auto",
+    alphabet_size: int | None = None,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+) -> Explanation:
     """Says which engine would measure all flips of an input of length n, why, and what that costs.
 
     Nothing is measured but the speed of one matrix product, once a process (some milliseconds).
 
     Args:
         model: as for `flip_sensitivity`.
-        n: the input's length; its last position (the readout) is not flipped.
+        n: the input's length; the readout position is not flipped.
         engine: "auto" or an engine by name.
         alphabet_size: how many symbols may be put in; known for jaxsens models.
+        readout: where the model reads its output, as for `flip_sensitivity`.
 
     Raises:
         InputError: for arguments that cannot be used, or an engine that cannot serve the model.
@@ -72,11 +81,13 @@ def explain(model: Any, n: int, *, engine: str = "auto", alphabet_size: int | No
         faults.add("alphabet_size", size, "say how many symbols may be put in, at least 2")
     if engine not in ("auto", *ENGINES):
         faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
+    check_readout(subject, readout, int(n) if is_count(n, 1) else None, faults)
     faults.raise_if_any()
+    subject = reading(subject, readout)
     platform = jax.default_backend()
     with numerics(subject.dtype):
         runner, choice = choose(subject, engine, "l2", subject.outputs, int(n))
-        flips = (int(n) - (subject.readout != "mean")) * ((size or 2) - 1)
+        flips = (int(n) - (subject.position_read(int(n)) is not None)) * ((size or 2) - 1)
         tokens = jax.ShapeDtypeStruct((int(n),), jnp.int32)
         cost = runner.cost(subject.parameters, tokens, platform)
         prepared = jax.eval_shape(runner.prepare, subject.parameters, tokens)

@@ -47,6 +47,8 @@ class FlipSensitivity:
         tokens: the inputs, (batch, n).
         alphabet: the symbols that were put in, sorted.
         population: how many flips there are; more than `len(result)` for a random sample.
+        readout: where the model reads its output: a 0-based position, "last" or "mean"; None for nowhere in particular,
+            or where a file of an earlier version does not say.
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that entered the norm; None for all.
         engine: which engine ran, and why.
@@ -62,6 +64,7 @@ class FlipSensitivity:
     tokens: Int[np.ndarray, "batch n"]
     alphabet: tuple[int, ...]
     population: int
+    readout: int | str | None
     norm: str
     outputs: tuple[int, ...] | None
     engine: EngineChoice
@@ -203,6 +206,7 @@ class FlipSensitivity:
             "alphabet": list(self.alphabet),
             "population": self.population,
             **({} if counted is None else {"populations": list(counted)}),
+            "readout": self.readout,
             "norm": self.norm,
             "outputs": None if self.outputs is None else list(self.outputs),
             "engine": {"name": self.engine.name, "reason": self.engine.reason},
@@ -275,6 +279,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         tokens=np.asarray(fields["tokens"], np.int32),
         alphabet=tuple(fields["alphabet"]),
         population=fields["population"],
+        readout=fields.get("readout"),
         norm=fields["norm"],
         outputs=None if fields["outputs"] is None else tuple(fields["outputs"]),
         engine=EngineChoice(**fields["engine"]),

@@ -62,6 +62,7 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
         tokens=words,
         alphabet=(0, 1),
         population=len(inputs),
+        readout="last",
         norm=options["norm"],
         outputs=None,
         engine=EngineChoice("fake", "for tests"),

@@ -65,7 +65,7 @@ def test_each_fault_is_named_with_its_remedy(options, message):
 def test_a_callable_needs_an_alphabet_and_must_be_fit_to_be_measured():
     with pytest.raises(jaxsens.InputError, match=r"worst_input: alphabet_size = None: say which symbols"):
         worst_input(lambda tokens: tokens.sum() * 1.0, 4)
-    with pytest.raises(jaxsens.InputError, match=r"model: its output has shape \(4, 4\)"):
+    with pytest.raises(jaxsens.InputError, match=r"a row for each position \(shape \(4, 4\)\)"):
         worst_input(lambda tokens: tokens[:, None] * tokens * 1.0, 4, 2)
 
 

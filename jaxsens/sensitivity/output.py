@@ -1,0 +1,152 @@
+"""What a model returns, looked at before anything is measured: one vector, or rows of which one is read out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.errors import InputError
+from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RowApply:
+    """A model that returns rows (n, d), and what of them is read out: a row, "last", or "mean"."""
+
+    apply: Callable[[Any, Any], Any]
+    readout: int | str
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The vector (d,) that is read out."""
+        return _read(self.apply(parameters, tokens), self.readout)
+
+
+def checked_output(
+    subject: Measurable, words: Int[np.ndarray, "batch n"], outputs: Sequence[int] | None
+) -> tuple[Measurable, str]:
+    """Calls a user's model twice on the first input, and once abstractly.
+
+    A jaxsens transformer is known to be a pure function with one vector as its output: it is not called.
+
+    Returns:
+        The model as it is measured, which returns a vector or a number and whose `readout` is settled; and the dtype
+        of its output.
+
+    Raises:
+        InputError: with the remedy, for an output that is not finite, not the same twice, not a vector, or one that
+            grows with n.
+    """
+    if subject.config is not None:
+        _check_outputs(outputs, subject.config.logits or subject.config.width)
+        return subject, subject.config.dtype
+    n = words.shape[1]
+    shape, dtype = _abstract_output(subject, n)
+    if len(shape) > 1:
+        subject = _reading_rows(subject, shape, n)
+        shape = shape[1:]
+    elif len(shape) == 1 and _grows(subject, shape, n):
+        raise InputError(
+            f"model: its output has one entry a position (shape {shape} at n = {n}); read out one, "
+            "e.g. lambda tokens: model(tokens)[-1]"
+        )
+    _check_outputs(outputs, int(np.prod(shape)))
+    _check_values(subject, words[0], shape)
+    if subject.readout == "auto":
+        subject = dataclasses.replace(subject, readout="last")
+    return subject, dtype
+
+
+def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
+    """Refuses a model that gives norms that are no numbers; `positions` are those of the flips."""
+    bad = ~np.isfinite(norms)
+    if bad.any():
+        raise InputError(
+            f"model: the output is not finite under {int(bad.sum())} of {len(norms)} flips, first at position "
+            f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights"
+        )
+
+
+def _reading_rows(subject: Measurable, shape: Shape, n: int) -> Measurable:
+    """A model that returns rows, as one that returns the vector read out of them."""
+    if len(shape) != 2 or shape[0] != n or not _grows(subject, shape, n, unknown=True):
+        inner = "model(tokens)[0]" if shape[0] == 1 else "model(tokens)[-1]"
+        raise InputError(
+            f"model: its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
+            f"positions. Take what is to be measured, e.g. lambda tokens: {inner}; with a batch axis, "
+            "lambda tokens: model(tokens[None])[0]"
+        )
+    if subject.readout == "auto":
+        raise InputError(
+            f'readout = "auto": the model returns a row for each position (shape {shape}) and does not say which is '
+            'read out; give readout="last", readout=0 (a [CLS] symbol in front) or another position, or readout="mean"'
+        )
+    if subject.readout is None:
+        raise InputError(
+            f"readout = None: the model returns a row for each position (shape {shape}); None is for models that "
+            'return one vector. Give a position, "last" or "mean", or lambda tokens: model(tokens).ravel() for all rows'
+        )
+    call, readout = subject.call, subject.readout
+    return dataclasses.replace(
+        subject, apply=RowApply(subject.apply, readout), call=lambda tokens: _read(call(tokens), readout)
+    )
+
+
+def _read(rows: Any, readout: int | str) -> Any:
+    if readout == "mean":
+        return jnp.mean(rows, axis=0)
+    return rows[-1 if readout == "last" else readout]
+
+
+def _grows(subject: Measurable, shape: Shape, n: int, unknown: bool = False) -> bool:
+    """Whether the first axis of an output follows the input's length; `unknown` where another length cannot be read.
+
+    A model for inputs of one length only has an output of one size only.
+    """
+    if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are no two positions
+        return False
+    try:
+        other = _abstract_output(subject, n - 1 if n > 2 else n + 1)[0]
+    except (TypeError, ValueError):
+        return unknown
+    return other != shape
+
+
+def _check_values(subject: Measurable, word: Int[np.ndarray, " n"], shape: Shape) -> None:
+    tokens = jnp.asarray(word)
+    first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
+    if not np.all(np.isfinite(first)):
+        raise InputError(
+            "model: its output on the first input is not finite; check the weights and the input"
+        )
+    if not np.array_equal(first, second):
+        raise InputError(RANDOM_OUTPUT)
+    if shape != first.shape:
+        raise InputError(
+            f"model: called it returns shape {first.shape}, compiled {shape}; make it a pure function"
+        )
+
+
+def _check_outputs(outputs: Sequence[int] | None, size: int) -> None:
+    if outputs is not None and max(outputs) >= size:
+        raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {size - 1}")
+
+
+def _abstract_output(subject: Measurable, n: int) -> tuple[Shape, str]:
+    tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+    try:
+        result = jax.eval_shape(subject.apply, subject.parameters, tokens)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise InputError(
+            "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls or Python branches on "
+            f"the values of tokens ({type(error).__name__})"
+        ) from error
+    return result.shape, str(jnp.promote_types(result.dtype, jnp.float32))
