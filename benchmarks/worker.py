@@ -99,9 +99,7 @@ class Worker:
 
 def _serve(pipe: Connection, case: Case) -> None:
     """The process: answers requests until it is ended."""
-    # As the `jaxsens` command does: on a CPU, a device for every core, over which both engines spread their flips.
-    cores = {"JAX_NUM_CPU_DEVICES": str(len(os.sched_getaffinity(0)))}
-    os.environ.update({key: os.environ.get(key, value) for key, value in (_DEVICE_MEMORY | cores).items()})
+    os.environ.update({key: os.environ.get(key, value) for key, value in _DEVICE_MEMORY.items()})
     try:
         _answer_requests(pipe, case)
     except KeyboardInterrupt:

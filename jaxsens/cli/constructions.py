@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, check_output, use_all_cores, write_output
+from jaxsens.cli.shared import Count, File, check_output, write_output
 from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 
@@ -39,7 +39,6 @@ def constructions(
 
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
-    use_all_cores()
     text = measured(name, cap, Console(stderr=True))
     if out is None:
         print(text, end="")

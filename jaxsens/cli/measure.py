@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Text, check_output, use_all_cores, write_output
+from jaxsens.cli.shared import Count, File, Text, check_output, write_output
 from jaxsens.errors import Faults, InputError
 
 if TYPE_CHECKING:
@@ -132,7 +132,6 @@ def measure(
     from jaxsens.sensitivity.flips import sample as draw
     from jaxsens.strict import messages
 
-    use_all_cores()
     trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
     faults = Faults("measure")
     at_least = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, check_output, say, use_all_cores, write_output
+from jaxsens.cli.shared import Count, File, check_output, say, write_output
 from jaxsens.errors import Faults
 from jaxsens.files import write_text
 
@@ -36,7 +36,6 @@ def restrictions(
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, faults)
     faults.raise_if_any()
-    use_all_cores()
     console = Console(stderr=True)
     rows = restriction_rows(
         tuple(range(models or MODELS)),

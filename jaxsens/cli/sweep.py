@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
-from jaxsens.cli.shared import say, use_all_cores
+from jaxsens.cli.shared import say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.points import Point
@@ -43,7 +43,6 @@ def sweep(
     from jaxsens.experiments.selection import select
     from jaxsens.experiments.sweep_config import load_sweep_config
 
-    use_all_cores()
     loaded = load_sweep_config(config)
     chosen = select(loaded.points, only, shard)
     if list_points:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import say, use_all_cores
+from jaxsens.cli.shared import say
 
 
 def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
@@ -23,7 +23,6 @@ def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
-    use_all_cores()
     console = Console(stderr=True)
     outcome = run_theorem6(load_theorem6_config(config), out, console)
     for failure in outcome.failures:

@@ -80,8 +80,8 @@ def flip_sensitivity(
             `jaxsens.explain` says what "auto" would do, and what it would cost.
         batch_size: flips at a time on each device; by default what is fast and fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
-        mesh: the devices to spread the flips over; by default all of this process. Results depend on neither the
-            devices nor the batch size, but for rounding.
+        mesh: the devices to spread the flips over; by default all of this process. On one CPU device all cores work,
+            a thread each. Results depend on neither the devices nor the batch size, but for rounding.
         progress: called with (flips done, flips in all) about once a second.
 
     Returns:

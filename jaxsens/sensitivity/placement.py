@@ -1,8 +1,9 @@
-"""Running an engine over many flips: blocks within a memory budget, spread over devices, in a loop that shows progress.
+"""Running an engine over many flips: blocks in a memory budget, over devices or cores, in a loop that shows progress.
 
 Placement wraps an engine and knows no attention. A compiled program works through a range of blocks whose ends are
 arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt
-to the devices of a mesh in turn, like cards: with a mask, flips early in the word cost more than late ones.
+to the devices of a mesh, or to a thread for each core where the mesh is one CPU device, in turn, like cards: with a
+mask, flips early in the word cost more than late ones.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.lanes import Lanes, is_one_cpu, lanes_on
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
 
 DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
-"""Bytes of temporary memory a compiled program may take on each device where no budget is given."""
+"""Bytes of temporary memory that may be taken on each device, by all threads together, where no budget is given."""
 
 _CHUNK_SECONDS = 1.0
+_BATCHES = 16
+"""One CPU device's flips are cut into so many batches at least."""
 _HOPELESS = 0.5
 """An engine that declines more than this share of a chunk's flips is not asked for the rest of the input."""
 
@@ -50,7 +54,7 @@ class Placement:
     Attributes:
         mesh: the devices to spread flips over; `local_mesh()` for all of this process.
         batch_size: flips at a time on each device; None for what the engine prefers, within the budget.
-        memory_budget: bytes of temporary memory on each device; None for `DEFAULT_MEMORY`.
+        memory_budget: bytes of temporary memory on each device, all threads together; None for `DEFAULT_MEMORY`.
     """
 
     mesh: Mesh
@@ -188,13 +192,14 @@ def _chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Measures the flips of one input chunk by chunk; yields which flips are finished, and their values.
 
-    `room` is how many flips the input has for all engines together.
+    `room` is how many flips the input has for all engines together. Nothing runs while it is suspended.
     """
     mesh = placement.mesh
     parameters, prepared = prepared_on(mesh, engine, parameters, tokens)
     count = len(positions)
-    program = _program(quantity, engine, parameters, prepared, len(tokens), count, room, placement)
+    program, lanes = _program(quantity, engine, parameters, prepared, len(tokens), count, room, placement)
     blocks = -(-count // (program.batch * mesh.size))
+    lanes = min(lanes, blocks)
     # Block k of device d is the (k D + d)-th batch of flips; flips beyond the last repeat it and are dropped.
     shape = (program.blocks, mesh.size, program.batch)
     order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2).reshape(-1, program.batch)
@@ -203,25 +208,32 @@ def _chunks(
     places, substitutes = (
         jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
     )
-    results = jax.device_put(np.zeros((*order.shape, *program.shape), program.dtype), split)
+    empty = jax.device_put(np.zeros((*order.shape, *program.shape), program.dtype), split)
     each = (mesh.size, program.blocks, program.batch)
-    start, step = 0, 1
-    while start < blocks:
-        stop = min(start + step, blocks)
-        began = time.perf_counter()
-        results = program.run(
-            parameters, prepared, places, substitutes, results, np.int32(start), np.int32(stop)
-        )
-        results.block_until_ready()
-        seconds = max(time.perf_counter() - began, 1e-6)
-        done = order.reshape(each)[:, start:stop].ravel()
-        values = np.asarray(results).reshape(*each, *program.shape)[:, start:stop].reshape(-1, *program.shape)
-        real = done < count
-        yield done[real], values[real]
-        if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
-            return
-        step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
-        start = stop
+
+    def lane(start: int, stop: int, k: int) -> np.ndarray:
+        """Every `lanes`-th block of those from `start` to `stop`, beginning with the k-th."""
+        ends = np.int32(start + k), np.int32(stop), np.int32(lanes)
+        results = np.asarray(program.run(parameters, prepared, places, substitutes, empty, *ends))
+        return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
+
+    start, step = 0, lanes
+    with Lanes(lanes) as threads:
+        while start < blocks:
+            stop = min(start + step, blocks)
+            began = time.perf_counter()
+            found = threads.run(partial(lane, start, stop))
+            seconds = max(time.perf_counter() - began, 1e-6)
+            parts = [order.reshape(each)[:, start + k : stop : lanes].ravel() for k in range(lanes)]
+            done = np.concatenate(parts)
+            values = np.concatenate([part.reshape(-1, *program.shape) for part in found])
+            real = done < count
+            yield done[real], values[real]
+            if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
+                return
+            step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
+            step = -(-step // lanes) * lanes
+            start = stop
 
 
 def _program(
@@ -233,15 +245,19 @@ def _program(
     flips: int,
     room: int,
     placement: Placement,
-) -> _Program:
-    """The compiled program, with the largest batch up to the wanted one whose temporary memory is within the budget.
+) -> tuple[_Program, int]:
+    """The compiled program, and in how many threads to run it within the budget.
 
-    How many flips an engine declines differs from input to input. A few programs serve all of them: they have room for
-    all flips of an input, and where there are fewer, batches of a power of two or of the size wanted.
+    Its batch is the largest up to the wanted one with which all threads fit; where even single flips are too large,
+    there are fewer threads. How many flips an engine declines differs from input to input. A few programs serve all of
+    them: they have room for all flips of an input, and where there are fewer, batches of a power of two or of the size
+    wanted.
     """
-    devices = placement.mesh.size
+    devices, lanes = placement.mesh.size, lanes_on(placement.mesh)
     wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
-    each, most = -(-flips // devices), -(-room // devices)
+    # One CPU device: enough batches for many cores however few there are, so that numbers do not depend on theirs.
+    parts = _BATCHES if placement.batch_size is None and is_one_cpu(placement.mesh) else devices
+    each, most = -(-flips // parts), -(-room // parts)
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
     leaves, structure = jax.tree.flatten((parameters, prepared))
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -249,22 +265,25 @@ def _program(
     while True:
         blocks = -(-room // (batch * devices))
         program = _compiled(quantity, engine, structure, shapes, wide, placement.mesh, batch, blocks)
-        if program.bytes <= placement.budget or (placement.batch_size and placement.memory_budget is None):
-            return program
-        if batch == 1 or placement.batch_size:
+        fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
+        if fitting == lanes:
+            return program, lanes
+        if placement.batch_size or batch == 1:
+            if fitting or (placement.batch_size and placement.memory_budget is None):
+                return program, max(1, fitting)
             many = "one flip" if batch == 1 else f"a batch of {batch} flips"
             raise InputError(
                 f"memory_budget = {placement.budget} bytes: {many} of an input of length {n} takes "
                 f"{program.bytes} bytes"
             )
-        batch = max(1, min(batch - 1, int(batch * placement.budget / program.bytes)))
+        batch = max(1, min(batch - 1, int(batch * placement.budget / (lanes * program.bytes))))
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A compiled range of blocks: (parameters, prepared, positions, symbols, results, start, stop) -> results.
+    """A compiled range of blocks: (parameters, prepared, positions, symbols, results, start, stop, step) -> results.
 
-    `shape` and `dtype` are those of one flip's result.
+    `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
     """
 
     run: Any
@@ -297,16 +316,18 @@ def _compiled(
         results: Array,
         start: Array,
         stop: Array,
+        step: Array,
     ) -> Array:
-        def block(k: Array, results: Array) -> Array:
+        def block(i: Array, results: Array) -> Array:
+            k = start + i * step
             return results.at[k].set(quantity(engine, parameters, prepared, positions[k], symbols[k]))
 
-        return jax.lax.fori_loop(start, stop, block, results)
+        return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
     sharded = jax.shard_map(
         run,
         mesh=mesh,
-        in_specs=(everywhere, everywhere, split, split, split, everywhere, everywhere),
+        in_specs=(everywhere, everywhere, split, split, split, everywhere, everywhere, everywhere),
         out_specs=split,
         check_vma=False,
     )
@@ -321,7 +342,7 @@ def _compiled(
     whole = placed(jax.ShapeDtypeStruct(many, np.int32), split)
     result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
     end = jax.ShapeDtypeStruct((), np.int32)
-    compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end).compile()
+    compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end, end).compile()
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)

@@ -231,7 +231,7 @@ def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
 # Interruption
 
 
-@pytest.mark.parametrize("after", [1, 2, 4])
+@pytest.mark.parametrize("after", [1, 2, 3])
 def test_ctrl_c_leaves_what_was_finished(after):
     model, tokens = jaxsens.Transformer(small(layers=1)), np.stack([word(12), word(12, 1)])
     whole = jaxsens.flip_sensitivity(model, tokens, batch_size=2, mesh=mesh_of(1))

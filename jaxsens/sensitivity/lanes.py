@@ -1,0 +1,79 @@
+"""Threads side by side on one CPU device, which alone leaves most cores idle while an engine's small operations run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxsens.precision import numerics
+
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_one_cpu(mesh: Mesh) -> bool:
+    """Whether a mesh is a single CPU device."""
+    return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
+
+
+def lanes_on(mesh: Mesh) -> int:
+    """How many threads are worth having for a mesh: one for each core where it is one CPU device, else a single one.
+
+    XLA itself spreads work over several devices, and one thread keeps an accelerator busy.
+    """
+    return cores() if is_one_cpu(mesh) else 1
+
+
+class Lanes:
+    """A context manager with `count` threads; none of them runs any more when it is left, however it is left.
+
+    Even a single lane is a thread of its own: the main thread then waits where signals are handled, and an interrupted
+    computation is waited for. One that still ran while the interpreter shuts down would crash it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        # JAX's settings are thread-local: each thread has to enter those that are in force here.
+        self._dtype = str(jnp.asarray(0.0).dtype)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="jaxsens-lane")
+
+    def __enter__(self) -> Lanes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, work: Callable[[int], Result]) -> list[Result]:
+        """work(0) .. work(count - 1), side by side.
+
+        Raises:
+            Exception: what the first lane that failed has raised, once all lanes have ended.
+        """
+        futures = [self._threads.submit(self._in_lane, work, lane) for lane in range(self.count)]
+        results, faults = [], []
+        for future in futures:
+            fault = future.exception()
+            if fault is None:
+                results.append(future.result())
+            else:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+        return results
+
+    def _in_lane(self, work: Callable[[int], Result], lane: int) -> Result:
+        with numerics(self._dtype):
+            return jax.block_until_ready(work(lane))
