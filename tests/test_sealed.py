@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,11 @@ CONTENT = {"key": "abc", "values": (1.5, 2, None), "name": "x"}
 def test_what_was_written_comes_back_tuples_as_lists(tmp_path):
     write_sealed(tmp_path / "one.json", "thing", CONTENT)
     assert read_sealed(tmp_path / "one.json", "thing") == {**CONTENT, "values": [1.5, 2, None]}
+
+
+def test_keys_that_are_numbers_come_back_as_strings_under_the_same_checksum(tmp_path):
+    write_sealed(tmp_path / "one.json", "thing", {"by": {9: 1, 10: 2}})
+    assert read_sealed(tmp_path / "one.json", "thing") == {"by": {"9": 1, "10": 2}}
 
 
 def test_a_missing_file_is_told_apart_from_a_damaged_one(tmp_path):
@@ -29,6 +35,8 @@ def test_a_missing_file_is_told_apart_from_a_damaged_one(tmp_path):
         lambda text: text.replace("thing", "other"),
         lambda text: "[]",
         lambda text: json.dumps({"sha256": "0"}),
+        lambda text: "[" * 100_000,
+        lambda text: text.replace("1.5", "[" * 100_000 + "]" * 100_000),
     ],
 )
 def test_any_damage_is_noticed(tmp_path, damage):
@@ -37,6 +45,18 @@ def test_any_damage_is_noticed(tmp_path, damage):
     path.write_text(damage(path.read_text()))
     with pytest.raises(DamagedFile, match=r"one\.json"):
         read_sealed(path, "thing")
+
+
+def test_every_flipped_bit_is_noticed_or_without_effect(tmp_path):
+    path = tmp_path / "one.json"
+    write_sealed(path, "thing", CONTENT)
+    whole, content = path.read_bytes(), read_sealed(path, "thing")
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with suppress(DamagedFile):
+            assert read_sealed(path, "thing") == content
 
 
 @pytest.mark.parametrize(

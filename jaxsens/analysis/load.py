@@ -10,7 +10,7 @@ from jaxsens.analysis.profiles import ProfileBuilder
 from jaxsens.analysis.sweep_data import PointRun, SweepData
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds_runner import read_bounds
-from jaxsens.experiments.results import read_config_text, read_flips, read_plan
+from jaxsens.experiments.results import read_flips, read_plan
 from jaxsens.experiments.store import PointMetadata
 
 
@@ -46,7 +46,7 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         constructed=frozenset(variant.name for variant in plan.variants if variant.constructed),
         trained=frozenset(variant.name for variant in plan.variants if variant.trained),
         exact_lengths={v.name: v.exact_length for v in plan.variants if v.exact_length is not None},
-        config_text=read_config_text(directory),
+        config_text=plan.config,
         bounds=tuple(read_bounds(Path(directory), plan)),
     )
 

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxsens.analysis.points_table import Spread, spread
 from jaxsens.errors import InputError
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow
-from jaxsens.experiments.theorem6_results import CONFIG, Plan, PlannedModel, read_cells, read_plan
+from jaxsens.experiments.theorem6_results import Plan, PlannedModel, read_cells, read_plan
 from jaxsens.languages import Dyck, Language
 
 if TYPE_CHECKING:
@@ -72,11 +71,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Theorem6Data:
-    """Everything that the report shows. config_text: the config as it was given."""
+    """Everything that the report shows."""
 
     plan: Plan
     cells: tuple[Cell, ...]
-    config_text: str
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -152,7 +150,7 @@ def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
         raise InputError(
             f"directory = {str(directory)!r}: no model was evaluated here yet; run `jaxsens theorem6` again"
         )
-    return Theorem6Data(plan, tuple(cells), (Path(directory) / CONFIG).read_text(encoding="utf-8"))
+    return Theorem6Data(plan, tuple(cells))
 
 
 def _pooled(rows: list[PredictionRow], value: str, error: str) -> Estimate:

@@ -93,7 +93,7 @@ def build_theorem6_report(data: Theorem6Data, fits: Mapping[str, Sequence[Expone
         Section("What was found", bullets=(*found(data), *growth)),
         Section("The models", tables=(model_table(data),)),
         *(section for group in data.groups for section in _sections(data, group, fits[group.slug])),
-        Section("The config", ("As it was given:",), code=data.config_text),
+        Section("The config", ("As it was given:",), code=data.plan.config),
         Section("What was run", tables=(run_table(data),)),
     ]
     return Report(

@@ -1,7 +1,7 @@
 """What a sweep directory holds: the plan, the points that are done, and points.csv.
 
 DIR/sweep.toml      the config as it was given
-DIR/sweep.json      the plan: the config with everything written out, and every point with its key and file
+DIR/sweep.json      the plan, sealed: the config with everything written out, and every point with its key and file
 DIR/points/         one Parquet file a point
 DIR/points.csv      a row a point
 DIR/bounds/, DIR/bounds.csv     bounds over all inputs, where the config asks for them
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 from jaxsens.errors import InputError
 from jaxsens.experiments.store import PointMetadata, read_point
 from jaxsens.files import write_text
-from jaxsens.sealed import DamagedFile
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 if TYPE_CHECKING:
     import pandas
 
     from jaxsens.sensitivity.result import FlipSensitivity
+
+_PLAN = "plan of a sweep"
+_ANEW = "run the sweep again: points that are measured are kept"
 
 KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
 """The columns of points.csv before the statistics."""
@@ -72,9 +74,11 @@ class PlannedVariant:
 class Plan:
     """What sweep.json says: everything about a sweep but its numbers. Points come in the order of the config.
 
-    `inputs` says what the inputs are, by length; `bounds` where the bounds over all inputs are, if they are asked for.
+    `config` is the config as it was given. `inputs` says what the inputs are, by length; `bounds` where the bounds over
+    all inputs are, if they are asked for.
     """
 
+    config: str
     title: str
     claim: str
     lengths: tuple[int, ...]
@@ -88,20 +92,21 @@ class Plan:
     bounds: tuple[PlannedPoint, ...] = ()
 
     def write(self, directory: Path) -> None:
-        """Writes sweep.json, atomically. The same plan gives the same bytes."""
-        write_text(directory / "sweep.json", json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+        """Writes sweep.json with its checksum, atomically. The same plan gives the same bytes."""
+        write_sealed(directory / "sweep.json", _PLAN, asdict(self))
 
 
 def read_plan(directory: str | os.PathLike[str]) -> Plan:
     """The plan of a sweep directory.
 
     Raises:
-        InputError: if it is no sweep directory.
+        InputError: if it is no sweep directory, or the plan is damaged.
     """
     path = Path(directory) / "sweep.json"
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_sealed(path, _PLAN)
         return Plan(
+            config=stored["config"],
             title=stored["title"],
             claim=stored["claim"],
             lengths=tuple(stored["lengths"]),
@@ -116,15 +121,10 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
         )
     except OSError as error:
         raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: not what a sweep writes ({type(error).__name__}: {error}); run the sweep again"
-        ) from error
-
-
-def read_config_text(directory: str | os.PathLike[str]) -> str:
-    """The config of a sweep directory as it was given."""
-    return (Path(directory) / "sweep.toml").read_text(encoding="utf-8")
+    except DamagedFile as error:
+        raise InputError(f"{error}; {_ANEW}") from error
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: not what a sweep writes ({error!r}); {_ANEW}") from error
 
 
 def read_flips(directory: str | os.PathLike[str]) -> Iterator[tuple[PointMetadata, pandas.DataFrame]]:

@@ -202,5 +202,5 @@ def _training(source: CheckpointModel) -> dict[str, int]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"--config = {str(path)!r}: a readable TOML file is needed ({error})") from error

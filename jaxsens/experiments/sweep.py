@@ -64,6 +64,7 @@ class Sweep:
         """What a sweep directory says of the sweep."""
         here = Path()
         return Plan(
+            config=self.text,
             title=self.title,
             claim=self.claim,
             lengths=self.lengths,

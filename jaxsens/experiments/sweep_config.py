@@ -154,7 +154,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{subject}: not TOML: {error}") from error
     faults = Faults(subject)
     tables = read_table(_ADAPTER, raw, "", faults, _KEYS)

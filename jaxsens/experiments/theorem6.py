@@ -203,6 +203,7 @@ class _Run:
     def _plan(self) -> Plan:
         experiment = self.experiment
         return Plan(
+            config=experiment.text,
             title=experiment.title,
             claim=experiment.claim,
             lengths=experiment.lengths,

@@ -9,7 +9,6 @@ DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +25,9 @@ from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 _MODELS = "models"
 PLAN = "theorem6.json"
 CONFIG = "theorem6.toml"
+_PLAN = "plan of theorem6"
 _CELL = "cell of theorem6"
+_ANEW = "run `jaxsens theorem6` again: what is trained and measured is kept"
 
 _TABLES: dict[str, tuple[str, type]] = {
     "cross_entropy.csv": ("prediction", PredictionRow),
@@ -71,8 +72,9 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about the experiment but its numbers."""
+    """Everything about the experiment but its numbers. `config` is the config as it was given."""
 
+    config: str
     title: str
     claim: str
     lengths: tuple[int, ...]
@@ -84,8 +86,8 @@ class Plan:
     models: tuple[PlannedModel, ...]
 
     def write(self, directory: Path) -> None:
-        """Writes theorem6.json, atomically."""
-        write_text(directory / PLAN, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+        """Writes theorem6.json with its checksum, atomically."""
+        write_sealed(directory / PLAN, _PLAN, asdict(self))
 
     @property
     def cells(self) -> tuple[tuple[PlannedModel, int], ...]:
@@ -140,11 +142,11 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
     """The plan of a directory.
 
     Raises:
-        InputError: if there is none.
+        InputError: if there is none, or it is damaged.
     """
     path = Path(directory) / PLAN
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_sealed(path, _PLAN)
         models = [
             PlannedModel(**{**model, "keys": {int(n): key for n, key in model["keys"].items()}})
             for model in stored.pop("models")
@@ -157,10 +159,10 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
         else:
             why = f"no models were trained here ({error}); run `jaxsens theorem6` first"
         raise InputError(f"directory = {str(directory)!r}: {why}") from error
+    except DamagedFile as error:
+        raise InputError(f"{error}; {_ANEW}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: not what `jaxsens theorem6` writes ({type(error).__name__}: {error}); run it again"
-        ) from error
+        raise InputError(f"{path}: not what `jaxsens theorem6` writes ({error!r}); {_ANEW}") from error
 
 
 def cell_path(directory: Path, model: str, n: int) -> Path:

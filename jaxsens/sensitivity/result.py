@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from jaxtyping import Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.result_file import read_columns, write_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,20 +217,14 @@ class FlipSensitivity:
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
         """Writes one Parquet file, atomically: a row a flip, and `description()` in the file's metadata.
 
-        Pages carry checksums, which `load_result` verifies. Further keyword arguments (JSON values) are kept in
+        A checksum covers all of it, which `load_result` verifies. Further keyword arguments (JSON values) are kept in
         the metadata beside the description.
+
+        Raises:
+            InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from jaxsens.files import atomic_path
-
-        names = {"input": self.inputs, "position": self.positions, "symbol": self.symbols, "norm": self.norms}
-        described = json.dumps({"result": self.description(), **metadata}, sort_keys=True)
-        table = pa.table({name: pa.array(values) for name, values in names.items()})
-        table = table.replace_schema_metadata({_METADATA_KEY: described.encode()})
-        with atomic_path(path) as temporary:
-            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        columns = {name: getattr(self, field) for name, field in _COLUMNS.items()}
+        write_columns(path, columns, self.description(), metadata)
 
     def __repr__(self) -> str:
         what = f"{len(self)} flips" if self.exhaustive else f"{len(self)} of {self.population} flips, sampled"
@@ -240,11 +234,12 @@ class FlipSensitivity:
         )
 
 
-_METADATA_KEY = b"jaxsens"
+_COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "norm": "norms"}
+"""A saved result's columns, and the fields that they hold."""
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
-    """Reads what `FlipSensitivity.save` wrote, verifying checksums.
+    """Reads what `FlipSensitivity.save` wrote, verifying its checksum.
 
     Raises:
         InputError: if the file is missing, damaged, or not a result.
@@ -254,39 +249,25 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """A saved result and the further metadata it was saved with. Raises as `load_result` does."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    columns, fields, metadata = read_columns(path, tuple(_COLUMNS))
     try:
-        table = pq.ParquetFile(path, page_checksum_verification=True).read()
-    except FileNotFoundError:
-        raise InputError(f"path = {str(path)!r}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+        result = FlipSensitivity(
+            **{field: columns[name] for name, field in _COLUMNS.items()},
+            tokens=np.asarray(fields["tokens"], np.int32),
+            alphabet=tuple(fields["alphabet"]),
+            population=fields["population"],
+            readout=fields.get("readout"),
+            norm=fields["norm"],
+            outputs=None if fields["outputs"] is None else tuple(fields["outputs"]),
+            engine=EngineChoice(**fields["engine"]),
+            dtype=fields["dtype"],
+            versions=fields["versions"],
+            populations=tuple(fields["populations"]) if "populations" in fields else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"path = {str(path)!r}: damaged, or not a Parquet file ({error}); measure it again"
+            f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
-    described = (table.schema.metadata or {}).get(_METADATA_KEY)
-    if described is None:
-        raise InputError(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
-    metadata = json.loads(described)
-    fields = metadata.pop("result")
-    columns = {name: table.column(name).to_numpy() for name in ("input", "position", "symbol", "norm")}
-    result = FlipSensitivity(
-        norms=columns["norm"],
-        inputs=columns["input"],
-        positions=columns["position"],
-        symbols=columns["symbol"],
-        tokens=np.asarray(fields["tokens"], np.int32),
-        alphabet=tuple(fields["alphabet"]),
-        population=fields["population"],
-        readout=fields.get("readout"),
-        norm=fields["norm"],
-        outputs=None if fields["outputs"] is None else tuple(fields["outputs"]),
-        engine=EngineChoice(**fields["engine"]),
-        dtype=fields["dtype"],
-        versions=fields["versions"],
-        populations=tuple(fields["populations"]) if "populations" in fields else None,
-    )
     return result, metadata
 
 

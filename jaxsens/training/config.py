@@ -126,7 +126,7 @@ class TrainConfig:
             raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"config = {str(path)!r}: a readable TOML file is needed ({error})") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"{path}: not TOML: {error}") from error
         return cls.from_table(raw, str(path))
 

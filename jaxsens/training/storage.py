@@ -220,7 +220,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{subject}: {MANIFEST}: missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{subject}: {MANIFEST}: cannot be read ({error})") from error
     if not isinstance(manifest, dict) or any(name not in manifest for name in _FIELDS):
         raise DamagedCheckpoint(f"{subject}: {MANIFEST}: lacks some of {', '.join(_FIELDS)}")

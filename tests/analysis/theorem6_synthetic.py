@@ -115,6 +115,7 @@ def alone(settings: dict, lengths: Sequence[int], share: float = 0.5) -> Theorem
 
 def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequence[int]) -> Theorem6Data:
     plan = Plan(
+        config="lengths = [16]\n",
         title="Synthetic",
         claim="Nothing was trained.",
         lengths=tuple(lengths),
@@ -125,13 +126,13 @@ def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequen
         measure={"norm": "l2"},
         models=tuple(models),
     )
-    return Theorem6Data(plan, tuple(cells), "lengths = [16]\n")
+    return Theorem6Data(plan, tuple(cells))
 
 
 def write(data: Theorem6Data, directory: Path) -> None:
     """Writes the experiment into a directory, as if it had been run."""
     data.plan.write(directory)
-    write_text(directory / CONFIG, data.config_text)
+    write_text(directory / CONFIG, data.plan.config)
     for one in data.cells:
         write_cell(directory, one)
     write_tables(directory, data.cells, data.plan)

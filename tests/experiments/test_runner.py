@@ -10,9 +10,10 @@ import pytest
 
 from jaxsens.errors import InputError
 from jaxsens.experiments import claims, runner
-from jaxsens.experiments.results import read_config_text, read_flips, read_plan, read_points
+from jaxsens.experiments.results import read_flips, read_plan, read_points
 from jaxsens.experiments.runner import run_sweep, state_of, strangers
 from jaxsens.experiments.selection import select
+from jaxsens.sealed import write_sealed
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
@@ -46,7 +47,7 @@ def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
     assert outcome.exit_code == 0
     assert calls == [4] * 4 + [6] * 4
     assert read_plan(tmp_path) == sweep.plan
-    assert read_config_text(tmp_path) == TINY
+    assert (tmp_path / "sweep.toml").read_text() == read_plan(tmp_path).config == TINY
     lines = csv(tmp_path).decode().splitlines()
     assert lines[0] == "variant,n,seed,inputs,flips,mean,max,q90"
     assert [line.split(",")[:5] for line in lines[1:]] == [
@@ -251,6 +252,22 @@ def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(t
     with pytest.raises(InputError, match="no sweep was run here"):
         read_points(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(InputError, match=r"sweep\.json: no file that jaxsens wrote.*run the sweep again"):
+        read_plan(tmp_path)
+
+
+def test_a_plan_in_which_anything_was_changed_is_refused(tmp_path):
+    tiny_sweep().plan.write(tmp_path)
+    assert read_plan(tmp_path) == tiny_sweep().plan
+    text = (tmp_path / "sweep.json").read_text()
+    for before, after in (("tiny", "tine"), ('"n": 4', '"n": 5'), ("false", "true"), ('"title"', '"titld"')):
+        assert before in text
+        (tmp_path / "sweep.json").write_text(text.replace(before, after, 1))
+        with pytest.raises(
+            InputError, match=r"sweep\.json: its content.*checksum.*points that are measured are kept"
+        ):
+            read_plan(tmp_path)
+    write_sealed(tmp_path / "sweep.json", "plan of a sweep", {"config": "", "title": ""})
     with pytest.raises(InputError, match="not what a sweep writes"):
         read_plan(tmp_path)
 

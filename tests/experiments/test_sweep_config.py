@@ -242,6 +242,9 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
     (tmp_path / "broken.toml").write_text("lengths = [")
     with pytest.raises(InputError, match=r"broken\.toml: not TOML"):
         load_sweep_config(tmp_path / "broken.toml")
+    (tmp_path / "deep.toml").write_text("lengths = " + "[" * 100_000)
+    with pytest.raises(InputError, match=r"deep\.toml: not TOML: maximum recursion"):
+        load_sweep_config(tmp_path / "deep.toml")
 
 
 def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():

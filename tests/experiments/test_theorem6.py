@@ -249,6 +249,16 @@ def test_a_run_stopped_in_its_first_training_is_told_from_no_run_and_from_a_swee
         read_plan(tmp_path / "nowhere")
 
 
+def test_a_plan_in_which_anything_was_changed_is_refused(experiment, tmp_path):
+    run_theorem6(experiment, tmp_path, quiet())
+    text = (tmp_path / "theorem6.json").read_text()
+    (tmp_path / "theorem6.json").write_text(text.replace('"words": 4', '"words": 5'))
+    with pytest.raises(
+        InputError, match=r"theorem6\.json: its content.*checksum.*run `jaxsens theorem6` again"
+    ):
+        read_plan(tmp_path)
+
+
 def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tmp_path):
     write_training(tmp_path, RECOGNITION, "told.toml")
     told = '[[model]]\nname = "told"\ntrain = "told.toml"\n'

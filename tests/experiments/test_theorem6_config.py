@@ -132,3 +132,4 @@ def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
     with pytest.raises(InputError, match="a readable TOML file is needed"):
         load_theorem6_config(tmp_path / "none.toml")
     assert "not TOML" in faults_of("lengths = [", tmp_path)
+    assert "not TOML: maximum recursion" in faults_of("lengths = " + "[" * 100_000, tmp_path)

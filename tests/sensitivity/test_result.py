@@ -11,7 +11,6 @@ import jaxsens
 import jaxsens.theory
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.layer_changes import LayerChanges
-from jaxsens.sensitivity.result import load_with_metadata
 from jaxsens.theory.lemma5_constants import LayerConstants
 from jaxsens.theory.lemma5_recursion import LayerBound
 
@@ -24,34 +23,6 @@ def weights(n):
 def result():
     w = weights(40)
     return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
-
-
-def test_a_saved_result_comes_back_whole(result, tmp_path):
-    result.save(tmp_path / "r.parquet", note={"seed": 3})
-    loaded, metadata = load_with_metadata(tmp_path / "r.parquet")
-    assert metadata == {"note": {"seed": 3}}
-    assert loaded.description() == result.description()
-    for name in ("norms", "inputs", "positions", "symbols", "tokens"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(result, name))
-        assert getattr(loaded, name).dtype == getattr(result, name).dtype
-
-
-def test_a_flipped_bit_in_a_saved_result_is_noticed(result, tmp_path):
-    path = tmp_path / "r.parquet"
-    result.save(path)
-    data = bytearray(path.read_bytes())
-    data[60] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(jaxsens.InputError, match="damaged"):
-        jaxsens.load_result(path)
-
-
-def test_what_is_no_result_is_refused(tmp_path):
-    with pytest.raises(jaxsens.InputError, match="no such file"):
-        jaxsens.load_result(tmp_path / "none.parquet")
-    (tmp_path / "text").write_text("hello")
-    with pytest.raises(jaxsens.InputError, match="damaged, or not a Parquet file"):
-        jaxsens.load_result(tmp_path / "text")
 
 
 def test_the_table_has_a_row_a_flip(result):

@@ -273,6 +273,9 @@ def test_files_that_are_no_config_are_refused(tmp_path):
     (tmp_path / "bad.toml").write_text("task = ")
     with pytest.raises(InputError, match="not TOML"):
         TrainConfig.from_toml(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_text("task = " + "[" * 100_000)
+    with pytest.raises(InputError, match="not TOML: maximum recursion"):
+        TrainConfig.from_toml(tmp_path / "bad.toml")
 
 
 def test_the_curriculum_lets_lengths_grow_as_it_says():
