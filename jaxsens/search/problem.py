@@ -18,6 +18,7 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
 from jaxsens.sensitivity.flips import enumerate_flips
+from jaxsens.sensitivity.index_check import check_symbol_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
 
 _ORDER = {"l2": 2, "l1": 1, "linf": np.inf}
@@ -146,6 +147,8 @@ def problem_of(
     first = np.full((1, words.n), words.alphabet[0], np.int32)
     first[0, list(words.fixed)] = list(words.fixed.values())
     subject, dtype = checked_output(subject, first, outputs)
+    last = np.where(np.isin(np.arange(words.n), list(words.fixed)), first[0], words.alphabet[-1])
+    check_symbol_reads(subject, last.astype(np.int32), int(words.alphabet[-1]))
     runner, choice = choose(subject, engine, norm, outputs, words.n)
     return Problem(
         subject,

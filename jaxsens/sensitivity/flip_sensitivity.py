@@ -20,6 +20,7 @@ from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.arguments import beyond_precision, checked, chosen_outputs, places, reading
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.flips import Sample, enumerate_flips
+from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -93,7 +94,8 @@ def flip_sensitivity(
     Raises:
         MeasurementInterrupted: on Ctrl-C, with what was finished.
         InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
-            finite, differs between two identical calls, is not a vector, or has a size that depends on n.
+            finite, differs between two identical calls, is not a vector, or has a size that depends on n, and for one
+            that indexes beyond an array (`jax.experimental.checkify`), which JAX would clamp.
     """
     subject = measurable(model)
     words, alphabet = checked(
@@ -116,6 +118,7 @@ def flip_sensitivity(
                 f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
                 "give a longer input or positions=..."
             )
+        check_reads(subject, words, flips, alphabet)
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget

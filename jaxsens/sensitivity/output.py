@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
+from jaxsens.sensitivity.index_check import check_word_reads
 
 Shape = tuple[int, ...]
 
@@ -59,6 +60,7 @@ def checked_output(
             "e.g. lambda tokens: model(tokens)[-1]"
         )
     _check_outputs(outputs, int(np.prod(shape)))
+    check_word_reads(subject, words[0])
     _check_values(subject, words[0], shape)
     if subject.readout == "auto":
         subject = dataclasses.replace(subject, readout="last")

@@ -1,0 +1,166 @@
+"""Ids that a user's model cannot read. JAX clamps an index beyond an array, or drops it, and says nothing.
+
+`jax.experimental.checkify` runs the model with every index held against its axis. What of a pass does not lead to an
+index is not computed, so a pass costs less than calling the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+from jaxtyping import Int
+
+from jaxsens.errors import InputError
+from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.sensitivity.flips import Flips
+
+_MESSAGE = re.compile(
+    r"array of shape (\(.*?\)): index (-?\d+) is out of bounds for axis (\d+) with size (\d+)"
+)
+"""How checkify words its finding, which has no other public form."""
+_FAR = 2**20
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """An index beyond its axis, in an array of this shape, that is read or `written` to."""
+
+    shape: str
+    index: int
+    axis: int
+    size: int
+    written: bool
+
+    def __str__(self) -> str:
+        return f"index {self.index} of axis {self.axis}, which has size {self.size} (array of shape {self.shape})"
+
+
+def check_reads(
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: Flips,
+    symbols: Int[np.ndarray, " alphabet"],
+) -> None:
+    """Refuses inputs of which a model indexes beyond an array, as they are or with the largest symbol put in.
+
+    One pass an input as it is, and one with the largest symbol at all flipped positions. To be called within
+    `numerics(subject.dtype)`; compiled once a model and length. A model whose vocabulary is known is not run.
+
+    Raises:
+        InputError: naming the axis, its size, and the remedy.
+    """
+    if subject.vocabulary_size is not None:
+        return
+    largest = int(symbols[-1])
+    everywhere = words.copy()
+    everywhere[flips.inputs, flips.positions] = largest
+    for k, word in enumerate(words):
+        check_word_reads(subject, word)
+        if np.array_equal(everywhere[k], word) or beyond(subject, everywhere[k]) is None:
+            continue
+        # That word is not among those measured, and a model may be right to fail on it: only a flip convicts.
+        for position in np.unique(flips.positions[flips.inputs == k]):
+            flipped = word.copy()
+            flipped[position] = largest
+            found = beyond(subject, flipped)
+            if found is not None:
+                raise InputError(_of_symbol(found, largest, f"at position {int(position)}"))
+
+
+def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
+    """Refuses one input of which a model indexes beyond an array.
+
+    Raises:
+        InputError: naming the axis, its size, and the remedy.
+    """
+    if subject.vocabulary_size is not None:
+        return
+    found = beyond(subject, word)
+    if found is None:
+        return
+    if found.index in word:
+        argument, remedy = f"tokens = {found.index}", f"give ids from 0 to {found.size - 1}"
+    elif found.index < len(word):
+        argument, remedy = f"tokens of length {len(word)}", f"give inputs of length at most {found.size}"
+    else:
+        argument, remedy = f"tokens = {int(word.max())}", "give ids that the model knows"
+    raise InputError(_told(argument, found, remedy))
+
+
+def check_symbol_reads(subject: Measurable, word: Int[np.ndarray, " n"], symbol: int) -> None:
+    """Refuses a word, made of `symbol` where it may hold any, of which a model indexes beyond an array."""
+    found = None if subject.vocabulary_size is not None else beyond(subject, word)
+    if found is not None:
+        raise InputError(_of_symbol(found, symbol, "put in"))
+
+
+def beyond(subject: Measurable, word: Int[np.ndarray, " n"]) -> Beyond | None:
+    """The first index beyond its axis that the model meets on a word, or None.
+
+    None too where checkify cannot trace the model.
+    """
+    found = _finding(subject, word)
+    if found is None or not found.written:
+        return found
+    # JAX drops what is written beyond an array, and its own functions (where and unique with size=, insert) rely on
+    # that. A symbol is lost only where the place is the id, as in counts.at[tokens].add(1), and moves with it.
+    moved = _finding(subject, np.where(word == found.index, word + _FAR, word))
+    return found if moved == replace(found, index=found.index + _FAR) else None
+
+
+def _finding(subject: Measurable, word: Int[np.ndarray, " n"]) -> Beyond | None:
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    wide = jnp.result_type(float) == jnp.float64
+    program = _checked_program(subject.apply, structure, shapes, len(word), wide)
+    error = None if program is None else program(parameters, jnp.asarray(word, jnp.int32)).get_exception()
+    if error is None:
+        return None
+    text = _MESSAGE.search(str(error))
+    if text is None:
+        raise InputError(f"model: on the tokens {word.tolist()} it indexes beyond an array: {error}")
+    written = str(getattr(error, "prim", "")).startswith("scatter")
+    return Beyond(text[1], int(text[2]), int(text[3]), int(text[4]), written)
+
+
+@lru_cache(maxsize=256)
+def _checked_program(
+    apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> Callable[[Any, Any], checkify.Error] | None:
+    """The compiled pass that returns checkify's finding. `wide` (64-bit types are on) is part of the key."""
+    checked = checkify.checkify(apply, errors=checkify.index_checks)
+
+    def finding(parameters: Any, tokens: Any) -> checkify.Error:
+        return checked(parameters, tokens)[0]
+
+    program = jax.jit(finding)
+    try:
+        program.trace(jax.tree.unflatten(structure, shapes), jax.ShapeDtypeStruct((n,), jnp.int32))
+    except Exception:  # noqa: BLE001 - whatever checkify fails with: there are primitives it has no rule for
+        # The model itself has been traced before, so it is checkify that cannot trace it (jax.checkpoint around a
+        # function with constants, some custom primitives). The model is measured all the same, its indices unseen.
+        return None
+    return program
+
+
+def _of_symbol(found: Beyond, symbol: int, where: str) -> str:
+    remedy = "put in symbols that the model knows"
+    if found.index == symbol:
+        remedy = f"put in symbols below {found.size}: alphabet_size={found.size} or symbols=[...]"
+    return _told(f"symbols: with {symbol} {where}", found, remedy)
+
+
+def _told(argument: str, found: Beyond, remedy: str) -> str:
+    return (
+        f"{argument}: the model takes {found}. JAX clamps or drops such an index, and something else would be "
+        f"measured; {remedy}. Where that is meant, clip the index in the model: jnp.clip(index, 0, {found.size - 1})"
+    )
