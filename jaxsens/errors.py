@@ -90,10 +90,11 @@ def keep_plain(config: object, *fields: str) -> None:
 
 
 def array_of(value: object) -> np.ndarray:
-    """The value as an array. Lists of unequal length, which are none, give one of dtype object: no check takes it."""
+    """The value as an array. What is none (lists of unequal length, a tensor on another device) gives one of dtype
+    object: no check takes it."""
     import numpy as np
 
     try:
         return np.asarray(value)
-    except ValueError:
+    except (ValueError, TypeError, RuntimeError):
         return np.zeros(0, object)

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -111,7 +112,8 @@ def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
         check_length(config, shape[-1], faults)
     faults.raise_if_any()
     if not isinstance(tokens, Tracer):
-        largest, least = int(jnp.max(jnp.asarray(tokens))), int(jnp.min(jnp.asarray(tokens)))
+        # By NumPy: JAX would wrap ids beyond 32 bits around first.
+        largest, least = int(np.max(np.asarray(tokens))), int(np.min(np.asarray(tokens)))
         if least < 0 or largest >= config.vocabulary_size:
             value = least if least < 0 else largest
             faults.add("tokens", value, f"symbols from 0 to {config.vocabulary_size - 1}")

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, array_of, is_count
+from jaxsens.errors import Faults, is_count
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.arguments import check_options, check_readout, places, reading
+from jaxsens.sensitivity.ids import LARGEST_ID, whole_numbers
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,10 @@ def _fixed(
     for position, symbol in fixed.items():
         if n is not None and position >= n:
             faults.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
-        if limit is not None and symbol >= limit:
-            faults.add("fixed", {position: symbol}, f"the model reads ids 0 to {limit - 1}")
+        if symbol >= (LARGEST_ID + 1 if limit is None else limit):
+            faults.add(
+                "fixed", {position: symbol}, f"the model reads ids 0 to {(limit or LARGEST_ID + 1) - 1}"
+            )
     return {int(position): int(symbol) for position, symbol in sorted(fixed.items())}
 
 
@@ -116,8 +119,8 @@ def _given(
 ) -> np.ndarray | None:
     if start is None:
         return None
-    words = array_of(start)
-    if not np.issubdtype(words.dtype, np.integer) or words.ndim not in (1, 2) or words.size == 0:
+    words = whole_numbers(start)
+    if words is None or words.ndim not in (1, 2) or words.size == 0:
         faults.add("start", start, f"whole numbers of shape ({n},) or (words, {n})")
         return None
     words = words.reshape(-1, words.shape[-1])

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.errors import Faults, array_of, is_count, plain_numbers
+from jaxsens.errors import Faults, is_count, plain_numbers
 from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.flips import Sample
+from jaxsens.sensitivity.ids import LARGEST_ID, check_ids, position_ids, token_ids, whole_numbers
 from jaxsens.sensitivity.norms import NORMS
 
 
@@ -31,24 +32,11 @@ def checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
     faults = Faults("flip_sensitivity")
-    words, length = array_of(tokens), None
-    if words.dtype == object:
-        faults.add("tokens", tokens, "whole numbers of shape (n,) or (batch, n), all inputs of one length")
-    elif not np.issubdtype(words.dtype, np.integer):
-        faults.add("tokens", str(words.dtype), "an array of whole numbers, the symbols' ids")
-    elif words.ndim not in (1, 2) or words.size == 0:
-        faults.add("tokens", f"shape {words.shape}", "shape (n,) or (batch, n), neither of them 0")
-    else:
-        words = words.reshape(-1, words.shape[-1])
-        if words.min() < 0:
-            faults.add("tokens", int(words.min()), "ids of at least 0")
-        if subject.vocabulary_size is not None and words.max() >= subject.vocabulary_size:
-            faults.add("tokens", int(words.max()), f"the model reads ids 0 to {subject.vocabulary_size - 1}")
-        if subject.config is not None:
-            check_length(subject.config, words.shape[1], faults)
-        words = words.astype(np.int32)
-        length = words.shape[1]
-    check_readout(subject, readout, length, faults)
+    words = token_ids(tokens, subject.vocabulary_size, faults)
+    length = words.shape[1]
+    if length and subject.config is not None:
+        check_length(subject.config, length, faults)
+    check_readout(subject, readout, length or None, faults)
     alphabet = check_options(
         subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, faults
     )
@@ -87,18 +75,17 @@ def _alphabet(
     subject: Measurable, alphabet_size: int | None, symbols: Sequence[int] | None, faults: Faults
 ) -> np.ndarray:
     size = alphabet_size if alphabet_size is not None else subject.alphabet_size
-    limit = subject.vocabulary_size
     if alphabet_size is not None and symbols is not None:
         faults.add("symbols", symbols, "give alphabet_size or symbols, not both")
     if symbols is not None:
-        chosen = array_of(symbols)
-        if chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen.min() < 0:
-            faults.add("symbols", symbols, "at least one symbol id, each at least 0")
+        chosen = whole_numbers(symbols)
+        if chosen is None or chosen.ndim != 1 or not chosen.size:
+            one = chosen is not None and chosen.ndim == 0
+            remedy = "at least one symbol id, in a sequence" + (f": symbols=[{chosen}]" if one else "")
+            faults.add("symbols", symbols, remedy)
             return np.zeros(0, int)
-        chosen = np.unique(chosen)
-        if limit is not None and chosen[-1] >= limit:
-            faults.add("symbols", int(chosen[-1]), f"the model reads ids 0 to {limit - 1}")
-        return chosen
+        check_ids("symbols", chosen, subject.vocabulary_size, faults)
+        return np.unique(chosen)
     if size is None:
         faults.add(
             "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
@@ -106,6 +93,9 @@ def _alphabet(
         return np.zeros(0, int)
     if not is_count(size, 2):
         faults.add("alphabet_size", size, "a whole number of at least 2")
+        return np.zeros(0, int)
+    if size > LARGEST_ID:
+        faults.add("alphabet_size", size, f"at most {LARGEST_ID}: models read ids as 32-bit integers")
         return np.zeros(0, int)
     if subject.alphabet_size is not None and size > subject.alphabet_size:
         faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
@@ -150,15 +140,10 @@ def places(
     if given is None:
         readout = subject.position_read(n)
         return np.array([p for p in range(n) if p != readout], int), drawn
-    chosen = array_of(given)
     faults = Faults("flip_sensitivity")
-    if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer):
-        faults.add("positions", given, "a sequence of 0-based positions, jaxsens.sample(count), or None")
-    elif chosen.min() < 0 or chosen.max() >= n:
-        wrong = int(chosen.min() if chosen.min() < 0 else chosen.max())
-        faults.add("positions", wrong, f"positions from 0 to {n - 1}")
+    chosen = position_ids(given, n, faults)
     faults.raise_if_any()
-    return np.unique(chosen), drawn
+    return chosen, drawn
 
 
 def chosen_outputs(subject: Measurable, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:

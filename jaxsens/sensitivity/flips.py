@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens.errors import Faults, is_count
+from jaxsens.sensitivity.ids import whole_numbers
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,21 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
     Args:
         count: how many flips, over all inputs together; all of them if there are fewer.
         seed: of the draw.
-        positions: draw only among flips of these positions; by default among all that would be measured.
+        positions: draw only among flips of these 0-based positions; by default among all that would be measured.
+
+    Raises:
+        InputError: naming each argument that cannot be used.
     """
     faults = Faults("sample")
     if not is_count(count, 1):
         faults.add("count", count, "a whole number of at least 1")
     if not is_count(seed):
         faults.add("seed", seed, "a whole number of at least 0")
+    chosen = None if positions is None else whole_numbers(positions)
+    if positions is not None and (chosen is None or chosen.ndim != 1 or not chosen.size or chosen.min() < 0):
+        faults.add("positions", positions, "a sequence of 0-based positions, or None for all")
     faults.raise_if_any()
-    return Sample(int(count), int(seed), None if positions is None else tuple(int(p) for p in positions))
+    return Sample(int(count), int(seed), None if chosen is None else tuple(chosen.tolist()))
 
 
 @dataclass(frozen=True, eq=False)

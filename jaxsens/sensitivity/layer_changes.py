@@ -24,6 +24,7 @@ from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips
+from jaxsens.sensitivity.ids import position_ids, token_ids
 from jaxsens.sensitivity.norms import NORMS, Norm, norm_of
 from jaxsens.versions import versions
 
@@ -229,25 +230,10 @@ def _checked(
             type(model).__name__,
             instead_of(model, "a jaxsens Transformer: other models have no layers to look into"),
         )
-    word = array_of(tokens)
-    n = None
-    if word.dtype == object:
-        faults.add("tokens", tokens, "whole numbers of shape (n,), the symbols' ids")
-    elif not np.issubdtype(word.dtype, np.integer):
-        faults.add("tokens", str(word.dtype), "an array of whole numbers, the symbols' ids")
-    elif word.ndim != 1 or not word.size:
-        faults.add("tokens", f"shape {word.shape}", "shape (n,), one input of at least one symbol")
-    else:
-        n = len(word)
-        if word.min() < 0:
-            faults.add("tokens", int(word.min()), "ids of at least 0")
-        if config is not None:
-            check_length(config, n, faults)
-            if word.max() >= config.vocabulary_size:
-                faults.add(
-                    "tokens", int(word.max()), f"the model reads ids 0 to {config.vocabulary_size - 1}"
-                )
-        word = word.astype(np.int32)
+    words = token_ids(tokens, None if config is None else config.vocabulary_size, faults, one=True)
+    n = words.shape[1] or None
+    if config is not None and n is not None:
+        check_length(config, n, faults)
     where = _places(config, n, positions, faults)
     if symbol is not None and not is_count(symbol):
         faults.add("symbol", symbol, "a symbol's id, or None for every other symbol of the alphabet")
@@ -264,7 +250,7 @@ def _checked(
             faults.add("keep", keep, "a sequence of flips' indices, or None")
     faults.raise_if_any()
     alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
-    return model.config, word, where, alphabet
+    return model.config, words[0], where, alphabet
 
 
 def _places(config: TransformerConfig | None, n: int | None, positions: Any, faults: Faults) -> np.ndarray:
@@ -274,13 +260,7 @@ def _places(config: TransformerConfig | None, n: int | None, positions: Any, fau
             return np.zeros(0, int)
         readout = layers.readout_position(config, n)
         return np.array([p for p in range(n) if p != readout], int)
-    chosen = array_of(given)
-    if chosen.ndim != 1 or not chosen.size or not np.issubdtype(chosen.dtype, np.integer):
-        faults.add("positions", positions, "a sequence of 0-based positions, jaxsens.sample(count), or None")
-    elif n is not None and (chosen.min() < 0 or chosen.max() >= n):
-        wrong = chosen.min() if chosen.min() < 0 else chosen.max()
-        faults.add("positions", int(wrong), f"positions from 0 to {n - 1}")
-    return np.unique(chosen)
+    return position_ids(given, n, faults)
 
 
 def _kept(flips: Flips, keep: Any) -> np.ndarray:

@@ -76,3 +76,14 @@ def test_huge_alphabets_are_sampled_without_listing_all_flips():
 def test_a_sample_of_no_size_is_refused(count):
     with pytest.raises(jaxsens.InputError, match="count"):
         jaxsens.sample(count)
+
+
+@pytest.mark.parametrize("positions", [[1.5], ["1"], [-1], [True], [], [[0, 1]], 3, [0, None]])
+def test_a_sample_of_what_are_no_positions_is_refused(positions):
+    with pytest.raises(jaxsens.InputError, match=r"sample: positions = .*: a sequence of 0-based positions"):
+        jaxsens.sample(4, 0, positions)
+
+
+def test_a_sample_takes_positions_in_any_sequence():
+    assert jaxsens.sample(4, 0, range(2, 4)).positions == (2, 3)
+    assert jaxsens.sample(4, 0, np.array([3, 1], np.uint8)).positions == (3, 1)  # pyright: ignore[reportArgumentType]
