@@ -1,12 +1,59 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files so that a reader never sees half of one, and a failure says which file and what to do."""
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
+import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from jaxsens.processes import has_ended, own_mark
+
+_REMEDIES = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or have the quota raised",
+    errno.EROFS: "mount it so that it can be written to, or name another place",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+}
+_NUMBER = re.compile(r"os_error_code='(\d+)'|\[[Ee]rrno (\d+)\]")
+_TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8}-\d+)|\d+)-[0-9a-f]{8}\.tmp")
+_ABANDONED_SECONDS = 24 * 3600
+
+
+def takes_no_more(error: BaseException) -> bool:
+    """Whether a file could not be written because the disk is full, a quota is used up, a file would be longer than the
+    process may write, or the disk is read-only: whatever is computed next could not be kept either."""
+    return isinstance(error, OSError) and error.errno in _REMEDIES
+
+
+def remedy(error: OSError) -> str:
+    """What to do where `takes_no_more(error)`."""
+    return _REMEDIES[error.errno or errno.ENOSPC]
+
+
+@contextmanager
+def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[str]) -> Iterator[None]:
+    """Failures to write `temporary` become an OSError with an errno that names `path`, for which it stands.
+
+    Python names no file where a write fails, and libraries in C++ raise ValueError with the number in its text.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = error.errno if isinstance(error, OSError) else None
+        if found is None and (match := _NUMBER.search(str(error))):
+            found = int(match[1] or match[2])
+        named = getattr(error, "filename", None)
+        is_own = named is None or str(named).startswith(os.fspath(temporary))
+        if found is None or not is_own or (not isinstance(error, OSError) and found not in _REMEDIES):
+            raise
+        raise OSError(found, os.strerror(found), os.fspath(path)) from error
 
 
 @contextmanager
@@ -15,16 +62,22 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary file is flushed to disk before the rename and removed when the block fails, so `path` holds
     either its old content or all of the new one, also after a crash. Parent folders are made. Concurrent
-    writers are safe: the last rename wins.
+    writers are safe: the last rename wins. What killed writers of `path` left is cleared away. Through a symbolic link
+    the file it points to is written.
+
+    Raises:
+        OSError: naming `path`, if it cannot be written.
     """
-    final = Path(path)
+    final = Path(os.path.realpath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
+    temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")
     try:
-        yield temporary
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, final)
+        with named_failures(path, temporary):
+            yield temporary
+            with open(temporary, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -39,3 +92,39 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes `data` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+def clear_leftovers(paths: Iterable[Path]) -> None:
+    """Removes those of the paths that are temporary files of `atomic_path` whose writer has died.
+
+    Where that cannot be told, for a writer on another machine, those that nobody has written to for a day are removed.
+    """
+    for path in paths:
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None:
+            continue
+        with suppress(OSError):  # Another process may clear away the same, or it is not ours to remove.
+            ended = match[1] is not None and has_ended(match[1])
+            if ended or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def try_writing_to(folder: str | os.PathLike[str]) -> None:
+    """Writes to the folder, or to the nearest one above that is there, and leaves nothing behind.
+
+    Raises:
+        OSError: naming that folder, if nothing can be written to it.
+    """
+    place = Path(folder)
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except OSError as error:
+        # The file has a name that says nothing, or none.
+        number = error.errno or errno.EIO
+        raise OSError(number, os.strerror(number), str(place)) from error

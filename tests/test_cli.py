@@ -77,8 +77,8 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(results, "read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
-    assert "sweep.json'" in err
-    assert "make room, then run the same command again" in err
+    why = "No space left on device: what was written before is kept; make room there, then run the same command again"
+    assert err == f"jaxsens: {tmp_path / 'sweep.json'}: {why}\n"
 
 
 def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(faked, config, tmp_path, capsys):

@@ -74,11 +74,8 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
     monkeypatch.setattr(bounds_runner, "write_sealed", full)
     assert main(again) == 1
     log = capsys.readouterr().err.replace("\n", " ")
-    assert f"stopped: No space left on device: nothing more can be kept in {tmp_path}; 12 of 12 points" in log
-    assert (
-        f"and 6 of 12 bounds are done. Make room there, then run the same command again: jaxsens {' '.join(again)}"
-        in log
-    )
+    why = f"stopped: No space left on device: nothing more can be kept in {tmp_path}; make room there."
+    assert f"{why} 12 of 12 points and 6 of 12 bounds are done. To resume: jaxsens {' '.join(again)}" in log
     assert not (tmp_path / "report.html").exists()
     monkeypatch.undo()
 
@@ -109,7 +106,10 @@ def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monke
     assert main(["restrictions", "--out", str(tmp_path / "x.md")]) == 1
     out, err = capsys.readouterr()
     assert out == "| the table |\n"
-    assert err == f"jaxsens: --out = '{tmp_path / 'x.md'}': not written: No space left on device\n"
+    assert (
+        err
+        == f"jaxsens: --out = '{tmp_path / 'x.md'}': not written: No space left on device; make room there\n"
+    )
 
 
 def test_the_table_of_restrictions_is_written(tmp_path, capsys):

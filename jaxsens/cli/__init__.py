@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,7 @@ import tyro
 
 from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
 from jaxsens.errors import InputError
+from jaxsens.files import remedy, takes_no_more
 
 _DESCRIPTION = """Measures how much one symbol of the input moves a transformer's output, and how that scales with
 the input's length. `jaxsens --version` prints the version."""
@@ -34,17 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "restrictions": restrictions.restrictions,
     }
     try:
-        return tyro.extras.subcommand_cli_from_dict(
+        code = tyro.extras.subcommand_cli_from_dict(
             commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
         )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads what is printed has had enough. The interpreter would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
     except (InputError, OSError) as error:
-        from jaxsens.experiments.stopping import takes_no_more
-
-        if takes_no_more(error):
-            remedy = "what was written before is kept; make room, then run the same command again"
-            print(f"jaxsens: {error}: {remedy}", file=sys.stderr)
-            return 1
-        print(f"jaxsens: {error}", file=sys.stderr)
-        return 2
+        print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
+        return 1 if takes_no_more(error) else 2
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _in_words(error: InputError | OSError) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    where = "" if error.filename is None else f"{error.filename}: "
+    why = f"{where}{error.strerror or error}"
+    if takes_no_more(error):
+        why += f": what was written before is kept; {remedy(error)}, then run the same command again"
+    return why

@@ -162,12 +162,14 @@ def measure(
         batch_size=batch_size,
         memory_budget=memory_budget,
     )
+    # Kept first: whoever reads what is printed may be gone.
+    code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
     summary = summarise(result, source, top)
     if json_output:
         print(json.dumps(dataclasses.asdict(summary), indent=1), flush=True)
     else:
         _print_summary(summary)
-    return 0 if save is None else write_output("--save", save, lambda: result.save(save))
+    return code
 
 
 def _check_options(

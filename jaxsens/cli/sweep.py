@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
-from jaxsens.cli.shared import say
+from jaxsens.cli.shared import check_folder, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.points import Point
@@ -47,6 +47,7 @@ def sweep(
     chosen = select(loaded.points, only, shard)
     if list_points:
         return _list(loaded, chosen, out)
+    check_folder("sweep", out)
     again = _again(config, out, only, shard)
     console = Console(stderr=True)
     others = strangers(loaded.plan, out)
@@ -130,7 +131,7 @@ def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> s
 
 
 def _unwritable(why: str, done: str, again: str) -> str:
-    return f"stopped: {why}; {done}. Make room there, then run the same command again: {again}"
+    return f"stopped: {why}. {done}. To resume: {again}"
 
 
 def _report(directory: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import say
+from jaxsens.cli.shared import check_folder, say
 
 
 def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
@@ -20,6 +20,7 @@ def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
         config: A TOML file; see configs/theorem6_quick.toml.
         out: The directory for everything that is written.
     """
+    check_folder("theorem6", out)
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
@@ -27,10 +28,12 @@ def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     outcome = run_theorem6(load_theorem6_config(config), out, console)
     for failure in outcome.failures:
         say(console, f"failed: {failure}")
+    again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
+    done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
     if outcome.stopped_by is not None:
-        again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
-        done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
         say(console, f"stopped; {done}. To resume: {again}")
+    elif outcome.unwritable:
+        say(console, f"stopped: {outcome.unwritable}. {done}. To resume: {again}")
     elif outcome.finished == 0:
         say(console, "nothing could be evaluated")
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import say
+from jaxsens.cli.shared import check_folder, say
 
 
 def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
@@ -20,6 +20,7 @@ def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
         config: A TOML file; see docs/learned.md.
         out: The directory for everything that is written.
     """
+    check_folder("train", out)
     from jaxsens.experiments.training_progress import watching
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.events import TrainingDiverged, TrainingInterrupted

@@ -16,9 +16,9 @@ from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan
 from jaxsens.experiments.runner import Failure, Outcome, one_line, why_unwritable
-from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
+from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.sweep import Sweep
-from jaxsens.files import write_text
+from jaxsens.files import takes_no_more, write_text
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 BOUNDS_CSV = "bounds.csv"

@@ -11,28 +11,28 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.claims import claim, is_claimed
+from jaxsens.experiments.claims import claim, clear_claims, is_claimed
 from jaxsens.experiments.cost import Cost, CostModel
+from jaxsens.experiments.own_config import check_grows, write_config
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan, write_points_csv
-from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
+from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.store import PointMetadata, read_point, write_point
 from jaxsens.experiments.sweep import Sweep
-from jaxsens.files import write_text
+from jaxsens.files import clear_leftovers, remedy, takes_no_more
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 
 _CSV_EVERY = 30.0
-_ABANDONED_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,18 @@ def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: C
 
     A point that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished, and so does
     a disk that takes no more.
+
+    Raises:
+        InputError: if the directory holds points of another config than one that this one adds to.
     """
+    check_grows(sweep.plan, directory)
     stopped_by, unwritable = None, ""
     run = _Run(sweep, directory, chosen, console)
     try:
         with sigterm_raises():
-            _write_plan(sweep, directory)
+            if _write_plan(sweep, directory):
+                say = "the config has changed: the report of the one before is removed, and drawn again at the end"
+                console.print(say, markup=False, highlight=False, soft_wrap=True)
             run.measure_missing()
     except KeyboardInterrupt:
         stopped_by = signal.SIGINT
@@ -112,10 +118,10 @@ def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: C
 
 
 def why_unwritable(error: OSError, directory: Path) -> str:
-    """Why the directory takes no more. Raises the error again where it has another reason."""
+    """Why the directory takes no more, and the remedy. Raises the error again where it has another reason."""
     if error.errno is None or not takes_no_more(error):
         raise error
-    return f"{os.strerror(error.errno)}: nothing more can be kept in {directory}"
+    return f"{os.strerror(error.errno)}: nothing more can be kept in {directory}; {remedy(error)}"
 
 
 def state_of(point: Point, directory: Path) -> str:
@@ -249,15 +255,15 @@ class _Run:
         return self._cost.left(features)
 
 
-def _write_plan(sweep: Sweep, directory: Path) -> None:
-    """Writes what the directory is for, and clears away what killed processes left a day ago or longer."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_text(directory / "sweep.toml", sweep.text)
+def _write_plan(sweep: Sweep, directory: Path) -> bool:
+    """Writes what the directory is for, and clears away what killed processes left. Returns whether a report of another
+    config was there."""
+    replaced = write_config(directory / "sweep.toml", sweep.text)
     sweep.plan.write(directory)
-    for leftover in (directory / "points").glob("*/*/.*.tmp"):
-        with suppress(FileNotFoundError):  # Another process may clear away the same.
-            if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
-                leftover.unlink()
+    for kind in ("points", "bounds"):
+        clear_leftovers((directory / kind).glob("*/*/.*.tmp"))
+        clear_claims((directory / kind).glob("*/*/.*.claim"))
+    return replaced
 
 
 def strangers(plan: Plan, directory: Path) -> int:

@@ -1,21 +1,12 @@
-"""How an experiment ends early: SIGTERM as well as Ctrl-C, and a disk that takes no more, leave what was finished."""
+"""How an experiment ends early: SIGTERM as well as Ctrl-C leaves what was finished."""
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-_NO_STORAGE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-
-
-def takes_no_more(error: BaseException) -> bool:
-    """Whether a file could not be written because the disk is full, a quota is used up, or it is read-only: whatever is
-    computed next could not be kept either."""
-    return isinstance(error, OSError) and error.errno in _NO_STORAGE
 
 
 class Stopped(BaseException):

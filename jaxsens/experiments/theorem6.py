@@ -16,9 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.own_config import write_config
 from jaxsens.experiments.progress import Reporter, reporting
-from jaxsens.experiments.runner import one_line
-from jaxsens.experiments.stopping import Stopped, sigterm_raises, takes_no_more
+from jaxsens.experiments.runner import one_line, why_unwritable
+from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
 from jaxsens.experiments.theorem6_results import (
@@ -31,7 +32,7 @@ from jaxsens.experiments.theorem6_results import (
     write_tables,
 )
 from jaxsens.experiments.training_progress import watching
-from jaxsens.files import write_text
+from jaxsens.files import clear_leftovers, takes_no_more
 from jaxsens.models.config import TransformerConfig
 from jaxsens.sealed import DamagedFile
 from jaxsens.strict import messages
@@ -49,32 +50,35 @@ class Outcome:
         finished: how many cells, models at lengths, are done now; of `planned`.
         failures: a line for every model that could not be trained and every cell that could not be measured.
         stopped_by: the signal that ended it early, or None.
+        unwritable: why nothing more can be kept in the directory, which ended it early; empty where that is not so.
     """
 
     finished: int
     planned: int
     failures: tuple[str, ...]
     stopped_by: int | None
+    unwritable: str = ""
 
     @property
     def exit_code(self) -> int:
-        """0, 1 if something failed, 128 + the signal's number if a signal stopped it."""
+        """0, 1 if something failed or nothing more could be kept, 128 + the signal's number if a signal stopped it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        return 1 if self.failures else 0
+        return 1 if self.failures or self.unwritable else 0
 
 
 def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Outcome:
     """Trains what is not trained to the end, and evaluates what is not evaluated yet.
 
-    A model or a cell that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished.
+    A model or a cell that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished,
+    and so does a disk that takes no more.
 
     Raises:
         InputError: before any training, if the directory holds trainings by other configs: all of them.
     """
     _check_directory(experiment, directory)
     run = _Run(experiment, directory, console)
-    stopped_by = None
+    stopped_by, unwritable = None, ""
     try:
         with sigterm_raises():
             run.train()
@@ -85,11 +89,14 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
         stopped_by = signal.SIGINT
     except Stopped:
         stopped_by = signal.SIGTERM
+    except OSError as error:
+        unwritable = why_unwritable(error, directory)
     return Outcome(
         finished=len(run.done),
         planned=len(experiment.models) * len(experiment.lengths),
         failures=tuple(run.failures),
         stopped_by=stopped_by,
+        unwritable=unwritable,
     )
 
 
@@ -148,8 +155,9 @@ class _Run:
         """Measures the cells that are missing, short words first; keeps the plan and the tables up to date."""
         plan = self._plan()
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
-        write_text(self.directory / CONFIG, self.experiment.text)
+        write_config(self.directory / CONFIG, self.experiment.text)
         plan.write(self.directory)
+        clear_leftovers((self.directory / "cells").glob("*/.*.tmp"))
         cells = [(model.name, n) for model, n in plan.cells if n in model.keys]
         damaged = self._look(cells)
         rest = [cell for cell in cells if cell not in self.done]

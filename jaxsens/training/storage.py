@@ -13,6 +13,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ import numpy as np
 from orbax import checkpoint as orbax
 
 from jaxsens.errors import Faults, InputError
+from jaxsens.files import named_failures, takes_no_more
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -77,32 +79,72 @@ def write(
     """Writes a checkpoint into a hidden folder, flushes it to disk and renames it; one of the same step is replaced.
 
     A process that is killed meanwhile leaves the hidden folder, which `sweep_up` removes.
+
+    Raises:
+        OSError: naming the checkpoint, if it cannot be written.
     """
     final = folder / f"step-{step:08d}"
     hidden = folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    hidden.mkdir(parents=True)
+    facts = {
+        "format": FORMAT,
+        "step": step,
+        "config": dict(config),
+        "versions": dict(versions),
+        "content": _content(step, identity, arrays),
+    }
     try:
-        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
-            checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "config": dict(config),
-            "versions": dict(versions),
-            "content": _content(step, identity, arrays),
-            "files": {name: _facts(hidden / name) for name in _files(hidden)},
-        }
-        manifest["checksum"] = checksum(manifest)
-        (hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        for place in (*hidden.rglob("*"), hidden):
-            _flush(place)
-        if final.exists():
-            remove(final)
-        os.replace(hidden, final)
-        _flush(folder)
+        with named_failures(final, hidden):
+            hidden.mkdir(parents=True)
+            _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
+            _fill(hidden, arrays, facts)
+            if final.exists():
+                remove(final)
+            os.replace(hidden, final)
+            _flush(folder)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return final
+
+
+def _fill(hidden: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Writes the arrays and the manifest, and flushes them to disk."""
+    with _no_tracebacks_in_logs(), orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
+        checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
+    manifest = {**facts, "files": {name: _facts(hidden / name) for name in _files(hidden)}}
+    manifest["checksum"] = checksum(manifest)
+    (hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    for place in (*hidden.rglob("*"), hidden):
+        _flush(place)
+
+
+def _reserve(place: Path, size: int) -> None:
+    """Raises OSError where there is no room for so many bytes.
+
+    Orbax says so as well, but leaves threads behind that complain of it later.
+    """
+    try:
+        with open(place, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+    except OSError as error:
+        if takes_no_more(error):  # Others are of file systems that cannot reserve.
+            raise
+    finally:
+        place.unlink(missing_ok=True)
+
+
+@contextmanager
+def _no_tracebacks_in_logs() -> Iterator[None]:
+    """Keeps Orbax's threads from logging the tracebacks of what `save` raises all the same."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
 
 
 def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Stored:

@@ -191,7 +191,10 @@ def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     monkeypatch.setattr(bounds_runner, "write_sealed", full)
     outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
     assert (len(answered), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
-    assert outcome.unwritable == f"No space left on device: nothing more can be kept in {tmp_path}"
+    assert (
+        outcome.unwritable
+        == f"No space left on device: nothing more can be kept in {tmp_path}; make room there"
+    )
 
 
 def test_a_bound_of_a_constructed_model_is_computed_once_for_all_seeds_and_of_a_random_one_anew(monkeypatch):

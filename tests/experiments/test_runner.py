@@ -11,9 +11,11 @@ import pytest
 from jaxsens.errors import InputError
 from jaxsens.experiments import claims, runner
 from jaxsens.experiments.results import read_flips, read_plan, read_points
-from jaxsens.experiments.runner import run_sweep, state_of, strangers
+from jaxsens.experiments.runner import run_sweep, state_of
 from jaxsens.experiments.selection import select
+from jaxsens.processes import own_mark
 from jaxsens.sealed import write_sealed
+from tests.disks import dead_mark
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
@@ -76,17 +78,6 @@ def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):
     assert (outcome.measured, outcome.finished, len(calls)) == (0, 8, 8)
     assert csv(tmp_path) == before
     assert "8 of 8 points were done before" in log
-
-
-def test_a_longer_sweep_keeps_the_points_it_shares_and_a_changed_model_does_not(calls, tmp_path):
-    run(tiny_sweep(), tmp_path)
-    longer = tiny_sweep("lengths = [4, 6]", "lengths = [4, 6, 8]")
-    assert run(longer, tmp_path)[0].measured == 4
-    assert strangers(longer.plan, tmp_path) == 0
-    wider = tiny_sweep("width = 4", "width = 8")
-    assert strangers(wider.plan, tmp_path) == 12
-    assert run(wider, tmp_path)[0].measured == 8
-    assert len(read_points(tmp_path)) == 8
 
 
 def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
@@ -235,17 +226,30 @@ def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_t
     assert len(read_points(tmp_path)) == 8
 
 
-def test_what_killed_processes_left_is_cleared_away_when_it_is_old(calls, tmp_path):
+def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
     sweep = tiny_sweep()
-    path = sweep.points[0].path(tmp_path)
-    path.parent.mkdir(parents=True)
-    old, new = (path.with_name(f".{path.name}.{k}.tmp") for k in range(2))
-    old.write_text("half a file")
-    new.write_text("half a file")
-    os.utime(old, (0, 0))
+    run(sweep, tmp_path, only=["seed=1"])
+    done, missing = (point.path(tmp_path) for point in (sweep.points[1], sweep.points[0]))
+    bounds = tmp_path / "bounds" / "variant=softmax" / "n=4" / "seed=0.json"
+    bounds.parent.mkdir(parents=True)
+    left = [path.with_name(f".{path.name}.{dead_mark()}-0123abcd.tmp") for path in (missing, bounds)]
+    left += [path.with_name(f".{path.name}.claim") for path in (done, missing)]
+    for path in left:
+        path.write_text(dead_mark())
+    living = missing.with_name(f".{missing.name}.{own_mark()}-0123abcd.tmp")
+    living.write_text("half a file")
     run(sweep, tmp_path)
-    assert not old.exists()
-    assert new.exists()
+    assert [path for path in left if path.exists()] == []
+    assert living.exists()
+
+
+def test_the_claim_of_a_process_that_died_counts_for_nothing(calls, tmp_path):
+    path = tmp_path / "point.parquet"
+    with claims.claim(path):
+        (claimed,) = tmp_path.iterdir()
+        assert claimed.read_text().strip() == own_mark()
+        claimed.write_text(dead_mark())
+        assert not claims.is_claimed(path)
 
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
@@ -296,9 +300,17 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
     }
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make room there"),
+        (errno.EDQUOT, "make room there, or have the quota raised"),
+        (errno.EROFS, "mount it so that it can be written to, or name another place"),
+        (errno.EFBIG, "raise the limit on the size of a file (ulimit -f)"),
+    ],
+)
 def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
-    calls, monkeypatch, tmp_path, number
+    calls, monkeypatch, tmp_path, number, remedy
 ):
     write_point = runner.write_point
 
@@ -310,7 +322,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     monkeypatch.setattr(runner, "write_point", full)
     outcome, _ = run(tiny_sweep(), tmp_path)
     assert (len(calls), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
-    assert outcome.unwritable == f"{os.strerror(number)}: nothing more can be kept in {tmp_path}"
+    assert outcome.unwritable == f"{os.strerror(number)}: nothing more can be kept in {tmp_path}; {remedy}"
     assert outcome.ended_early
     monkeypatch.setattr(runner, "write_point", write_point)
     again, _ = run(tiny_sweep(), tmp_path)

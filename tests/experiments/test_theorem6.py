@@ -29,6 +29,7 @@ from jaxsens.experiments.theorem6_results import (
     read_cell,
     read_cells,
     read_plan,
+    write_cell,
 )
 from jaxsens.languages import Dyck, Parity
 from jaxsens.models.baselines import LSTM
@@ -38,6 +39,7 @@ from jaxsens.sensitivity.flips import sample
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
 from jaxsens.training.recurrent_parity import exact_parity_rnn
+from tests.disks import files_of_at_most
 from tests.experiments.tiny import printed, quiet
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
 
@@ -177,13 +179,43 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
     assert [model.steps for model in read_plan(out).models] == [4, None]
 
 
-def test_a_disk_that_takes_no_more_ends_the_experiment_at_once(experiment, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_checkpoint_that_cannot_be_kept_ends_the_experiment_and_is_no_failed_model(tmp_path):
+    write_training(tmp_path, PREDICTION.replace("width = 4", "width = 64"))
+    experiment = parse_theorem6_config(THEOREM6, "tiny", tmp_path)
+    out = tmp_path / "out"
+    with files_of_at_most(100_000):
+        outcome = run_theorem6(experiment, out, quiet())
+    why = f"File too large: nothing more can be kept in {out}; raise the limit on the size of a file (ulimit -f)"
+    assert (outcome.unwritable, outcome.failures, outcome.exit_code) == (why, (), 1)
+    assert outcome.finished == 0
+    assert run_theorem6(experiment, out, quiet()).finished == 6
 
-    monkeypatch.setattr(theorem6, "train", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        run_theorem6(experiment, tmp_path / "out", quiet())
+
+def test_a_disk_that_takes_no_more_ends_the_evaluation_and_keeps_what_is_done(
+    experiment, tmp_path, monkeypatch
+):
+    def full(directory, cell):
+        if cell.n == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_cell(directory, cell)
+
+    monkeypatch.setattr(theorem6, "write_cell", full)
+    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
+    assert (outcome.finished, outcome.failures, outcome.exit_code) == (2, (), 1)
+    assert "make room there" in outcome.unwritable
+
+
+def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(tmp_path):
+    write_training(tmp_path)
+    out = tmp_path / "out"
+    run_theorem6(parse_theorem6_config(THEOREM6, "tiny", tmp_path), out, quiet())
+    (out / "report.html").write_text("of the one before")
+    run_theorem6(parse_theorem6_config(THEOREM6, "tiny", tmp_path), out, quiet())
+    assert (out / "report.html").exists()
+    run_theorem6(
+        parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path), out, quiet()
+    )
+    assert not (out / "report.html").exists()
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from jaxsens import LSTM, InputError, Transformer
+from jaxsens.files import takes_no_more
 from jaxsens.training import storage
 from jaxsens.training.checkpoints import FOLDER, check_directory, load_checkpoint
 from jaxsens.training.events import Note
 from jaxsens.training.loop import train
 from jaxsens.training.storage import DamagedCheckpoint
+from tests.disks import files_of_at_most
 from tests.training.tiny import Heard, tiny
 
 NEWEST, OLDER = "step-00000012", "step-00000008"
@@ -42,6 +44,24 @@ def equal(a, b) -> bool:
 
 def files_of(directory: Path, step: str = NEWEST) -> list[Path]:
     return sorted(path for path in (directory / FOLDER / step).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_a_checkpoint_that_cannot_be_written_is_one_error_without_a_log_and_the_older_ones_stay(
+    copy, caplog, capfd, monkeypatch, reserved
+):
+    if not reserved:  # The disk fills up meanwhile.
+        monkeypatch.setattr(storage, "_reserve", lambda place, size: None)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    arrays = {".parameters['a']": np.random.default_rng(0).normal(size=100_000)}
+    with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(200_000):
+        storage.write(copy / FOLDER, 13, arrays, {}, {}, {})
+    assert failed.value.filename == str(copy / FOLDER / "step-00000013")
+    assert takes_no_more(failed.value)
+    assert caplog.records == []
+    assert "Traceback" not in capfd.readouterr().err
+    assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    assert list((copy / FOLDER).glob(".*")) == []
 
 
 def test_the_newest_checkpoint_is_loaded_or_the_one_that_is_named(trained):

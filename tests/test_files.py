@@ -1,0 +1,107 @@
+"""Files are whole or as they were, name themselves where they cannot be written, and leave nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jaxsens.files import atomic_path, clear_leftovers, remedy, takes_no_more, try_writing_to, write_text
+from jaxsens.processes import has_ended, own_mark
+from tests.disks import dead_mark, files_of_at_most
+
+
+def write_table(path: Path) -> None:
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table({"x": range(200_000)}), temporary, compression="none")
+
+
+@pytest.mark.parametrize("write", [write_table, lambda path: write_text(path, "x" * 200_000)])
+def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_the_old_one(tmp_path, write):
+    path = tmp_path / "kept"
+    path.write_text("old")
+    with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(100_000):
+        write(path)
+    assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(path))
+    assert takes_no_more(failed.value)
+    assert "ulimit -f" in remedy(failed.value)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_library_says_of_a_full_disk_is_an_error_of_the_system(tmp_path):
+    text = "RESOURCE_EXHAUSTED: Failed to write 14 bytes to file 14: No space left [os_error_code='28']"
+    with pytest.raises(OSError, match="No space left on device") as failed, atomic_path(tmp_path / "file"):
+        raise ValueError(text)
+    assert takes_no_more(failed.value)
+
+
+def test_errors_that_are_not_of_the_file_stay_as_they_are(tmp_path):
+    with pytest.raises(ValueError, match="not a number"), atomic_path(tmp_path / "file"):
+        raise ValueError("not a number")
+    with pytest.raises(FileNotFoundError) as missing, atomic_path(tmp_path / "file"):
+        Path("another").read_text()
+    assert missing.value.filename == "another"
+
+
+def left_by(mark: str, path: Path, text: str = "half a file") -> Path:
+    left = path.with_name(f".{path.name}.{mark}-0123abcd.tmp")
+    left.write_text(text)
+    return left
+
+
+def test_writing_a_file_clears_away_what_its_killed_writers_left_and_nothing_of_the_living(tmp_path):
+    path = tmp_path / "points[1].csv"
+    dead, elsewhere_old, old_style = (left_by(mark, path) for mark in (dead_mark(), "0123abcd-1", "77"))
+    for old in (elsewhere_old, old_style):
+        os.utime(old, (0, 0))
+    living, elsewhere = left_by(own_mark(), path), left_by("0123abcd-2", path)
+    others = [left_by(dead_mark(), tmp_path / "other.csv"), tmp_path / ".points[1].csv.backup.tmp"]
+    others[1].write_text("of the user")
+    os.utime(others[1], (0, 0))
+    write_text(path, "whole")
+    assert [file.exists() for file in (dead, elsewhere_old, old_style)] == [False] * 3
+    assert all(file.exists() for file in (living, elsewhere, *others))
+
+
+def test_clearing_away_never_fails(tmp_path):
+    folder = left_by(dead_mark(), tmp_path / "a")
+    folder.unlink()
+    folder.mkdir()
+    clear_leftovers(
+        [folder, left_by(dead_mark(), tmp_path / "b"), tmp_path / f".c.{dead_mark()}-0123abcd.tmp"]
+    )
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_process_has_ended_only_where_that_is_known():
+    assert has_ended(dead_mark())
+    assert not has_ended(own_mark())
+    assert not has_ended("0123abcd-1")
+    assert not has_ended("host 12")
+    assert has_ended(own_mark().partition("-")[0] + "-" + "9" * 30)
+
+
+def test_a_symbolic_link_is_written_through(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "elsewhere" / "real.csv")
+    write_text(link, "written")
+    assert link.is_symlink()
+    assert (tmp_path / "elsewhere" / "real.csv").read_text() == "written"
+
+
+def test_trying_a_folder_leaves_nothing_and_says_why_it_cannot_be_written_to(tmp_path):
+    try_writing_to(tmp_path / "not" / "there")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="/proc"):
+        try_writing_to("/proc/not/there")
+    with pytest.raises(NotADirectoryError, match="/dev/null"):
+        try_writing_to("/dev/null/x")
+    with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(0):
+        try_writing_to(tmp_path)
+    assert failed.value.filename == str(tmp_path)
