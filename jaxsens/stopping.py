@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 SAME_SECONDS = 0.1
 """A signal that comes again within this time is the same one: `timeout` sends it to the process and to its group."""
@@ -67,6 +67,11 @@ class Request:
         self.answered = False
         self._counter = Counter()
 
+    def answer(self) -> int | None:
+        """The number of the signal, if one came: who asks ends for it."""
+        self.answered = self.answered or self.number is not None
+        return self.number
+
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler: notes the first signal, and lets a second one do what it would have done without this."""
         if self.number is None:
@@ -89,6 +94,11 @@ def check() -> None:
     if _request.number is not None and threading.current_thread() is threading.main_thread():
         _request.answered = True
         raise Stopped(_request.number)
+
+
+def requested() -> bool:
+    """Whether `check` would raise, for work that has an end of its own."""
+    return _request.number is not None and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -154,10 +164,23 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
             yield request
         finally:
             request.leave = None
+            # A Ctrl-C that comes later ends the process without a traceback.
+            if own_process and signal.SIGINT in request.previous:
+                request.previous[signal.SIGINT] = signal.SIG_DFL
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends the process with this exit code. Where a signal stopped it, not through the interpreter's teardown, which
+    does not wait for computations under way, and crashes where they use what it has taken down."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if code > 128:
+        os._exit(code)
+    sys.exit(code)
 
 
 def _leave(number: int) -> None:
-    # Not through the interpreter's teardown: computations may be under way, and it does not wait for them.
     os._exit(128 + number)
 
 

@@ -113,7 +113,7 @@ def test_the_wheel_declares_command_licence_and_python(wheel):
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
     assert metadata["Requires-Python"] == PROJECT["requires-python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert "jaxsens = jaxsens.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "jaxsens = jaxsens.cli:run" in wheel.read(f"{info}/entry_points.txt").decode()
     assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 

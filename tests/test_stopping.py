@@ -1,5 +1,7 @@
 """Signals: noted, never lost, said at once, and the handlers that stood before put back."""
 
+# ruff: noqa: PT012 - what is between the signal and the exception is what these tests are about
+
 from __future__ import annotations
 
 import gc
@@ -21,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Python's own handlers, also where the tests were started in the background and inherited that Ctrl-C is ignored."""
+    """Python's own handlers, also where the tests were started in the background and inherit that Ctrl-C is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     was = signal.getsignal(signal.SIGTERM)
     yield

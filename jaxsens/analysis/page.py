@@ -13,6 +13,7 @@ from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.report_tables import ReportTable
 from jaxsens.analysis.style import png_bytes, svg_bytes
 from jaxsens.files import write_bytes, write_text
+from jaxsens.stopping import check
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class Report:
 
 def write_page(report: Report, folder: Path) -> Path:
     """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the last."""
-    drawings = {figure.name: svg_bytes(figure.figure) for figure in report.figures}
+    drawings = {}
     for figure in report.figures:
+        check()
+        drawings[figure.name] = svg_bytes(figure.figure)
         write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
         write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
     page = folder / "report.html"

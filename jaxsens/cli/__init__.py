@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import tyro
+from jaxsens import stopping
 
-from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
-from jaxsens.errors import InputError
-from jaxsens.files import remedy, takes_no_more
+if TYPE_CHECKING:
+    from jaxsens.errors import InputError
 
 _DESCRIPTION = """Measures how much one symbol of the input moves a transformer's output, and how that scales with
 the input's length. `jaxsens --version` prints the version."""
@@ -20,7 +19,38 @@ the input's length. `jaxsens --version` prints the version."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), 128 +
-    the signal."""
+    the signal.
+
+    In the main thread, Ctrl-C and SIGTERM end it where all that is done is kept, and a second one does at once what it
+    would do without this.
+    """
+    return _stoppable(arguments, own_process=False)
+
+
+def run() -> NoReturn:
+    """Runs the command line of this process, and ends it with the exit code. A second signal ends it at once."""
+    stopping.end_process(_stoppable(None, own_process=True))
+
+
+def _stoppable(arguments: Sequence[str] | None, own_process: bool) -> int:
+    with stopping.of_a_command(own_process) as request:
+        try:
+            code = _main(arguments)
+        except KeyboardInterrupt:
+            code = 128 + (request.number or signal.SIGINT)
+            print("jaxsens: stopped; run the same command again to go on", file=sys.stderr)
+        number = request.answer()
+    return code if number is None else 128 + number
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    # Here and not above, so that signals are noted from the start.
+    import tyro
+
+    from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
+    from jaxsens.errors import InputError
+    from jaxsens.files import takes_no_more
+
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if list(arguments) == ["--version"]:
         from jaxsens.versions import package_version
@@ -48,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as error:
         print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
-    except KeyboardInterrupt:
-        return 130
     return code
 
 
 def _in_words(error: InputError | OSError) -> str:
-    if isinstance(error, InputError):
+    from jaxsens.files import remedy, takes_no_more
+
+    if not isinstance(error, OSError):
         return str(error)
     where = "" if error.filename is None else f"{error.filename}: "
     why = f"{where}{error.strerror or error}"

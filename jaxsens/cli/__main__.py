@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from jaxsens.cli import run
 
-from jaxsens.cli import main
-
-sys.exit(main())
+run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Text, check_output, write_output
+from jaxsens.cli.shared import Count, File, Text, check_output, say, write_output
 from jaxsens.errors import Faults, InputError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def measure(
         save: Write every flip to this file, NAME.parquet; `jaxsens.load_result` reads it.
     """
     from jaxsens.experiments.single import check_words, input_tokens, model_source, summarise
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+    from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
     from jaxsens.strict import messages
 
@@ -153,15 +154,20 @@ def measure(
         faults.raise_if_any()
         raise
     faults.raise_if_any()
-    result = flip_sensitivity(
-        source.build(seed),
-        words,
-        positions=None if sample is None else draw(sample, seed),
-        norm=norm,
-        engine=engine,  # pyright: ignore[reportArgumentType] - checked there
-        batch_size=batch_size,
-        memory_budget=memory_budget,
-    )
+    try:
+        result = flip_sensitivity(
+            source.build(seed),
+            words,
+            positions=None if sample is None else draw(sample, seed),
+            norm=norm,
+            engine=engine,  # pyright: ignore[reportArgumentType] - checked there
+            batch_size=batch_size,
+            memory_budget=memory_budget,
+        )
+    except MeasurementInterrupted as stop:
+        done = f"{len(stop.partial)} of {stop.partial.population} flips were measured, and nothing is written"
+        say(Console(stderr=True), f"stopped; {done}")
+        return 128 + signal.SIGINT
     # Kept first: whoever reads what is printed may be gone.
     code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
     summary = summarise(result, source, top)

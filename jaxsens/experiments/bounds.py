@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.experiments.model_source import ModelSource
 from jaxsens.experiments.network_source import Network
@@ -217,6 +218,7 @@ def answer(
     for name, asked, part in parts:
         if not asked:
             continue
+        stopping.check()
         began = time.perf_counter()
         try:
             found |= shared.part(name, bound, part)

@@ -16,10 +16,10 @@ from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan
 from jaxsens.experiments.runner import Failure, Outcome, one_line, why_unwritable
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import takes_no_more, write_text
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.stopping import check, noting
 
 BOUNDS_CSV = "bounds.csv"
 _KIND = "bounds of a point"
@@ -48,21 +48,21 @@ def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: 
     rest = [wanted[point] for point in chosen]
     failures: list[Failure] = []
     missing = [bound for bound in rest if not _is_done(bound, directory)]
-    stopped_by, unwritable = None, ""
-    try:
-        with sigterm_raises():
+    unwritable = ""
+    with noting(signal.SIGINT, signal.SIGTERM) as request:
+        interrupted = None
+        try:
             _compute(directory, missing, len(rest), failures, console)
-    except KeyboardInterrupt:
-        stopped_by = signal.SIGINT
-    except Stopped:
-        stopped_by = signal.SIGTERM
-    except OSError as error:
-        unwritable = why_unwritable(error, directory)
-    records = read_bounds(directory, sweep.plan)
-    try:
-        write_bounds_csv(directory, records)
-    except OSError as error:
-        unwritable = unwritable or why_unwritable(error, directory)
+        except KeyboardInterrupt:
+            interrupted = signal.SIGINT
+        except OSError as error:
+            unwritable = why_unwritable(error, directory)
+        records = read_bounds(directory, sweep.plan)
+        try:
+            write_bounds_csv(directory, records)
+        except OSError as error:
+            unwritable = unwritable or why_unwritable(error, directory)
+        stopped_by = request.answer() or interrupted
     done = {record.key for record in records}
     return Outcome(
         chosen=len(rest),
@@ -82,6 +82,7 @@ def _compute(
     shared = Shared()
     with reporting(console, wanted, wanted - len(rest)) as reporter:
         while rest:
+            check()
             # Those that another process has begun come last, in case it dies.
             free = (k for k, bound in enumerate(rest) if not is_claimed(bound.path(directory)))
             bound = rest.pop(next(free, 0))

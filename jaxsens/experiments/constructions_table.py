@@ -15,6 +15,7 @@ from jaxsens.experiments.constructions_cases import CASES, Case, Dtype
 from jaxsens.models.transformer import Transformer
 from jaxsens.precision import DTYPES
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.stopping import check
 
 CAP = 4000
 """The longest words that exactness is tried on by default: a forward pass of one word takes seconds there."""
@@ -132,6 +133,7 @@ def plan_of(name: str | None = None, cap: int | None = None) -> TablePlan:
 def measure_table(plan: TablePlan) -> Iterator[TableRow]:
     """The rows of the table, each as it is done. With the default plan a row takes up to a minute on two cores."""
     for case, condition, read in plan.rows:
+        check()
         yield measure_row(case, condition, read, plan)
 
 
@@ -179,6 +181,7 @@ def exact_at(case: Case, model: CompiledTransformer, n: int) -> bool:
     """Whether the output is the formula's truth value, to the last digit, at every position of adversarial words."""
     words = case.adversarial(n)
     for word, expected in zip(words, case.truth(words), strict=True):
+        check()
         found = np.asarray(model.activations(jnp.asarray(word)))[:, model.output]  # one word at a time
         if not np.array_equal(found, expected):
             return False

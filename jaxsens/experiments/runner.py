@@ -24,13 +24,13 @@ from jaxsens.experiments.own_config import check_grows, write_config
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.results import Plan, write_points_csv
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.store import PointMetadata, read_point, write_point
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.files import clear_leftovers, remedy, takes_no_more
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
+from jaxsens.stopping import check, noting
 
 _CSV_EVERY = 30.0
 
@@ -88,28 +88,28 @@ def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: C
         InputError: if the directory holds points of another config than one that this one adds to.
     """
     check_grows(sweep.plan, directory)
-    stopped_by, unwritable = None, ""
+    unwritable = ""
     run = _Run(sweep, directory, chosen, console)
-    try:
-        with sigterm_raises():
+    with noting(signal.SIGINT, signal.SIGTERM) as request:
+        interrupted = None
+        try:
             if _write_plan(sweep, directory):
                 say = "the config has changed: the report of the one before is removed, and drawn again at the end"
                 console.print(say, markup=False, highlight=False, soft_wrap=True)
             run.measure_missing()
-    except KeyboardInterrupt:
-        stopped_by = signal.SIGINT
-    except Stopped:
-        stopped_by = signal.SIGTERM
-    except OSError as error:
-        unwritable = why_unwritable(error, directory)
-    try:
-        run.write_csv(look_for_others=stopped_by is None and not unwritable)
-    except OSError as error:
-        unwritable = unwritable or why_unwritable(error, directory)
+        except KeyboardInterrupt:
+            interrupted = signal.SIGINT
+        except OSError as error:
+            unwritable = why_unwritable(error, directory)
+        try:
+            run.write_csv()
+        except OSError as error:
+            unwritable = unwritable or why_unwritable(error, directory)
+        stopped_by = request.answer() or interrupted
     return Outcome(
         chosen=len(chosen),
         measured=run.measured,
-        finished=len(run.done),
+        finished=run.finished,
         planned=len(sweep.points),
         failures=tuple(run.failures),
         stopped_by=stopped_by,
@@ -146,13 +146,15 @@ class _Run:
         self.done: dict[Point, PointMetadata] = {}
         self.failures: list[Failure] = []
         self.measured = 0
+        self._looked = False
         self._cost = CostModel()
         self._compiled: set[tuple[str, int]] = set()
         self._csv_written = time.monotonic()
         self._warned: set[tuple[str, type[Warning]]] = set()
 
     def measure_missing(self) -> None:
-        damaged = self._look(self.sweep.points)
+        damaged = self._look(self.sweep.points, stoppable=True)
+        self._looked = True
         rest = [point for point in self.chosen if point not in self.done]
         with reporting(self.console, len(self.chosen), len(self.chosen) - len(rest)) as reporter:
             for point, why in damaged.items():
@@ -162,23 +164,39 @@ class _Run:
                 reporter.note(f"{len(self.chosen) - len(rest)} of {len(self.chosen)} points were done before")
             # Points that another process has begun come last, in case it dies.
             while rest:
+                check()
                 free = (k for k, point in enumerate(rest) if not is_claimed(point.path(self.directory)))
                 point = rest.pop(next(free, 0))
                 self._take(point, rest, reporter)
                 if time.monotonic() - self._csv_written >= _CSV_EVERY:
-                    self.write_csv(look_for_others=False)
+                    self.write_csv()
 
-    def write_csv(self, look_for_others: bool) -> None:
-        """Writes points.csv with what is done."""
-        if look_for_others:
+    @property
+    def finished(self) -> int:
+        """How many points of the sweep are done, as far as is known; where not all were looked at, by their files."""
+        if self._looked:
+            return len(self.done)
+        return sum(point in self.done or point.path(self.directory).is_file() for point in self.sweep.points)
+
+    def write_csv(self) -> None:
+        """Writes points.csv with what is done, by other processes too: never with less than is known.
+
+        A run that has not looked at all there is knows nothing that a points.csv does not hold, and writes none.
+        """
+        known = -1
+        while self._looked and known < len(self.done):  # Others may have written while this one did.
             self._look([point for point in self.sweep.points if point not in self.done])
-        write_points_csv(self.directory, self.done.values(), self.sweep.plan)
-        self._csv_written = time.monotonic()
+            known = len(self.done)
+            write_points_csv(self.directory, self.done.values(), self.sweep.plan)
+            self._csv_written = time.monotonic()
+            self._look([point for point in self.sweep.points if point not in self.done])
 
-    def _look(self, points: Sequence[Point]) -> dict[Point, str]:
+    def _look(self, points: Sequence[Point], stoppable: bool = False) -> dict[Point, str]:
         """Notes which of the points are done; returns what is wrong with the damaged ones."""
         damaged = {}
         for point in points:
+            if stoppable:
+                check()
             try:
                 self.done[point] = self._read(point)
             except FileNotFoundError:

@@ -19,7 +19,6 @@ from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.own_config import write_config
 from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.runner import one_line, why_unwritable
-from jaxsens.experiments.stopping import Stopped, sigterm_raises
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
 from jaxsens.experiments.theorem6_results import (
@@ -35,6 +34,7 @@ from jaxsens.experiments.training_progress import watching
 from jaxsens.files import clear_leftovers, takes_no_more
 from jaxsens.models.config import TransformerConfig
 from jaxsens.sealed import DamagedFile
+from jaxsens.stopping import check, noting
 from jaxsens.strict import messages
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.events import TrainingInterrupted
@@ -78,19 +78,19 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     """
     _check_directory(experiment, directory)
     run = _Run(experiment, directory, console)
-    stopped_by, unwritable = None, ""
-    try:
-        with sigterm_raises():
+    unwritable = ""
+    with noting(signal.SIGINT, signal.SIGTERM) as request:
+        interrupted = None
+        try:
             run.train()
             run.evaluate()
-    except TrainingInterrupted as stop:
-        stopped_by = stop.signal
-    except KeyboardInterrupt:
-        stopped_by = signal.SIGINT
-    except Stopped:
-        stopped_by = signal.SIGTERM
-    except OSError as error:
-        unwritable = why_unwritable(error, directory)
+        except TrainingInterrupted as stop:
+            interrupted = stop.signal
+        except KeyboardInterrupt:
+            interrupted = signal.SIGINT
+        except OSError as error:
+            unwritable = why_unwritable(error, directory)
+        stopped_by = request.answer() or interrupted
     return Outcome(
         finished=len(run.done),
         planned=len(experiment.models) * len(experiment.lengths),
@@ -132,6 +132,7 @@ class _Run:
     def train(self) -> None:
         """Makes every model ready; notes those that cannot be."""
         for entry in self.experiment.models:
+            check()
             try:
                 self.subjects[entry.name] = self._subject(entry)
             except Exception as error:  # whatever one training raises, the others are done
@@ -168,6 +169,7 @@ class _Run:
             if len(rest) < len(cells):
                 reporter.note(f"{len(cells) - len(rest)} of {len(cells)} cells were done before")
             for k, (name, n) in enumerate(rest):
+                check()
                 began = time.perf_counter()
                 text = self._measure(name, n, reporter)
                 seconds.setdefault(name, []).append((n, time.perf_counter() - began))
@@ -199,6 +201,7 @@ class _Run:
         """Notes which cells are done; returns what is wrong with the damaged ones."""
         damaged = []
         for name, n in cells:
+            check()
             key = self.evaluation.key(self.subjects[name], n)
             try:
                 self.done[name, n] = read_cell(self.directory, name, n, key)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.search.problem import Problem, norm_of
+from jaxsens.stopping import check
 
 SMALL = 2**16
 """Up to so many words are enumerated unasked."""
@@ -85,6 +86,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
     found = np.zeros(words)
     for stride in _strides(problem)[problem.rises]:
         for start in range(0, words // size, _PAIRS):
+            check()
             pair = np.arange(start, min(start + _PAIRS, words // size))
             # All words with the symbol 0 at this position; the others are so many strides further.
             first = (pair // stride) * stride * size + pair % stride
@@ -116,6 +118,7 @@ def _outputs(
     split = NamedSharding(problem.devices.mesh, PartitionSpec(problem.devices.mesh.axis_names))
     found: np.ndarray | None = None
     for start in range(0, total, each * devices):
+        check()
         index = np.arange(start, start + each * devices)
         words = words_of(problem, np.minimum(index, total - 1))
         stop = min(start + each * devices, total)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.search.problem import Measured, Problem
+from jaxsens.stopping import check
 
 
 class SearchProgress(NamedTuple):
@@ -79,4 +80,5 @@ class Meter:
 
     def probe(self, word: Int[np.ndarray, " n"], flip: tuple[int, int]) -> float:
         """One flip (position, symbol) of a word. Costs a forward pass or two, and no budget."""
+        check()
         return float(self.problem.few(word[None], [flip])[0, 0])

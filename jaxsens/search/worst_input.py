@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxsens import stopping
 from jaxsens.errors import InputError, PrecisionWarning, plain_numbers
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
@@ -118,7 +120,7 @@ def worst_input(
     imprecise = beyond_precision(subject, words.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
-    with numerics(subject.dtype):
+    with stopping.noting(signal.SIGINT), numerics(subject.dtype):
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from jaxsens.errors import InputError
 from jaxsens.training.evaluation import CrossEntropy, Recognition
@@ -83,31 +79,3 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 class TrainingDiverged(InputError):
     """The loss is no finite number any more. The message says since which step and what to change."""
-
-
-class Signals:
-    """Which signal, if any, has asked the training to end."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """A handler: the first signal is noted, the second ends the process's main thread at once."""
-        if self.number is not None:
-            raise KeyboardInterrupt
-        self.number = number
-
-
-@contextmanager
-def noted_signals() -> Iterator[Signals]:
-    """Notes SIGTERM and Ctrl-C instead of ending at once, in the main thread; elsewhere Python allows no handlers."""
-    signals = Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    before = {number: signal.signal(number, signals.note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

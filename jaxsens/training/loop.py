@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.precision import numerics
+from jaxsens.stopping import Request, noting
 from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -22,12 +24,10 @@ from jaxsens.training.events import (
     Event,
     Note,
     Saved,
-    Signals,
     Stepped,
     TrainingDiverged,
     TrainingInterrupted,
     Watcher,
-    noted_signals,
 )
 from jaxsens.training.optimiser import StepConfig, TrainState, initial_state, learning_rate, run_steps
 from jaxsens.training.records import Records
@@ -60,8 +60,8 @@ def train(
         InputError: if the directory holds another training, or another process trains there.
     """
     place = Path(directory)
-    with storage.lock(place), numerics(config.model.dtype), noted_signals() as signals:
-        _Training(config, place, _ignore if progress is None else progress, signals).run()
+    with storage.lock(place), numerics(config.model.dtype), noting(signal.SIGINT, signal.SIGTERM) as request:
+        _Training(config, place, _ignore if progress is None else progress, request).run()
     return load_checkpoint(place)
 
 
@@ -72,8 +72,8 @@ def _ignore(event: Event) -> None:
 class _Training:
     """One run of a training."""
 
-    def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, signals: Signals) -> None:
-        self.config, self.directory, self.tell, self.signals = config, directory, tell, signals
+    def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, request: Request) -> None:
+        self.config, self.directory, self.tell, self.request = config, directory, tell, request
         resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
         self.saved = self.step = 0
         if resumed is None:
@@ -99,7 +99,7 @@ class _Training:
         batch = batches(config, self.step) if self.step < total else None
         while True:
             self._evaluate()
-            stopped = self.signals.number
+            stopped = self.request.number
             if self.step > self.saved and (
                 stopped is not None or self.step == total or self.step % config.checkpoint.every == 0
             ):
@@ -140,7 +140,7 @@ class _Training:
     def _evaluate(self) -> None:
         """Evaluates where it is due, but for lengths that were before; ends early when a signal has come."""
         for n in self.evaluations.missing(self.step):
-            if self.signals.number is not None:
+            if self.request.number is not None:
                 return
             result = self._evaluated(n, self.state)
             self.evaluations.add(self.step, result)

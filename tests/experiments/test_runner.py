@@ -164,14 +164,67 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
     handler = signal.getsignal(signal.SIGTERM)
     outcome, _ = run(sweep, tmp_path / "stopped")
     assert (outcome.stopped_by, outcome.exit_code) == (number, code)
-    assert outcome.finished == 3
+    assert outcome.finished == 4  # The one it came in was measured to its end.
     assert signal.getsignal(signal.SIGTERM) is handler
-    assert csv(tmp_path / "stopped").count(b"\n") == 4
+    assert csv(tmp_path / "stopped").count(b"\n") == 5
     assert not list((tmp_path / "stopped").rglob(".*"))
     outcome, _ = run(sweep, tmp_path / "stopped")
-    assert (outcome.measured, outcome.finished) == (5, 8)
+    assert (outcome.measured, outcome.finished) == (4, 8)
     run(sweep, tmp_path / "whole")
     assert csv(tmp_path / "stopped") == csv(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
+    calls, monkeypatch, tmp_path, number, after
+):
+    sweep = tiny_sweep()
+    run(sweep, tmp_path)
+    whole, looks, read_point = csv(tmp_path), [], runner.read_point
+
+    def signalled(*arguments):
+        if len(looks) == after:
+            os.kill(os.getpid(), number)
+        looks.append(arguments)
+        return read_point(*arguments)
+
+    monkeypatch.setattr(runner, "read_point", signalled)
+    outcome, _ = run(sweep, tmp_path)
+    assert outcome.stopped_by == number
+    assert len(looks) == after + 1, "the run looked on"
+    assert csv(tmp_path) == whole
+    assert outcome.finished == 8
+
+
+def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(calls, monkeypatch, tmp_path):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    sweep = tiny_sweep()
+    run(sweep, tmp_path)
+    whole = csv(tmp_path)
+    monkeypatch.setattr(runner, "_write_plan", full)
+    outcome, _ = run(sweep, tmp_path)
+    assert (outcome.unwritable != "", outcome.finished, csv(tmp_path)) == (True, 8, whole)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(calls, monkeypatch, tmp_path):
+    sweep = tiny_sweep()
+    original = runner.flip_sensitivity
+
+    def meanwhile(model, tokens, **options):
+        monkeypatch.setattr(runner, "flip_sensitivity", original)
+        run(sweep, tmp_path, only=["n=6"])
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    outcome, _ = run(sweep, tmp_path)
+    assert (outcome.stopped_by, outcome.measured, outcome.finished) == (signal.SIGINT, 1, 5)
+    assert csv(tmp_path).count(b"\n") == 6
 
 
 def test_points_that_another_process_has_begun_come_last(calls, tmp_path):

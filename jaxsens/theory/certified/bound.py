@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens import stopping
 from jaxsens.errors import Faults, is_count, plain_numbers
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
@@ -108,6 +109,7 @@ def _certified(
     parts = _classes(setting, classes)
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
+        stopping.check()
         by_position, outputs, how = _one_class(setting, counts, norm)
         ranges.append(outputs)
         found = np.maximum(found, by_position)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens import stopping
 from jaxsens.precision import numerics
 from jaxsens.theory.certified.averages import ON_HOST, Counts, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
@@ -198,6 +199,7 @@ def changes(
     )
     others = np.maximum(first.z_free[..., None] - least - 2 * MARGIN * first.z_free[..., None], 0.0)
     for a, b in combinations(range(kinds), 2):
+        stopping.check()
         if not (setting.allowed[:, a] & setting.allowed[:, b]).any():
             continue
         pair = [

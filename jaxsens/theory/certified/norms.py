@@ -16,12 +16,14 @@ O(n^2 kinds^2 (d + directions)) a layer, in blocks of rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens import stopping
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.theory.certified.averages import Counts, average_sup, total_range
 from jaxsens.theory.certified.intervals import (
@@ -89,13 +91,15 @@ class Rows:
     lipschitz: np.ndarray
 
 
-def blocks(setting: Setting, positions: np.ndarray) -> list[np.ndarray]:
+def blocks(setting: Setting, positions: np.ndarray) -> Iterator[np.ndarray]:
     """The row positions in blocks."""
     kinds = setting.slots
     config = setting.config
     wide = max(config.layer(k).head_width for k in range(config.layers)) if config.scores == "additive" else 1
     size = max(1, BLOCK // (setting.n * kinds * kinds * wide))
-    return [positions[start : start + size] for start in range(0, len(positions), size)]
+    for start in range(0, len(positions), size):
+        stopping.check()
+        yield positions[start : start + size]
 
 
 def weights_of(setting: Setting, k: int, h: int, projections: Projections, positions: np.ndarray) -> Weights:

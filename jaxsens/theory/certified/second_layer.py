@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens import stopping
 from jaxsens.theory.certified.averages import Counts, average_sup, total_range
 from jaxsens.theory.certified.cells import cells_of, readout_of
 from jaxsens.theory.certified.first_layer import (
@@ -143,6 +144,7 @@ def second_layer(setting: Setting, counts: Counts | None, norm: str) -> SecondLa
     outputs = narrowed(times(rows.y[0], setting.out), ranges.outputs)
     moved = np.zeros(setting.n)
     for kind in kinds:
+        stopping.check()
         reading = _reading(setting, first, rows, values, level, heads, int(kind), counts, norm)
         moved = np.maximum(moved, _moved(setting, first, row, reading, counts, norm))
     return SecondLayer(moved, outputs, max(head.width for head in heads))

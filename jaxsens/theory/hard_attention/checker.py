@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 
+from jaxsens import stopping
 from jaxsens.errors import Faults
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
@@ -393,4 +394,5 @@ class _Layer:
 
 def _parts(queries: list[tuple[int, int]], size: int) -> Iterator[list[tuple[int, int]]]:
     for start in range(0, len(queries), size):
+        stopping.check()
         yield queries[start : start + size]

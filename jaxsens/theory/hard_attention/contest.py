@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxsens import stopping
 from jaxsens.models.masks import visible
 from jaxsens.models.positions import Alibi, Rotary
 from jaxsens.models.weighting import LeftmostHard
@@ -212,6 +213,7 @@ class Contest:
         size = max(1, BLOCK_SCORES // (self.heads * max(1, len(self.level.owner))))
         size = 1 << (size.bit_length() - 1)
         for start in range(0, len(queries), size):
+            stopping.check()
             part = queries[start : start + size]
             yield part, self.block(part)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Int
 
+from jaxsens import stopping
 from jaxsens.theory.hard_attention.contest import Contest
 from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, ranked_rows, unsettled
 from jaxsens.theory.hard_attention.restriction import FREE
@@ -62,6 +63,7 @@ def resample(
     draw(free)
     fewest, idle = math.inf, 0
     for _ in range(ROUNDS):
+        stopping.check()
         fixed = free[drawn[free] != FREE]
         if len(fixed) > budget:
             drawn[generator.choice(fixed, size=len(fixed) - budget, replace=False)] = FREE

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxsens import stopping
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.checker import check
@@ -114,6 +115,7 @@ def restriction_rows(
         for depth in depths:
             name, model = random_model(number, depth)
             for n in lengths:
+                stopping.check()
                 rows.append(_row(name, model, depth, n, free_fraction, completions, variations, pairs))
                 if progress is not None:
                     progress(rows[-1])
@@ -171,6 +173,7 @@ def largest_change(
     generator = np.random.default_rng(seed)
     largest, words = 0.0, 0
     for word in restriction.complete(generator, completions):
+        stopping.check()
         output = np.asarray(model(word))
         for number, other in enumerate(restriction.vary(word, generator, variations)):
             if number % 2 and len(restriction.irrelevant):

@@ -1,0 +1,279 @@
+"""Signals at random moments, sent to real commands: `python -m tests.signal_stress --signals 100 --seed 0 --busy 2`.
+
+Every command is started again in the directory in which it was stopped, until it comes to its end, and some more times
+after that. Looked at is how it exits, that no table loses a row, and that the end is that of an undisturbed run. What
+goes wrong is printed, and the exit code is 1. The slow test beside this sends a few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SWEEP = """
+title = "tiny"
+lengths = [4, 6, 9]
+seeds = 4
+variants = ["softmax", "leftmost-hard"]
+statistics = ["mean", "max"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 0
+"""
+BOUNDS = SWEEP.replace("seeds = 4", "seeds = 1") + "\n[bounds]\nrestarts = 1\n"
+TRAINING = """
+language = {name = "parity", end_probability = 0.5}
+model = {kind = "lstm", width = 4}
+data = {lengths = [1, 3], distinct = 1, batch = 4, steps_per_call = 2}
+optimiser = {steps = 400}
+evaluation = {every = 100, lengths = [3, 9], words = 4}
+checkpoint = {every = 100}
+"""
+THEOREM6 = """
+title = "tiny"
+lengths = [2, 4, 6]
+seeds = 2
+words = 4
+[measure]
+engine = "vmap"
+[[model]]
+name = "lstm"
+train = "train.toml"
+[[model]]
+name = "rnn"
+exact = "rnn"
+end_probability = 0.5
+"""
+CONFIGS = {"sweep": SWEEP, "bounds": BOUNDS, "theorem6": THEOREM6, "train": TRAINING}
+MODEL = ("--n", "96", "--width", "8", "--heads", "1", "--layers", "2")
+MEASURE = ("measure", *MODEL, "--engine", "vmap", "--batch-size", "1", "--json", "--save")
+
+# Of metrics.csv and evaluation.csv only the end is compared: a training goes on from a checkpoint, and says no more
+# than that until it is saved again.
+GROWING = ("points.csv", "bounds.csv", "cross_entropy.csv", "sensitivity.csv")
+WRONG = ("Traceback", "Exception ignored", "Fatal Python error", "terminate called")
+PATIENCE = 180.0
+
+
+@dataclass
+class Tally:
+    """What became of the signals: how processes exited, and a line for everything that went wrong."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    exits: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    finished: int = 0
+
+
+def command(kind: str, folder: Path, out: Path) -> list[str]:
+    """The command line of a kind, in `folder` where the configs are."""
+    start = [sys.executable, "-m", "jaxsens.cli"]
+    if kind == "measure":
+        return [*start, *MEASURE, str(out / "flips.parquet")]
+    name = "sweep" if kind == "bounds" else kind
+    return [*start, name, str(folder / f"{kind}.toml"), "--out", str(out)]
+
+
+def write_configs(folder: Path) -> None:
+    """The configs of all kinds."""
+    for kind, text in CONFIGS.items():
+        (folder / f"{kind}.toml").write_text(text)
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    """Every CSV file below a directory."""
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*.csv"))}
+
+
+def shrunk(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    """What tables lost."""
+    lost = []
+    for name, text in before.items():
+        if Path(name).name in GROWING:
+            rows = set(text.splitlines()) - set(after.get(name, b"").splitlines())
+            lost += [f"{name} lost {len(rows)} of {len(text.splitlines())} lines"] if rows else []
+    return lost
+
+
+class Stress:
+    """Signals to commands of one kind."""
+
+    def __init__(self, kind: str, folder: Path, rng: random.Random, tally: Tally) -> None:
+        self.kind, self.folder, self.rng, self.tally = kind, folder, rng, tally
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONFAULTHANDLER": "1",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "MPLBACKEND": "agg",
+        }
+        self.out = self._new()
+        self.seconds, self.expected = 0.0, {}
+        for _ in range(2):  # The second time with the compilation cache filled, as those that follow.
+            self.out = self._new()
+            began = time.monotonic()
+            process = self._start()
+            _, log = process.communicate(timeout=10 * PATIENCE)
+            if process.returncode != 0:
+                raise RuntimeError(f"{kind}: it does not run undisturbed: {log}")
+            self.seconds, self.expected = time.monotonic() - began, tables(self.out)
+        self.out = self._new()
+
+    def _new(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{self.kind}-", dir=self.folder))
+
+    def _start(self) -> subprocess.Popen[str]:
+        def python_listens() -> None:  # Also where this was started in the background, with Ctrl-C ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        return subprocess.Popen(
+            command(self.kind, self.folder, self.out),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=python_listens,
+        )
+
+    def run(self, signals: int) -> None:
+        """Sends so many signals."""
+        while signals > 0:
+            before = tables(self.out)
+            process = self._start()
+            number = self.rng.choice((signal.SIGINT, signal.SIGTERM))
+            twice = self.rng.random() < 0.2
+            name = f"{self.kind} {number.name}{' twice' if twice else ''}"
+            delay = self.rng.uniform(0.02, self.seconds)
+            if not self._sent(process, number, delay):
+                log = process.communicate(timeout=PATIENCE)[1]
+                self._finished(process.returncode, log)
+                continue
+            signals -= 1
+            self.tally.sent[name] += 1
+            if twice:
+                self._sent(process, number, self.rng.uniform(0.15, 1.0))
+            try:
+                log = process.communicate(timeout=PATIENCE)[1]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                log = process.communicate()[1]
+                self._wrong(name, delay, "LOST: it did not end", log)
+                continue
+            self._ended(name, delay, number, process.returncode, log)
+            for lost in shrunk(before, tables(self.out)):
+                self._wrong(name, delay, lost, log)
+        while not self._complete():
+            process = self._start()
+            log = process.communicate(timeout=PATIENCE)[1]
+            self._finished(process.returncode, log)
+
+    def _sent(self, process: subprocess.Popen[str], number: signal.Signals, delay: float) -> bool:
+        """Whether the signal came while the process was running."""
+        try:
+            process.wait(delay)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+            alive = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, process.pid, alive) is None
+        return False
+
+    def _ended(self, name: str, delay: float, number: signal.Signals, code: int, log: str) -> None:
+        # Before its handlers stand, and after its last line, a process dies of the signal: a shell sees the same code.
+        kind = {128 + number: "128 + signal", -number: "by the signal"}.get(code, f"code {code}")
+        self.tally.exits[f"{number.name}: {kind}"] += 1
+        if code not in (128 + number, -number):
+            self._wrong(name, delay, f"{'LOST: ' if code == 0 else ''}exit code {code}", log)
+        elif any(text in log for text in WRONG) and code != -number:
+            self._wrong(name, delay, "it says more than it should", log)
+
+    def _complete(self) -> bool:
+        found = tables(self.out)
+        return (
+            bool(found) and found == self.expected if self.expected else (self.out / "flips.parquet").exists()
+        )
+
+    def _finished(self, code: int, log: str) -> None:
+        """A run came to its end: with what an undisturbed one has. Then looks at it again, or begins anew."""
+        self.tally.finished += 1
+        if code != 0 or not self._complete():
+            self._wrong(
+                self.kind, 0.0, f"resumed to the end, exit code {code}, it is not as undisturbed", log
+            )
+            self.out = self._new()
+        elif self.rng.random() < 0.5:
+            shutil.rmtree(self.out)
+            self.out = self._new()
+
+    def _wrong(self, name: str, delay: float, what: str, log: str) -> None:
+        text = f"{name} after {delay:.2f} of {self.seconds:.2f} s in {self.out.name}: {what}"
+        self.tally.wrong.append(text)
+        print(text, "".join(f"\n    {line}" for line in log.splitlines()[-30:]), flush=True)
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keeps the machine busy."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def stress(kinds: list[str], signals: int, seed: int, folder: Path, loaded: int = 0) -> Tally:
+    """Sends `signals` signals, spread over the kinds."""
+    tally, rng = Tally(), random.Random(seed)
+    write_configs(folder)
+    with busy(loaded):
+        for k, kind in enumerate(kinds):
+            share = signals * (k + 1) // len(kinds) - signals * k // len(kinds)
+            Stress(kind, folder, rng, tally).run(share)
+            print(f"{kind}: {dict(tally.sent)} {dict(tally.exits)} wrong: {len(tally.wrong)}", flush=True)
+    return tally
+
+
+def main() -> int:
+    """The command line."""
+    kinds = [*CONFIGS, "measure"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--signals", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--busy", type=int, default=0, help="so many processes that only keep the machine busy"
+    )
+    parser.add_argument("--kinds", nargs="+", default=kinds, choices=kinds)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="signal-stress-") as folder:
+        tally = stress(options.kinds, options.signals, options.seed, Path(folder), options.busy)
+    print(f"signals sent: {tally.sent.total()}; runs that came to their end: {tally.finished}")
+    for exits, count in sorted(tally.exits.items()):
+        print(f"{count:5} {exits}")
+    print(f"wrong: {len(tally.wrong)}")
+    return 1 if tally.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
