@@ -46,13 +46,17 @@ def activations(
 
 
 def trace(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    tokens: Int[Array, " n"],
+    row: int | None = None,
 ) -> tuple[tuple[LayerTrace, ...], Float[Array, "n width"]]:
-    """The intermediate values of every layer, and y^(L)."""
+    """The intermediate values of every layer, and y^(L). With `row`, the last layer is right in that row alone."""
     x = embed(config, parameters, tokens)
     kept = []
     for k in range(config.layers):
-        one, x = transformer_layer(config.layer(k), parameters.layers[k], x)
+        only = row if k == config.layers - 1 else None
+        one, x = transformer_layer(config.layer(k), parameters.layers[k], x, only)
         kept.append(one)
     return tuple(kept), x
 

@@ -58,11 +58,18 @@ class LayerTrace:
     mapped: Float[Array, "n width"] | None
 
 
-def over_row_blocks(rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int) -> Any:
-    """`rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`.
+def over_row_blocks(
+    rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int, only: int | None = None
+) -> Any:
+    """`rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; or for one alone, 0 in the others.
 
     Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
     """
+    if only is not None:
+        return jax.tree.map(
+            lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
+            rows(jnp.asarray([only])),
+        )
     size = max(1, SCORES_IN_MEMORY // (heads * n))
     if size >= n:
         return rows(jnp.arange(n))
@@ -75,11 +82,12 @@ def over_row_blocks(rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int)
 
 
 def transformer_layer(
-    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"]
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
 ) -> tuple[LayerTrace, Float[Array, "n width"]]:
     """One layer: attention and per-position map, each with its skip connection (Yang et al. 2024, section 2).
 
-    O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks, `over_row_blocks`.
+    O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks, `over_row_blocks`. With `only`, attention of
+    that row alone is, O(H n head_width), and nothing that follows from the other rows' is right.
     """
     n = x.shape[0]
     everywhere = jnp.arange(n)
@@ -101,7 +109,7 @@ def transformer_layer(
         normaliser = jax.nn.logsumexp(jnp.where(seen, s, -jnp.inf), axis=-1)
         return b, jnp.where(jnp.any(seen, axis=-1), normaliser, 0)
 
-    b, normaliser = over_row_blocks(rows, layer.heads, n)
+    b, normaliser = over_row_blocks(rows, layer.heads, n, only)
     return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
 
 

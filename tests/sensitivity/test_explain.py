@@ -21,7 +21,13 @@ def growth(subject, engine):
 
 @pytest.mark.parametrize(
     ("options", "exponent"),
-    [({"layers": 1}, 2), ({"layers": 2}, 2), ({"layers": 2, "layer_norm": "pre"}, 2), ({"layers": 3}, 3)],
+    [
+        ({"layers": 1}, 1),
+        ({"layers": 1, "readout": "mean"}, 2),
+        ({"layers": 2}, 2),
+        ({"layers": 2, "layer_norm": "pre"}, 2),
+        ({"layers": 3}, 3),
+    ],
 )
 def test_the_difference_engine_needs_as_many_operations_as_its_documentation_says(options, exponent):
     assert growth(model(**options), "difference") == pytest.approx(exponent, abs=0.1)

@@ -38,8 +38,9 @@ def test_lanes_run_side_by_side():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_lane_computes_in_the_settings_of_the_thread_that_made_it(dtype):
+    config: Any = jax.config
     with numerics(dtype), Lanes(2) as threads:
-        found = threads.run(lambda k: (str(jnp.asarray(0.0).dtype), jax.config.jax_default_matmul_precision))
+        found = threads.run(lambda k: (str(jnp.asarray(0.0).dtype), config.jax_default_matmul_precision))
     assert found == 2 * [(dtype, "highest")]
 
 

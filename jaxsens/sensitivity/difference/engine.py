@@ -34,7 +34,7 @@ def refusal(config: TransformerConfig) -> str | None:
 class DifferenceEngine(Engine):
     """Exact, for every transformer config but sparsemax and centred scores, hard attention and its ties included.
 
-    Costs per flip: depth 1, O(n d); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
+    Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
     With a readout of the mean over positions the last layer counts as a middle one.
     """
 
@@ -42,7 +42,8 @@ class DifferenceEngine(Engine):
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
         """One forward pass with its intermediate values, in the dtype of the parameters."""
-        return prepare(of_dtype(self.config, parameters), parameters, tokens)
+        row = readout_position(self.config, len(tokens)) if self.config.layers == 1 else None
+        return prepare(of_dtype(self.config, parameters), parameters, tokens, row)
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -62,9 +63,7 @@ class DifferenceEngine(Engine):
         if config.layers == 0:
             change = self._embedding_change(parameters, prepared, positions, symbols, row)
         elif config.layers == 1 and row is not None:
-            rows = jnp.asarray([row])
-            one = jax.vmap(lambda p, s: first_layer_change(config, parameters, prepared, p, s, rows).dx[0])
-            change = one(positions, symbols)
+            change = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
         else:
             moved = self._first_layer(parameters, prepared, positions, symbols)
             change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row))(moved)
@@ -84,6 +83,27 @@ class DifferenceEngine(Engine):
         if row is None:
             return step / prepared.tokens.shape[0]
         return jnp.where((positions == row)[:, None], step, 0)
+
+    def _readout_of_one_layer(
+        self,
+        parameters: TransformerParameters,
+        prepared: Prepared,
+        positions: Array,
+        symbols: Array,
+        row: int,
+    ) -> Float[Array, "flips width"]:
+        """O(d d_ff) a flip, and O(n d) in blocks where some flip is of the row that is read out."""
+        rows = jnp.asarray([row])
+
+        def change(also_own: bool) -> Float[Array, "flips width"]:
+            def one(position: Array, symbol: Array) -> Array:
+                return first_layer_change(
+                    self.config, parameters, prepared, position, symbol, rows, also_own
+                ).dx[0]
+
+            return jax.vmap(one)(positions, symbols)
+
+        return jax.lax.cond(jnp.any(positions == row), lambda: change(True), lambda: change(False))
 
     def _first_layer(
         self, parameters: TransformerParameters, prepared: Prepared, positions: Array, symbols: Array
@@ -124,15 +144,19 @@ class DifferenceEngine(Engine):
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
         """Products only: projections, scores, sums and per-position maps."""
         config, n = self.config, tokens.shape[0]
-        forward = sum(layer_operations(config, k, n) for k in range(config.layers))
         row = readout_position(config, n)
         rows = 1 if config.layers == 1 and row is not None else n
+        forward = sum(layer_operations(config, k, n) for k in range(config.layers))
+        if config.layers and row is not None:
+            last = config.layer(config.layers - 1)
+            forward -= 4 * n * (n - 1) * last.heads * last.head_width
         flip = 0.0
         for k in range(config.layers):
             heads = config.layer(k).heads * config.layer(k).head_width
             maps = 2 * config.width * (heads + 2 * config.layer(k).feed_forward)
             if k == 0:
-                flip += rows * (12 * heads + maps) + 4 * n * heads
+                flip += rows * (12 * heads + maps) + (4 * n * heads if rows > 1 else 0)
+                forward += 4 * rows * n * heads
             elif k < config.layers - 1 or row is None:
                 flip += 2 * layer_operations(config, k, n)
             else:
@@ -140,7 +164,7 @@ class DifferenceEngine(Engine):
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
         return Cost(
-            2 * forward, flip, int(4 * batch * min(n, ROW_BLOCK) * wide + 4 * batch * n * config.width), 0.2
+            forward, flip, int(4 * batch * min(n, ROW_BLOCK) * wide + 4 * batch * n * config.width), 0.2
         )
 
     def preferred_batch(self, n: int, platform: str) -> int:

@@ -29,11 +29,13 @@ def first_layer_change(
     position: Int[Array, ""],
     symbol: Int[Array, ""],
     rows: Int[Array, " m"],
+    also_own: bool = True,
 ) -> Moved:
     """What a flip does to the given rows of the first layer's output.
 
     One key moved: the closed form, O(H head_width) a row. The flipped position's query moved too: that row is
-    recomputed whole, O(n d). Then the per-position map, O(d d_ff) a row.
+    recomputed whole, O(n d), unless `also_own` says that it is not among the rows. Then the per-position map, O(d d_ff)
+    a row.
     """
     layer, own = config.layer(0), parameters.layers[0]
     kept, n = prepared.traces[0], prepared.tokens.shape[0]
@@ -55,7 +57,8 @@ def first_layer_change(
         if not isinstance(prepared.others, Rest):
             raise TypeError("a softmax layer needs Rest")
         db = one_key_change(layer, own, kept, prepared.others, rows, position, dk[:, 0], dv[:, 0])
-        whole = own_row(layer, own, kept, position, dq, dk, dv)
+        if also_own:
+            db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
     else:
         if not isinstance(prepared.others, Levels) or new_z is None:
             raise TypeError("a hard layer needs Levels and new values")
@@ -66,7 +69,6 @@ def first_layer_change(
             kept.values.at[:, position].set(new_v[:, 0]),
         )
         all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
-        whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
         if isinstance(layer.weighting, AverageHard) and config.layers > 1:
             # Averages that agree must be added up in one order, or a later layer would break their ties by rounding:
             # all rows are computed whole, O(n d) each.
@@ -76,8 +78,9 @@ def first_layer_change(
             db, new_b = one_key_change_hard(
                 layer, own, kept, prepared.others, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
             )
-            new_b = jnp.where(is_here, whole_b, new_b)
-    db = jnp.where(is_here, whole, db)
+        if also_own:
+            whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
+            db, new_b = jnp.where(is_here, whole, db), jnp.where(is_here, whole_b, new_b)
     dx = jnp.where(is_here, dx_here, 0)
     new_x = None if embedded is None or new_b is None else embedded[rows]
     moved = after_attention_change(layer, own, kept, rows, dx, db, new_x, new_b)

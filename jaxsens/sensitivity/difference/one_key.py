@@ -52,12 +52,7 @@ def rest_of(
         weight = jnp.exp(others - jnp.where(jnp.isfinite(normaliser), normaliser, 0)[..., None])
         return best, normaliser, weighted_sums(weight, kept.values, False)
 
-    if row is None:
-        return Rest(*over_row_blocks(rows, layer.heads, n))
-    one = rows(jnp.asarray([row]))
-    return Rest(
-        *(jnp.zeros((layer.heads, n, *part.shape[2:]), part.dtype).at[:, row].set(part[:, 0]) for part in one)
-    )
+    return Rest(*over_row_blocks(rows, layer.heads, n, row))
 
 
 def one_key_change(

@@ -53,8 +53,10 @@ def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*row
     return ties & (order == s.shape[-1] - 1 - jnp.argmax(ties[..., ::-1], axis=-1)[..., None])
 
 
-def levels_of(layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace) -> Levels:
-    """`Levels` of all rows. O(H n^2 head_width) once an input, in blocks of rows."""
+def levels_of(
+    layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace, row: int | None = None
+) -> Levels:
+    """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
     n = kept.x.shape[0]
     keys = jnp.arange(n)
 
@@ -67,7 +69,7 @@ def levels_of(layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace)
         sums = (weighted_sums(x.astype(s.dtype), kept.values, True) for x in (first, second))
         return one, two, jnp.sum(first, -1), jnp.sum(second, -1), *sums
 
-    return Levels(*over_row_blocks(rows, layer.heads, n))
+    return Levels(*over_row_blocks(rows, layer.heads, n, row))
 
 
 def one_key_change_hard(

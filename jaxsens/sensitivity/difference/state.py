@@ -23,7 +23,10 @@ from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Prepared:
-    """The unflipped run: tokens, the trace of every layer, y^(L), and what the first layer's closed form needs."""
+    """The unflipped run: tokens, the trace of every layer, y^(L), and what the first layer's closed form needs.
+
+    Where one row is read out, the last layer's trace and y^(L) are right in that row alone.
+    """
 
     tokens: Int[Array, " n"]
     traces: tuple[LayerTrace, ...]
@@ -39,16 +42,17 @@ def prepare(
 ) -> Prepared:
     """One forward pass, and one more over the first layer's scores: O(L n^2 d) operations, O(L n (d + d_ff)) memory.
 
-    With `row`, only that row and the flipped one will be asked for in a softmax first layer, which saves the second.
+    The last layer's attention is computed for the row that is read out alone: O(n d) with one layer. With `row`, only
+    that row and the flipped one will be asked for in the first layer, which saves the second pass.
     """
-    traces, output = layers.trace(config, parameters, tokens)
+    traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, len(tokens)))
     others: Rest | Levels | None = None
     if config.layers:
         layer = config.layer(0)
         if isinstance(layer.weighting, Softmax):
             others = rest_of(layer, parameters.layers[0], traces[0], row)
         else:
-            others = levels_of(layer, parameters.layers[0], traces[0])
+            others = levels_of(layer, parameters.layers[0], traces[0], row)
     return Prepared(tokens, traces, output, others)
 
 

@@ -1,0 +1,45 @@
+"""One layer: nothing is prepared or computed but what the row that is read out needs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from tests.small_models import small
+
+
+def operations(compiled) -> float:
+    return (compiled.cost_analysis() or {})["flops"]
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "average-hard", "leftmost-hard"])
+def test_preparing_costs_no_more_than_the_length(weighting):
+    config, counts = small(layers=1, weighting=weighting), []
+    engine = DifferenceEngine("l2", None, config)
+    with numerics("float64"):
+        parameters = jaxsens.Transformer(config).parameters
+        for n in (256, 512, 1024):
+            tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+            counts.append(operations(jax.jit(engine.prepare).lower(parameters, tokens).compile()))
+    assert max(np.diff(np.log2(counts))) < 1.1, counts
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "average-hard", "rightmost-hard"])
+@pytest.mark.parametrize(
+    "options", [{"readout": 4}, {"mask": "future"}, {"mask": "strict-past", "readout": 0}]
+)
+def test_flips_of_the_row_that_is_read_out_are_right_beside_others_and_alone(weighting, options):
+    model = jaxsens.Transformer(small(layers=1, weighting=weighting, **options))
+    word = np.append(np.random.default_rng(1).integers(0, 3, 9), 3)
+    row = options.get("readout", 9)
+    for positions in (range(10), [row]):
+        engines = [
+            jaxsens.flip_sensitivity(model, word, positions=[*positions], engine=engine, batch_size=10).norms
+            for engine in ("difference", "vmap")
+        ]
+        np.testing.assert_allclose(*engines, rtol=1e-9, atol=1e-14)
