@@ -68,6 +68,8 @@ def _jaxsens(case: Case, engine: Literal["vmap", "difference"], dtype: str = "fl
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         wanted = None if positions is None else [int(p) for p in positions]
-        return jaxsens.flip_sensitivity(transformer, words, engine=engine, positions=wanted).norms
+        return jaxsens.flip_sensitivity(
+            transformer, words, engine=engine, positions=wanted, progress=False
+        ).norms
 
     return measure

@@ -154,7 +154,10 @@ def _sensitivity(
     read = Transformer(config, parameters=model.parameters)
     outputs = "all" if model.outputs is None else model.outputs
     # Forward passes compile in a third of the other engine's time; changes of 1/n in float64 survive subtraction.
-    results = [flip_sensitivity(read, case.tokens(n), outputs=outputs, engine="vmap") for n in lengths]
+    results = [
+        flip_sensitivity(read, case.tokens(n), outputs=outputs, engine="vmap", progress=False)
+        for n in lengths
+    ]
     return tuple(result.max for result in results), tuple(result.mean for result in results)
 
 

@@ -262,5 +262,5 @@ def _flips(
         engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
         batch_size=measure.batch_size,
         memory_budget=measure.memory_budget,
-        progress=progress,
+        progress=False if progress is None else progress,
     )

@@ -14,6 +14,7 @@ from jaxsens.models.transformer import check_length
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.arguments import check_options, check_readout, places, reading
 from jaxsens.sensitivity.ids import LARGEST_ID, whole_numbers
+from jaxsens.sensitivity.model_faults import takes
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def checked_words(
     start: Any,
     readout: int | str | None,
     options: Mapping[str, Any],
+    progress: object,
     numbers: Mapping[str, tuple[Any, int | None]],
     choices: Mapping[str, tuple[Any, tuple[Any, ...]]],
 ) -> Words:
@@ -53,6 +55,7 @@ def checked_words(
         subject: the model.
         n, alphabet_size, symbols, fixed, start, readout: as `worst_input` has them.
         options: the further arguments of `check_options`.
+        progress: as `worst_input` has it.
         numbers: by argument, a value and the least it may be; with None, the argument may be None or at least 1.
         choices: by argument, a value and what it may be.
 
@@ -61,6 +64,8 @@ def checked_words(
     """
     faults = Faults("worst_input")
     alphabet = check_options(subject, alphabet_size, symbols, **options, faults=faults)
+    if progress is not None and not (callable(progress) and takes(progress, 1)):
+        faults.add("progress", progress, "a function that is called with a SearchProgress, or None")
     if len(alphabet) == 1:
         faults.add("symbols", symbols, "at least two symbols: of one there is only one word")
     for name, (value, least) in numbers.items():

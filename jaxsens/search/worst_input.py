@@ -112,7 +112,9 @@ def worst_input(
             "engine": engine,
             "batch_size": batch_size,
             "memory_budget": memory_budget,
+            "mesh": mesh,
         },
+        progress,
         {"restarts": (restarts, 1 if start is None else 0), "budget": (budget, None), "seed": (seed, 0)},
         {"objective": (objective, ("max", "mean")), "exact": (exact, (None, True, False))},
     )

@@ -19,7 +19,7 @@ from jaxsens.errors import InputError
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import instead_of
+from jaxsens.sensitivity.model_faults import check_is_model
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off what is random (model.eval(), deterministic=True, "
@@ -124,9 +124,20 @@ class PytreeApply:
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """Puts the pytree together and calls it."""
-        given = iter(parameters)
-        leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self.fixed]
-        return jax.tree.unflatten(self.structure, leaves)(tokens)  # pyright: ignore[reportArgumentType]
+        return _put_together(self.structure, self.fixed, parameters)(tokens)
+
+
+@dataclass(frozen=True)
+class PairApply:
+    """A function of (parameters, tokens), given with the parameters. Of those, too, only arrays are arguments."""
+
+    function: Callable[[Any, Any], Any]
+    structure: Hashable
+    fixed: tuple[Any, ...]
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """Calls the function."""
+        return self.function(_put_together(self.structure, self.fixed, parameters), tokens)
 
 
 class _ArrayPlace:
@@ -138,10 +149,11 @@ _ARRAY = _ArrayPlace()
 
 def measurable(model: Any) -> Measurable:
     """The adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a pair
-    (module, variables)), an Equinox module, or a callable tokens -> array.
+    (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens), or a
+    callable tokens -> array.
 
     Raises:
-        InputError: if it is none of these.
+        InputError: if it is none of these, saying what it is instead, and what to write.
     """
     if isinstance(model, Measurable):
         return model
@@ -163,11 +175,9 @@ def measurable(model: Any) -> Measurable:
         and isinstance(model[0], linen.Module)
     ):
         return _from_linen(*model)
-    if not callable(model):
-        wanted = "a jaxsens model, an NNX module, (Linen module, variables), an Equinox module, or a callable"
-        raise InputError(
-            f"model = {type(model).__name__}: pass {instead_of(model, f'{wanted} tokens -> array')}"
-        )
+    check_is_model(model)
+    if isinstance(model, tuple) and not callable(model):
+        return _from_pair(*model)
     return _from_callable(model)
 
 
@@ -216,15 +226,40 @@ def _from_linen(module: Any, variables: Any) -> Measurable:
     return Measurable(LinenApply(module), variables, call=lambda tokens: module.apply(variables, tokens))
 
 
+def _from_pair(function: Any, parameters: Any) -> Measurable:
+    arrays, structure, fixed = _taken_apart(parameters)
+    apply = PairApply(function, structure, fixed)
+    _check_hashable(apply, "(function, parameters)")
+    return Measurable(apply, arrays, call=lambda tokens: function(parameters, tokens))
+
+
 def _from_callable(model: Any) -> Measurable:
-    leaves, structure = jax.tree.flatten(model)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
-    fixed = tuple(_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    arrays, structure, fixed = _taken_apart(model)
     apply = PytreeApply(structure, fixed)
+    _check_hashable(apply, type(model).__name__)
+    return Measurable(apply, arrays, call=model)
+
+
+def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:
+    """The array leaves of a pytree, its structure, and its leaves with a mark in place of each array."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
+    return (
+        arrays,
+        structure,
+        tuple(_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves),
+    )
+
+
+def _put_together(structure: Any, fixed: tuple[Any, ...], arrays: Any) -> Any:
+    given = iter(arrays)
+    return jax.tree.unflatten(structure, [next(given) if leaf is _ARRAY else leaf for leaf in fixed])
+
+
+def _check_hashable(apply: Any, model: str) -> None:
     try:
         hash(apply)
     except TypeError:
         raise InputError(
-            f"model = {type(model).__name__}: it cannot be hashed, which compiling needs; wrap it: lambda t: model(t)"
+            f"model = {model}: it cannot be hashed, which compiling needs; wrap it: lambda t: model(t)"
         ) from None
-    return Measurable(apply, arrays, call=model)

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxsens.errors import Faults, is_count, plain_numbers
 from jaxsens.models.transformer import check_length
@@ -15,6 +16,7 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.ids import LARGEST_ID, check_ids, position_ids, token_ids, whole_numbers
+from jaxsens.sensitivity.model_faults import takes
 from jaxsens.sensitivity.norms import NORMS
 
 
@@ -29,6 +31,8 @@ def checked(
     engine: str,
     batch_size: int | None,
     memory_budget: int | None,
+    mesh: object,
+    progress: object,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens as (batch, n) and the sorted symbols to put in; refuses everything that is wrong at once."""
     faults = Faults("flip_sensitivity")
@@ -38,8 +42,9 @@ def checked(
         check_length(subject.config, length, faults)
     check_readout(subject, readout, length or None, faults)
     alphabet = check_options(
-        subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, faults
+        subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, mesh, faults
     )
+    check_progress(progress, 2, "(flips done, flips in all), True for a bar, or False for nothing", faults)
     faults.raise_if_any()
     return words, alphabet
 
@@ -53,6 +58,7 @@ def check_options(
     engine: str,
     batch_size: int | None,
     memory_budget: int | None,
+    mesh: object,
     faults: Faults,
 ) -> np.ndarray:
     """The sorted symbols to put in; notes what is wrong with them and with how flips are to be measured."""
@@ -64,6 +70,7 @@ def check_options(
     for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
         if value is not None and not is_count(value, 1):
             faults.add(name, value, "a whole number of at least 1, or None for the default")
+    check_mesh(mesh, faults)
     if not _are_outputs(outputs):
         faults.add(
             "outputs", outputs, 'a sequence of 0-based output coordinates, "all", or None for the default'
@@ -100,6 +107,31 @@ def _alphabet(
     if subject.alphabet_size is not None and size > subject.alphabet_size:
         faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
     return np.arange(size)
+
+
+def check_mesh(mesh: object, faults: Faults) -> None:
+    """Notes it if a mesh holds no devices, or is none."""
+    if mesh is None or (isinstance(mesh, Mesh) and mesh.size):
+        return
+    devices = (
+        f"jax.devices({mesh!r})" if isinstance(mesh, str) and mesh in ("cpu", "gpu", "tpu") else "devices"
+    )
+    faults.add(
+        "mesh",
+        mesh,
+        "the devices to spread flips over, or None for all of this process:\n"
+        f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
+        "    jaxsens.flip_sensitivity(model, tokens, mesh=mesh)",
+    )
+
+
+def check_progress(progress: object, count: int, wanted: str, faults: Faults) -> None:
+    """Notes it if `progress` is neither a function of so many arguments, nor None, True or False."""
+    if callable(progress):
+        if not takes(progress, count):
+            faults.add("progress", progress, f"a function that is called with {wanted}")
+    elif progress is not None and not isinstance(progress, bool):
+        faults.add("progress", progress, f"a function that is called with {wanted}")
 
 
 def check_readout(subject: Measurable, readout: object, n: int | None, faults: Faults) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -23,6 +23,7 @@ from jaxsens.sensitivity.flips import Sample, enumerate_flips
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.output import check_finite, checked_output
+from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.versions import versions
 
@@ -49,7 +50,7 @@ def flip_sensitivity(
     batch_size: int | None = None,
     memory_budget: int | None = None,
     mesh: Mesh | None = None,
-    progress: placement.Progress | None = None,
+    progress: Callable[[int, int], object] | bool | None = None,
 ) -> FlipSensitivity:
     """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
 
@@ -60,8 +61,10 @@ def flip_sensitivity(
 
     Args:
         model: a jaxsens model, a Flax NNX module, a Linen module with variables (bound, or `(module, variables)`),
-            an Equinox module, or any callable from tokens (n,) to an output vector (or number), or to rows (n, d) of
-            which `readout` chooses. A function made anew for each call compiles anew for each call: make it once.
+            an Equinox module, a pair `(function, parameters)`, which is called as function(parameters, tokens), or any
+            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` chooses. A
+            function made anew for each call compiles anew for each call: make it once. Arrays of a pair or a module are
+            arguments of the compiled program, those that a function encloses its constants.
         tokens: integers (n,), or (batch, n) for several inputs.
         alphabet_size: symbols 0 .. alphabet_size - 1 are put in; known for jaxsens models. Larger tokens (the
             end-of-sequence symbol, id alphabet_size) are never put in, and positions that hold one not flipped.
@@ -83,7 +86,8 @@ def flip_sensitivity(
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. On one CPU device all cores work,
             a thread each. Results depend on neither the devices nor the batch size, but for rounding.
-        progress: called with (flips done, flips in all) about once a second.
+        progress: a function, called with (flips done, flips in all) about once a second; True for a bar on standard
+            error, False for nothing. By default a bar on a terminal, where a measurement takes over two seconds.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
@@ -99,7 +103,18 @@ def flip_sensitivity(
     """
     subject = measurable(model)
     words, alphabet = checked(
-        subject, tokens, alphabet_size, symbols, readout, norm, outputs, engine, batch_size, memory_budget
+        subject,
+        tokens,
+        alphabet_size,
+        symbols,
+        readout,
+        norm,
+        outputs,
+        engine,
+        batch_size,
+        memory_budget,
+        mesh,
+        progress,
     )
     subject = reading(subject, readout)
     where, drawn = places(subject, words.shape[1], positions)
@@ -125,9 +140,9 @@ def flip_sensitivity(
         )
         interrupted, declined = None, 0
         try:
-            with stopping.noting(signal.SIGINT):
+            with stopping.noting(signal.SIGINT), telling(progress) as told:
                 norms, declined = placement.measure(
-                    runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, progress
+                    runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, told
                 )
         except placement.Interrupted as stop:
             interrupted, norms = stop, stop.norms

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Int
 
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.sensitivity.index_check import check_word_reads
+from jaxsens.sensitivity.model_faults import check_is_array, raised
 
 Shape = tuple[int, ...]
 
@@ -29,6 +31,35 @@ class RowApply:
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The vector (d,) that is read out."""
         return _read(self.apply(parameters, tokens), self.readout)
+
+
+@dataclass(frozen=True)
+class OneArray:
+    """A model, held to return one array or number."""
+
+    apply: Callable[[Any, Any], Any]
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The output, once it is known to be an array."""
+        output = self.apply(parameters, tokens)
+        check_is_array(output)
+        return output
+
+
+@dataclass(frozen=True)
+class Many:
+    """A model on several inputs at once, in a program for several devices: as engines run it."""
+
+    apply: Callable[[Any, Any], Any]
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The outputs."""
+        everywhere, mesh = PartitionSpec(), AbstractMesh((1,), ("flips",), axis_types=(AxisType.Auto,))
+        many = jax.vmap(self.apply, in_axes=(None, 0))
+        spread = jax.shard_map(
+            many, mesh=mesh, in_specs=(everywhere, everywhere), out_specs=everywhere, check_vma=False
+        )
+        return spread(parameters, jnp.stack([tokens, tokens]))
 
 
 def checked_output(
@@ -60,6 +91,7 @@ def checked_output(
             "e.g. lambda tokens: model(tokens)[-1]"
         )
     _check_outputs(outputs, int(np.prod(shape)))
+    _traced(Many(subject.apply), subject, n)
     check_word_reads(subject, words[0])
     _check_values(subject, words[0], shape)
     if subject.readout == "auto":
@@ -88,8 +120,9 @@ def _reading_rows(subject: Measurable, shape: Shape, n: int) -> Measurable:
         )
     if subject.readout == "auto":
         raise InputError(
-            f'readout = "auto": the model returns a row for each position (shape {shape}) and does not say which is '
-            'read out; give readout="last", readout=0 (a [CLS] symbol in front) or another position, or readout="mean"'
+            f'readout = "auto": the model returns a row for each position (shape {shape}) and does not say '
+            'which is read out; give readout="last", readout=0 (a [CLS] symbol in front) or another position, or '
+            'readout="mean". If the first axis is a batch: lambda tokens: model(tokens[None])[0]'
         )
     if subject.readout is None:
         raise InputError(
@@ -117,14 +150,19 @@ def _grows(subject: Measurable, shape: Shape, n: int, unknown: bool = False) -> 
         return False
     try:
         other = _abstract_output(subject, n - 1 if n > 2 else n + 1)[0]
-    except (TypeError, ValueError):
+    except InputError:
         return unknown
     return other != shape
 
 
 def _check_values(subject: Measurable, word: Int[np.ndarray, " n"], shape: Shape) -> None:
     tokens = jnp.asarray(word)
-    first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
+    try:
+        first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(raised(error, len(word))) from error
     if not np.all(np.isfinite(first)):
         raise InputError(
             "model: its output on the first input is not finite; check the weights and the input"
@@ -143,12 +181,15 @@ def _check_outputs(outputs: Sequence[int] | None, size: int) -> None:
 
 
 def _abstract_output(subject: Measurable, n: int) -> tuple[Shape, str]:
-    tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
-    try:
-        result = jax.eval_shape(subject.apply, subject.parameters, tokens)
-    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
-        raise InputError(
-            "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls or Python branches on "
-            f"the values of tokens ({type(error).__name__})"
-        ) from error
+    """Shape and dtype of the output, traced and not computed."""
+    result = _traced(OneArray(subject.apply), subject, n)
     return result.shape, str(jnp.promote_types(result.dtype, jnp.float32))
+
+
+def _traced(function: Callable[[Any, Any], Any], subject: Measurable, n: int) -> Any:
+    try:
+        return jax.eval_shape(function, subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(raised(error, n)) from error

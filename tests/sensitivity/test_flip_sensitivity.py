@@ -168,7 +168,8 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
     assert "not both" in refused(model, [0, 1], alphabet_size=2, symbols=[0])
     assert "alphabet_size = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
     assert "nothing to flip" in refused(model, [3])
-    assert "callable" in refused("model", [0, 1])
+    assert "callable" in refused(7, [0, 1])
+    assert "a path: load it" in refused("model", [0, 1])
 
 
 def test_a_record_that_holds_a_model_is_refused_with_the_place_of_the_model(model):

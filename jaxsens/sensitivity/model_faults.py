@@ -1,0 +1,216 @@
+"""What is said where a model is no function from tokens to an array: what it is, and two lines that would work."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsens.errors import InputError
+from jaxsens.models.baselines_config import BaselineConfig
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
+
+_ELSEWHERE = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+_KINDS = "a jaxsens model, an NNX module, (Linen module, variables), (function, parameters), an Equinox module, or a"
+
+
+def lines(model: str, readout: str = "") -> str:
+    """The two lines: how to make the model, and the call."""
+    return f":\n    model = {model}\n    jaxsens.flip_sensitivity(model, tokens, alphabet_size=...{readout})"
+
+
+def called_back(call: str) -> str:
+    """The two lines for a model that computes outside JAX, `call` being its call on a NumPy array `t`."""
+    return (
+        ":\n"
+        f'    kind = jax.ShapeDtypeStruct((d,), "float32")  # of the model\'s output\n'
+        f'    model = lambda tokens: jax.pure_callback(lambda t: np.asarray({call}, "float32"), kind, tokens, '
+        'vmap_method="sequential")'
+    )
+
+
+def check_is_model(model: Any) -> None:
+    """Refuses what is no model.
+
+    Raises:
+        InputError: saying what it is instead, and what to write.
+    """
+    fault = _what_it_is(model)
+    if fault is not None:
+        raise InputError(f"model = {fault}")
+
+
+def _what_it_is(model: Any) -> str | None:
+    name = type(model).__name__
+    if inspect.isclass(model):
+        return f"{model.__name__}, a class: pass an instance{lines(f'{model.__name__}(...)')}"
+    home = _framework(type(model))
+    if home is not None:
+        call = (
+            "module(torch.tensor(np.asarray(t))).detach()" if home == "PyTorch" else "module(np.asarray(t))"
+        )
+        return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{called_back(call)}"
+    if isinstance(model, TransformerConfig | BaselineConfig):
+        network = name.removesuffix("Config")
+        return f"{name}, no model yet: make one{lines(f'jaxsens.{network}(config, seed=0)')}"
+    if isinstance(model, str | os.PathLike):
+        return f"{os.fspath(model)!r}, a path: load it{lines('jaxsens.load_checkpoint(path).model')}"
+    if isinstance(model, tuple) and len(model) == 2 and not callable(model):
+        return _what_the_pair_is(*model)
+    if not callable(model):
+        held = any(map(_is_array, jax.tree.leaves(model)))
+        if held and (isinstance(model, Mapping | list | tuple) or dataclasses.is_dataclass(model)):
+            return (
+                f"{name}: parameters alone are no model; pass the function with them, which is called as "
+                f"function(parameters, tokens){lines('(function, parameters)')}"
+            )
+        return f"{name}: pass {instead_of(model, f'{_KINDS} callable tokens -> array')}"
+    if not takes(model, 1):
+        return (
+            f"{_called(model)}: it is called with the tokens alone. What comes before them is passed beside it"
+            f"{lines('(function, parameters)')}\nWhat comes after them, or has a name: lambda tokens: "
+            "model(tokens, deterministic=True)"
+        )
+    return None
+
+
+def _what_the_pair_is(function: Any, parameters: Any) -> str | None:
+    if not callable(function):
+        if callable(parameters):
+            return f"a pair with the function behind: it comes first{lines('(function, parameters)')}"
+        return f"a pair without a function: parameters alone are no model{lines('(function, parameters)')}"
+    if inspect.isclass(function):
+        return (
+            f"a pair with {function.__name__}, a class: pass an instance{lines(f'{function.__name__}(...)')}"
+        )
+    if callable(parameters) and not any(map(_is_array, jax.tree.leaves(parameters))):
+        return (
+            "a pair of two functions: pass the one that is called as function(parameters, tokens), with the parameters"
+            f"{lines('(apply, init(key, tokens))')}"
+        )
+    if not takes(function, 2):
+        return (
+            f"a pair with {_called(function)}: it is called as function(parameters, tokens)"
+            f"{lines('(lambda parameters, tokens: ..., parameters)')}"
+        )
+    return None
+
+
+def takes(function: Any, count: int) -> bool:
+    """Whether a callable can be called with so many arguments, as far as can be seen."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _called(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{name}{inspect.signature(function)}"
+
+
+def _framework(kind: type) -> str | None:
+    """The framework that a class comes from, if it is none of JAX's."""
+    rooms = {base.__module__.split(".")[0] for base in kind.__mro__}
+    return next((name for room, name in _ELSEWHERE.items() if room in rooms), None)
+
+
+def check_is_array(output: Any) -> None:
+    """Refuses an output that is no array and no number.
+
+    Raises:
+        InputError: saying what it is, and how to take an array of it.
+    """
+    if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
+        return
+    name = type(output).__name__
+    if output is None:
+        raise InputError(
+            "model: it returns None; an array is needed. Does it lack a return?\n"
+            "    def model(tokens):\n        return logits"
+        )
+    if isinstance(output, Mapping):
+        keys = list(output)
+        part, has = (
+            f"[{keys[0] if keys else 'logits'!r}]",
+            f"a {name} with the keys {', '.join(map(repr, keys))}",
+        )
+    elif isinstance(output, tuple | list):
+        part, has = "[0]", f"a {name} of {len(output)}"
+    else:
+        fields = (
+            [field.name for field in dataclasses.fields(output)] if dataclasses.is_dataclass(output) else []
+        )
+        part, has = (
+            f".{_likeliest(fields)}",
+            f"a {name}" + (f" with {', '.join(fields)}" if fields else ""),
+        )
+    raise InputError(
+        f"model: it returns {has}; an array is needed. Take the one to be measured"
+        + lines(f"lambda tokens: network(tokens){part}")
+    )
+
+
+def _likeliest(names: list[Any]) -> Any:
+    return "logits" if "logits" in names or not names else names[0]
+
+
+def raised(error: Exception, n: int) -> str:
+    """What is said of an exception that a model raised when it was called on tokens of shape (n,)."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = f"{type(error).__name__}: {said[0].rstrip('.')}" if said else type(error).__name__
+    home = next((name for name in map(_of_module, _modules(error.__traceback__)) if name), None)
+    if home is not None:
+        call = (
+            "module(torch.tensor(np.asarray(t))).detach()" if home == "PyTorch" else "module(np.asarray(t))"
+        )
+        return f"model: it calls {home}, which JAX cannot trace. Let JAX call it{called_back(call)}"
+    if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
+        return (
+            "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls, float() or Python "
+            f"branches on the values of tokens ({type(error).__name__}). What must stay NumPy, let JAX call"
+            + called_back("numpy_model(np.asarray(t))")
+        )
+    if "vmap_method" in str(error):
+        remedy = 'jax.pure_callback(..., vmap_method="sequential")'
+        return f"model: its callback takes one input at a time; say so: {remedy} ({named})"
+    if "context mesh" in str(error):
+        return (
+            "model: it has a shard_map of its own, and jaxsens spreads the flips over the devices itself: pass the "
+            f"function that the shard_map runs ({named})"
+        )
+    if type(error).__name__ == "InvalidRngError" or "dropout" in str(error).lower():
+        remedy = "model.eval(), deterministic=True, eqx.nn.inference_mode(model)"
+        return f"model: it asks for random numbers; switch off what is random ({remedy}) ({named})"
+    return (
+        f"model: called on whole numbers of shape ({n},) it raised {named}. It is called with one input and nothing "
+        "else; for a batch axis in front, lambda tokens: model(tokens[None])[0]"
+    )
+
+
+def _modules(trace: TracebackType | None) -> list[str]:
+    found = []
+    while trace is not None:
+        found.append(str(trace.tb_frame.f_globals.get("__name__", "")))
+        trace = trace.tb_next
+    return found
+
+
+def _of_module(name: str) -> str | None:
+    return _ELSEWHERE.get(name.split(".")[0])

@@ -1,0 +1,111 @@
+"""Progress: a bar where it is wanted, on standard error, once."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+
+import jaxsens
+from jaxsens.sensitivity import progress
+from jaxsens.sensitivity.progress import Bar, telling
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def model(tokens):
+    return jnp.sin(tokens * 1.0).sum()
+
+
+def measure(**options):
+    return jaxsens.flip_sensitivity(model, [0, 1] * 4, 2, **options)
+
+
+def a_terminal(monkeypatch):
+    """Standard error as a terminal. Not a fixture: pytest puts its own back between setup and test."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    return terminal
+
+
+def wait_for(condition):
+    until = time.monotonic() + 20
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_true_is_a_bar_on_standard_error(monkeypatch, capsys):
+    errors = a_terminal(monkeypatch)
+    with telling(True) as told:
+        assert isinstance(told, Bar)
+        told(1, 7)
+        wait_for(lambda: "1/7" in errors.getvalue())
+        told(7, 7)
+    assert "7/7" in errors.getvalue()
+    assert "flips" in errors.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
+    errors = a_terminal(monkeypatch)
+    monkeypatch.setattr(progress, "PATIENCE", 1000.0)
+    with telling(None) as told:
+        assert told is not None
+        told(7, 7)
+    assert errors.getvalue() == ""
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    with telling(None) as told:
+        assert told is not None
+        told(2, 7)
+        wait_for(lambda: "2/7" in errors.getvalue())
+
+
+@pytest.mark.parametrize("asked", [False, None])
+def test_no_bar_without_a_terminal_or_where_it_is_refused(asked, monkeypatch):
+    a_terminal(monkeypatch)
+    if asked is None:
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with telling(asked) as told:
+        assert told is None
+
+
+def test_the_bar_ends_with_the_measurement_also_where_it_fails(monkeypatch):
+    a_terminal(monkeypatch)
+    before = threading.active_count()
+
+    def fail():
+        with telling(True):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    wait_for(lambda: threading.active_count() <= before)
+
+
+def test_a_measurement_tells_its_bar_of_every_flip(monkeypatch):
+    a_terminal(monkeypatch)
+    assert len(measure(progress=True)) == 7
+    assert len(measure(progress=False)) == 7
+    seen = []
+    measure(progress=lambda *told: seen.append(told))
+    assert seen[-1] == (7, 7)
+
+
+@pytest.mark.parametrize("wrong", ["bar", 1, lambda done: None, object()])
+def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
+    with pytest.raises(
+        jaxsens.InputError, match=r"progress = .*\(flips done, flips in all\), True for a bar"
+    ):
+        measure(progress=wrong)
+    if not callable(wrong):
+        with pytest.raises(jaxsens.InputError, match=r"progress = .*SearchProgress"):
+            jaxsens.worst_input(model, 4, 2, progress=wrong)
