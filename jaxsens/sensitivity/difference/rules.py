@@ -1,6 +1,13 @@
 """Difference rules: f(x + dx) - f(x) for every map of a layer, without subtracting two nearly equal numbers.
 
-Each rule's relative error stays at rounding however small dx is. `x` is a value of the unflipped run, `dx` its change.
+`x` is a value of the unflipped run, `dx` its change; both are rounded numbers. What each rule promises: its result is
+within a few roundings of the exact change for inputs that are themselves a rounding away. In first order
+
+    |result - D| <= c eps (|D| + |dD/dx| |x| + |dD/ddx| |dx|),      D = f(x + dx) - f(x),
+
+with a small c and eps of the dtype, down to the smallest normal number. So the error is relative to the change, however
+small that is, wherever the change itself is known so well; no result is inf or NaN where D is finite. For layer
+normalisation |.| is the norm of a row. `tests/sensitivity/test_rules.py` holds all of it.
 """
 
 from __future__ import annotations
@@ -18,42 +25,65 @@ def relu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[
     return jnp.where(h > 0, jnp.maximum(dh, -h), jnp.maximum(h + dh, 0))
 
 
-def tanh_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """tanh(h + dh) - tanh(h) = sinh(dh) / (cosh(h) cosh(h + dh)), as 2 (e^dh - e^-dh) / ((e^h + e^-h) (...)).
+def _sigmoid_change(
+    old: Float[Array, "*shape"], new: Float[Array, "*shape"], change: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """sigmoid(new), and sigmoid(new) - sigmoid(old) where new - old = change is known better than by subtracting.
 
-    Written with exponentials of -|h| and -|h + dh| so that nothing overflows: sinh(dh) is exp(|dh|) times
-    -expm1(-2|dh|) / 2, and |dh| - |h| - |h + dh| <= 0 by the triangle inequality.
+    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1] and none a
+    difference. With exponentials of -|a| and -|b| nothing overflows, and sigmoid(a) keeps its digits where a << 0.
     """
-    a, b, d = jnp.abs(h), jnp.abs(h + dh), jnp.abs(dh)
-    size = -2 * jnp.expm1(-2 * d) * jnp.exp(d - a - b) / ((1 + jnp.exp(-2 * a)) * (1 + jnp.exp(-2 * b)))
-    return jnp.sign(dh) * size
+    e_old, e_new = jnp.exp(-jnp.abs(old)), jnp.exp(-jnp.abs(new))
+    r_old, r_new = 1 / (1 + e_old), 1 / (1 + e_new)
+    at_new = r_new * jnp.where(new > 0, 1, e_new)
+    rises = change > 0
+    upper = jnp.where(rises, at_new, r_old * jnp.where(old > 0, 1, e_old))
+    lower = jnp.where(rises, r_old * jnp.where(old > 0, e_old, 1), r_new * jnp.where(new > 0, e_new, 1))
+    size = upper * lower * -jnp.expm1(-jnp.abs(change))
+    return at_new, jnp.where(rises, size, -size)
 
 
-def _gated_change(
-    h: Float[Array, "*shape"], dh: Float[Array, "*shape"], gate: Array, dgate: Array
-) -> Float[Array, "*shape"]:
-    """Change of h * gate: dh (gate + dgate) + h dgate."""
-    return dh * (gate + dgate) + h * dgate
+def tanh_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """tanh(h + dh) - tanh(h), from tanh(h) = 2 sigmoid(2h) - 1."""
+    return 2 * _sigmoid_change(2 * h, 2 * (h + dh), 2 * dh)[1]
+
+
+def silu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Change of silu(h) = h sigmoid(h): dh sigmoid(h + dh) + h (sigmoid's change)."""
+    gate, dgate = _sigmoid_change(h, h + dh, dh)
+    return dh * gate + h * dgate
+
+
+_GELU_BOUND = 32.0
+"""Beyond it the tanh form of gelu's gate is 0 or 1 in float64: 2 u(32) = 2389."""
+
+
+def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Change of gelu(h) = h sigmoid(2 u(h)), its tanh form, with u(h) = sqrt(2/pi) (h + 0.044715 h^3).
+
+    u's change is sqrt(2/pi) dh (1 + 0.044715 (h^2 + h t + t^2)) with t = h + dh. The cubes are of h and t clipped to
+    where the gate still moves: they would overflow, and inf - inf is no number.
+    """
+    c, cubic = np.sqrt(8 / np.pi).astype(h.dtype), 0.044715
+    near, far = (jnp.clip(x, -_GELU_BOUND, _GELU_BOUND) for x in (h, h + dh))
+    old, new = (c * x * (1 + cubic * x * x) for x in (near, far))
+    gate, dgate = _sigmoid_change(old, new, c * dh * (1 + cubic * (near * near + near * far + far * far)))
+    return dh * gate + h * dgate
 
 
 def activation_change(
     layer: LayerConfig, h: Float[Array, "*shape"], dh: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Change of the per-position map's nonlinearity: exact rules for relu, tanh, silu and the tanh form of gelu.
+    """Change of the per-position map's nonlinearity: one exact rule for each of `config.ACTIVATIONS`."""
+    return _ACTIVATION_CHANGES[layer.activation](h, dh)
 
-    silu(h) = h (1 + tanh(h/2)) / 2; gelu(h) = h (1 + tanh(u(h))) / 2 with u = sqrt(2/pi) (h + 0.044715 h^3).
-    """
-    if layer.activation == "relu":
-        return relu_change(h, dh)
-    if layer.activation == "tanh":
-        return tanh_change(h, dh)
-    if layer.activation == "silu":
-        u, du = h / 2, dh / 2
-    else:
-        c = np.sqrt(2 / np.pi).astype(h.dtype)
-        u = c * (h + 0.044715 * h**3)
-        du = c * (dh + 0.044715 * dh * (3 * h**2 + 3 * h * dh + dh**2))
-    return _gated_change(h, dh, (1 + jnp.tanh(u)) / 2, tanh_change(u, du) / 2)
+
+_ACTIVATION_CHANGES = {
+    "relu": relu_change,
+    "tanh": tanh_change,
+    "silu": silu_change,
+    "gelu": gelu_change,
+}
 
 
 def layer_norm_change(
@@ -64,17 +94,40 @@ def layer_norm_change(
 ) -> Float[Array, "*rows width"]:
     """Change of layer normalisation.
 
-    With c = x - mean and v = variance + epsilon: Dc = dx - mean(dx), Dv = mean(Dc (2c + Dc)), and
-    1/sqrt(v + Dv) - 1/sqrt(v) = -Dv / (sqrt(v) sqrt(v + Dv) (sqrt(v) + sqrt(v + Dv))).
+    With c = x - mean(x), d = dx - mean(dx), v = mean(c^2) + epsilon and v' = mean((c + d)^2) + epsilon, the change is
+    (c + d) / sqrt(v') - c / sqrt(v), times the scale. Where d lies along c, only epsilon keeps it from being 0, and
+    the terms d / sqrt(v') and c (1 / sqrt(v') - 1 / sqrt(v)) cancel. So d is split into a part along c and the rest,
+    d = a c + e, and with v' = (1 + a)^2 (v - epsilon) + 2 (1 + a) mean(c e) + mean(e^2) + epsilon
+
+        change = g c / sqrt(v) + e / sqrt(v'),    g = (1 + a) sqrt(v) / sqrt(v') - 1
+               = (epsilon a (2 + a) - mean(e^2) - 2 (1 + a) mean(c e)) / (sqrt(v') ((1 + a) sqrt(v) + sqrt(v'))).
+
+    This holds for any a: that of least squares makes e small, and what rounding leaves of mean(c e) is accounted for.
+    The two parts of the change are orthogonal and do not cancel. Where 1 + a < 0 the row turns around, and the two
+    normalised rows can be subtracted. In a row of two entries d always lies along c: e is 0, which rounding would not
+    give. The squares of x and dx must be finite, which layer normalisation itself needs.
     """
     if parameters is None:
         raise TypeError("layer normalisation needs its parameters")
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    change = dx - jnp.mean(dx, axis=-1, keepdims=True)
-    old = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + layer.layer_norm_epsilon)
-    new = jnp.sqrt(jnp.mean((centred + change) ** 2, axis=-1, keepdims=True) + layer.layer_norm_epsilon)
-    dv = jnp.mean(change * (2 * centred + change), axis=-1, keepdims=True)
-    return (change / new - centred * dv / (old * new * (old + new))) * parameters.scale
+
+    def mean(values: Float[Array, "*rows width"]) -> Float[Array, "*rows 1"]:
+        return jnp.mean(values, axis=-1, keepdims=True)
+
+    def centred(values: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        return (values - values[..., ::-1]) / 2 if values.shape[-1] == 2 else values - mean(values)
+
+    epsilon, c, d = layer.layer_norm_epsilon, centred(x), centred(dx)
+    square = mean(c * c)
+    exact = square > jnp.finfo(x.dtype).tiny / jnp.finfo(x.dtype).eps
+    a = jnp.where(exact, mean(c * d) / jnp.where(exact, square, 1), 0)
+    e = jnp.where(exact, 0, d) if x.shape[-1] == 2 else d - a * c
+    old, new = jnp.sqrt(square + epsilon), jnp.sqrt(mean((c + d) ** 2) + epsilon)
+    across = mean(e * (e + 2 * (1 + a) * c))
+    # Divided in turns: a^2 may overflow where c is next to nothing.
+    total = jnp.where(a >= -1, (1 + a) * old + new, 1)
+    g = epsilon * (a / new) * ((2 + a) / total) - across / new / total
+    unit, inverse = c * (1 / old), 1 / new
+    return jnp.where(a >= -1, unit * g + e * inverse, (c + d) * inverse - unit) * parameters.scale
 
 
 def feed_forward_change(
