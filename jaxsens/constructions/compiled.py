@@ -27,7 +27,7 @@ class Promise:
     Attributes:
         text: the formula, as it is printed, or the construction's name.
         condition: the condition it was compiled in.
-        autoregressive: whether it is future-masked and nothing in it depends on n.
+        autoregressive: whether every layer is future-masked and nothing in it depends on n.
         theorem: the statement of Yang et al. (2024) that gives the network.
         table_row: the row of their table of results: which logic.
         exact: whether it is promised to equal the formula, at every position of every word up to `exact_length`.
@@ -35,6 +35,7 @@ class Promise:
         components: the position embeddings.
         bounded: whether all of these stay bounded as n grows.
         layers, heads, width, feed_forward: sizes; `heads` is the sum over layers, `feed_forward` the largest layer's.
+        idle_heads: layers that need no attention: the model has one head of zeros in each, which `heads` leaves out.
         exact_length: the n up to which rounding is predicted to change nothing, in float32 and in float64.
     """
 
@@ -51,6 +52,7 @@ class Promise:
     heads: int = 0
     width: int = 0
     feed_forward: int = 0
+    idle_heads: int = 0
     exact_length: tuple[tuple[str, int], ...] = ()
 
     def exact_to(self, dtype: str) -> int:
@@ -62,6 +64,7 @@ class Promise:
 
     def __str__(self) -> str:
         exact = ", ".join(f"{n} in {dtype}" for dtype, n in self.exact_length)
+        heads = _counted(self.heads, "head") + (f" and {self.idle_heads} idle" if self.idle_heads else "")
         return "\n".join(
             (
                 f"{self.text}",
@@ -69,7 +72,7 @@ class Promise:
                 f"  by           {self.theorem} (table row {self.table_row})",
                 f"  temperature  {self.temperature}",
                 f"  embeddings   {', '.join(self.components) or 'none'} ({'' if self.bounded else 'un'}bounded)",
-                f"  size         {_counted(self.layers, 'layer')}, {_counted(self.heads, 'head')}, width {self.width}, "
+                f"  size         {_counted(self.layers, 'layer')}, {heads}, width {self.width}, "
                 f"at most {self.feed_forward} hidden units",
                 f"  exact to     {exact if self.exact else 'nothing is promised'}",
             )
@@ -170,7 +173,8 @@ def make(
     """The model of a finished network; fills in what the promise says of its size."""
     # The control's scores are bounded: plain products keep their digits, and every engine can measure it.
     centred = dtype == "float32" and promise.exact
-    config, parameters = network.build(weighting, dtype, centred_scores=centred)
+    idle_mask = "future" if promise.autoregressive else "none"
+    config, parameters = network.build(weighting, dtype, centred_scores=centred, idle_mask=idle_mask)
     heads = [head for layer in network.heads for head in layer]
     told = replace(
         promise,
@@ -180,6 +184,7 @@ def make(
         layers=config.layers,
         heads=len(heads),
         width=config.width,
+        idle_heads=sum(not layer for layer in network.heads),
         feed_forward=max((config.layer(k).feed_forward for k in range(config.layers)), default=0),
         exact_length=tuple(
             (kind, exact_length(heads, network.sums, promise.condition, promise.autoregressive, kind))

@@ -154,9 +154,16 @@ class Network:
         return tuple(sorted(found)) or (output,)
 
     def build(
-        self, weighting: Weighting, dtype: Literal["float32", "float64"], centred_scores: bool
+        self,
+        weighting: Weighting,
+        dtype: Literal["float32", "float64"],
+        centred_scores: bool,
+        idle_mask: Literal["none", "future"] = "none",
     ) -> tuple[TransformerConfig, TransformerParameters]:
-        """The config and float64 parameters of the network, in NumPy; the mask of a layer without heads is none."""
+        """The config and float64 parameters of the network, in NumPy.
+
+        A layer without heads gets one that is idle, all its weights 0, behind the mask `idle_mask`.
+        """
         if self._needs_one():
             self._one_coordinate()
         layers = self._layers
@@ -168,7 +175,7 @@ class Network:
             heads=tuple(max(len(layer.heads), 1) for layer in layers),
             head_width=tuple(widths),
             feed_forward=tuple(len(layer.units) for layer in layers),
-            mask=tuple(layer.mask or "none" for layer in layers),
+            mask=tuple(layer.mask or idle_mask for layer in layers),
             weighting=weighting,
             positions=self.terms or "none",
             centred_scores=centred_scores,

@@ -104,7 +104,8 @@ def changes(name: str, h: Any, dh: Any) -> Any:
 def check_activation(name: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> None:
     # Padded to one shape, so that one program serves.
     h, dh = np.zeros((2, 16), dtype)
-    h[: len(pairs)], dh[: len(pairs)] = np.array(pairs, dtype).T
+    top = np.finfo(dtype).max
+    h[: len(pairs)], dh[: len(pairs)] = np.clip(np.array(pairs), -top, top).astype(dtype).T
     with numerics(dtype):
         found = np.asarray(changes(name, h, dh))
     limits = np.finfo(dtype)

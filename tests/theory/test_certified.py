@@ -12,6 +12,7 @@ from jaxsens.errors import InputError
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.certified import averages, first_layer, norms, second_layer
 from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.lemma5 import lemma5
 from tests.small_models import small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
@@ -168,3 +169,27 @@ def test_a_float32_model_is_bounded_as_its_parameters_define_it():
     model = Transformer(config, seed=1)
     wide = Transformer(config.replace(dtype="float64"), parameters=model.parameters)
     assert np.nanmax(truth(wide, 5, [0, 1])) <= certified_bound(model, 5).value
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layers": 2, "layer_norm": "post"}, {"layers": 3, "layer_norm": "pre", "readout": "mean"}]
+)
+def test_where_lemma_5_is_smaller_it_is_the_bound(changes, monkeypatch):
+    model = Transformer(small(width=4, heads=1, **changes), seed=0)
+    known = lemma5(model, 8, norm="l1").bound
+    found = certified_bound(model, 8, norm="l1", fixed={2: 1})
+    assert found.value == known
+    assert found.how == "Lemma 5"
+    assert [value for *_, value in found.classes] == [known]
+    assert np.isnan(found.by_position[2])
+    assert np.nanmax(found.by_position) == known
+    monkeypatch.setattr("jaxsens.theory.certified.bound._of_lemma5", lambda *_: np.inf)
+    assert certified_bound(model, 8, norm="l1", fixed={2: 1}).value > known
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_where_lemma_5_is_larger_the_bound_says_what_gave_it(layers):
+    model = Transformer(small(layers=layers), seed=0)
+    found = certified_bound(model, 8)
+    assert found.value < lemma5(model, 8).bound
+    assert "Lemma 5" not in found.how

@@ -21,6 +21,7 @@ from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, 
 from jaxsens.theory.certified.norms import first_level, through
 from jaxsens.theory.certified.second_layer import second_layer
 from jaxsens.theory.certified.setting import Setting, settle
+from jaxsens.theory.lemma5 import lemma5
 
 NORMS = ("l2", "l1", "linf")
 
@@ -39,7 +40,7 @@ class CertifiedBound:
         value: the bound, the largest of `by_position`.
         by_position: the bound for a flip at each position, inf where numbers overflowed; NaN at the readout position
             and at fixed ones only.
-        how: what was used, in words.
+        how: what was used, in words; "Lemma 5" where its bound, which is one number for all positions, is smaller.
         diameter: how far apart any two outputs are, at most, readout symbol fixed.
         n: length of the words.
         norm: "l2", "l1" or "linf".
@@ -68,6 +69,8 @@ def certified_bound(
     classes: int | None = None,
 ) -> CertifiedBound:
     """Bounds the flip sensitivity of a softmax transformer for every word of length n at once.
+
+    No position's bound is above `lemma5(...).bound`, which holds too.
 
     Args:
         model: a jaxsens `Transformer` whose layers are all softmax, at any temperature.
@@ -99,12 +102,24 @@ def certified_bound(
     # Overflow shows as infinities and NaN, which `_finish` takes for no bound.
     with np.errstate(all="ignore"):
         setting = settle(model, n, chosen, at_readout, fixed, columns)
-        return _certified(setting, fixed, norm, classes or _classes_for(setting), classes is not None)
+        known = _of_lemma5(model, n, chosen, norm, columns)
+        return _certified(setting, fixed, norm, classes or _classes_for(setting), classes is not None, known)
+
+
+def _of_lemma5(
+    model: Transformer, n: int, symbols: np.ndarray, norm: Any, columns: np.ndarray | None
+) -> float:
+    """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing is put for."""
+    if len(symbols) < 2:
+        return np.inf
+    outputs = "all" if columns is None else [int(k) for k in columns]
+    return lemma5(model, n, norm=norm, symbols=[int(s) for s in symbols], outputs=outputs).bound
 
 
 def _certified(
-    setting: Setting, fixed: Mapping[int, int], norm: str, classes: int, whole_too: bool
+    setting: Setting, fixed: Mapping[int, int], norm: str, classes: int, whole_too: bool, known: float
 ) -> CertifiedBound:
+    """The bound class by class; `known` is one that holds of every flip."""
     n = setting.n
     parts = _classes(setting, classes)
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
@@ -113,13 +128,15 @@ def _certified(
         by_position, outputs, how = _one_class(setting, counts, norm)
         ranges.append(outputs)
         found = np.maximum(found, by_position)
-        results.append((least, most, float(np.nanmax(by_position, initial=0.0))))
+        results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
     diameter = _width(_hull(ranges), norm)
     if len(parts) > 1 and whole_too:
         # Multipliers are picked by a rule, so that a class may come out above all words together.
         whole, outputs, _ = _one_class(setting, None, norm)
         found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
     found[list(fixed)] = np.nan
+    if known < np.nanmax(found, initial=0.0):
+        found, how = np.minimum(found, known), "Lemma 5"
     return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
 
 
