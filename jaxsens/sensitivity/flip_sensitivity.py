@@ -18,18 +18,22 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.arguments import beyond_precision, checked, chosen_outputs, places, reading
+from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.fingerprint import fingerprint
 from jaxsens.sensitivity.flips import Sample, enumerate_flips
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.resuming import check_resumable, merged, taken_over
 from jaxsens.versions import versions
 
 
 class MeasurementInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `flip_sensitivity`. `partial` is the result on the flips that were finished, no random sample."""
+    """Ctrl-C during `flip_sensitivity`. `partial` is the result on the flips that were finished, no random sample;
+    another call with `resume=partial` completes it."""
 
     def __init__(self, partial: FlipSensitivity) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
@@ -51,6 +55,7 @@ def flip_sensitivity(
     memory_budget: int | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int, int], object] | bool | None = None,
+    resume: FlipSensitivity | None = None,
 ) -> FlipSensitivity:
     """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
 
@@ -88,6 +93,10 @@ def flip_sensitivity(
             a thread each. Results depend on neither the devices nor the batch size, but for rounding.
         progress: a function, called with (flips done, flips in all) about once a second; True for a bar on standard
             error, False for nothing. By default a bar on a terminal, where a measurement takes over two seconds.
+        resume: what an interrupted call left (`MeasurementInterrupted.partial`, also saved and loaded), to be
+            completed: its flips are taken over and the others measured. The result is that of a call that was not
+            interrupted, but for rounding where flips come to lie in other batches. Model, tokens, options, versions
+            and device must be those of the interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
@@ -99,8 +108,10 @@ def flip_sensitivity(
         MeasurementInterrupted: on Ctrl-C, with what was finished.
         InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
             finite, differs between two identical calls, is not a vector, or has a size that depends on n, and for one
-            that indexes beyond an array (`jax.experimental.checkify`), which JAX would clamp.
+            that indexes beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result
+            that is not of this call, naming all that differs.
     """
+    partial = check_resumable(resume)
     subject = measurable(model)
     words, alphabet = checked(
         subject,
@@ -124,7 +135,6 @@ def flip_sensitivity(
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
-        runner, choice = choose(subject, engine, norm, chosen, words.shape[1])
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
         explicit = positions is not None and not isinstance(positions, Sample)
         flips = enumerate_flips(words, alphabet, where, special | explicit, drawn)
@@ -134,6 +144,30 @@ def flip_sensitivity(
                 "give a longer input or positions=..."
             )
         check_reads(subject, words, flips, alphabet)
+        call = {
+            "tokens": words,
+            "alphabet": tuple(int(s) for s in alphabet),
+            "population": flips.population,
+            "populations": tuple(flips.populations.tolist()),
+            "readout": subject.readout,
+            "norm": norm,
+            "outputs": chosen,
+            "dtype": dtype,
+            "versions": versions(),
+            "asked": Asked(
+                fingerprint(subject, words.shape[1]),
+                engine,
+                None if symbols is None else tuple(int(s) for s in alphabet),
+                tuple(int(p) for p in where) if explicit else None,
+                drawn,
+                tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
+            ),
+        }
+        known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
+        # What "auto" took then, it takes now.
+        name = engine if partial is None else partial.engine.name
+        runner, choice = choose(subject, name, norm, chosen, words.shape[1])
+        rest = np.delete(np.arange(len(flips)), known)
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
@@ -142,10 +176,20 @@ def flip_sensitivity(
         try:
             with stopping.noting(signal.SIGINT), telling(progress) as told:
                 norms, declined = placement.measure(
-                    runner, parameters, words, flips.inputs, flips.positions, flips.symbols, devices, told
+                    runner,
+                    parameters,
+                    words,
+                    flips.inputs[rest],
+                    flips.positions[rest],
+                    flips.symbols[rest],
+                    devices,
+                    _counting_from(len(known), told),
                 )
         except placement.Interrupted as stop:
             interrupted, norms = stop, stop.norms
+    if partial is not None:
+        norms = merged(known, partial.norms, rest, norms)
+        choice = partial.engine
     finished = ~np.isnan(norms) if interrupted is not None else np.ones(len(flips), bool)
     check_finite(norms[finished], flips.positions[finished])
     result = FlipSensitivity(
@@ -153,17 +197,14 @@ def flip_sensitivity(
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],
-        tokens=words,
-        alphabet=tuple(int(s) for s in alphabet),
-        population=flips.population,
-        populations=tuple(flips.populations.tolist()),
-        readout=subject.readout,
-        norm=norm,
-        outputs=chosen,
         engine=choice.after(declined, len(flips)),
-        dtype=dtype,
-        versions=versions(),
+        **call,
     )
     if interrupted is not None:
         raise MeasurementInterrupted(result) from interrupted
     return result
+
+
+def _counting_from(known: int, progress: placement.Progress | None) -> placement.Progress | None:
+    """Progress over all flips, of which some are known."""
+    return progress and (lambda done, total: progress(known + done, known + total))

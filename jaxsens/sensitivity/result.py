@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.errors import InputError
+from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 
@@ -46,7 +48,7 @@ class FlipSensitivity:
         symbols: the symbol put in.
         tokens: the inputs, (batch, n).
         alphabet: the symbols that were put in, sorted.
-        population: how many flips there are; more than `len(result)` for a random sample.
+        population: how many flips there are; more than `len(result)` for a random sample or a partial result.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None for nowhere in particular,
             or where a file of an earlier version does not say.
         norm: "l2", "l1" or "linf".
@@ -55,6 +57,10 @@ class FlipSensitivity:
         dtype: of the arithmetic.
         versions: of jaxsens, jax, numpy and the device.
         populations: how many flips each input has; None where that is not known, as in files older than this field.
+        asked: a hash of the model and the arguments that were given: what `resume=` compares; None where that is not
+            known, as in files older than this field.
+
+    A result of no flips, which an interruption may leave, has the mean, maximum and quantiles NaN.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -71,6 +77,7 @@ class FlipSensitivity:
     dtype: str
     versions: dict[str, str]
     populations: tuple[int, ...] | None = None
+    asked: Asked | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -85,31 +92,46 @@ class FlipSensitivity:
         """Whether all flips were measured, not a sample."""
         return len(self) == self.population
 
+    @property
+    def complete(self) -> bool:
+        """Whether all flips asked for were measured; False for what an interruption leaves."""
+        return self.asked is None or len(self) == sum(self.asked.flips)
+
     @cached_property
     def max(self) -> float:
-        """The largest sensitivity. Of a sample: a lower bound on the largest of all flips."""
-        return float(np.max(self.norms))
+        """The largest sensitivity. Of a sample or a partial result: a lower bound on the largest of all flips."""
+        return float(np.max(self.norms)) if len(self) else math.nan
 
     @cached_property
     def mean(self) -> float:
-        """The mean sensitivity over flips and inputs (summed in float64)."""
-        return float(np.mean(self.norms, dtype=np.float64))
+        """The mean sensitivity over flips and inputs (summed in float64). Of a partial result: over its own flips,
+        which are no random sample."""
+        return float(np.mean(self.norms, dtype=np.float64)) if len(self) else math.nan
 
     def quantile(self, q: float) -> float:
         """The q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated."""
         _check_unit("q", q)
-        return float(np.quantile(self.norms.astype(np.float64), q))
+        return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
     @cached_property
     def argmax(self) -> Flip:
-        """The first flip with the largest sensitivity."""
+        """The first flip with the largest sensitivity.
+
+        Raises:
+            InputError: of a result of no flips.
+        """
+        if not len(self):
+            raise InputError(
+                "argmax: no flip was measured; complete the result: flip_sensitivity(..., resume=result)"
+            )
         k = int(np.argmax(self.norms))
         return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
 
     def mean_interval(self, confidence: float = 0.95) -> Interval:
         """A confidence interval for the mean over all flips; of zero width if all were measured.
 
-        Student's t on the sample, with the finite-population correction sqrt(1 - sampled/population).
+        Student's t on the sample, with the finite-population correction sqrt(1 - sampled/population). Infinite for a
+        partial result, whose flips are no random sample.
         """
         from scipy import stats
 
@@ -117,7 +139,7 @@ class FlipSensitivity:
         if self.exhaustive:
             return Interval(self.mean, self.mean)
         m = len(self)
-        if m < 2:
+        if m < 2 or not self.complete:
             return Interval(float("-inf"), float("inf"))
         spread = float(np.std(self.norms, ddof=1, dtype=np.float64)) * np.sqrt((1 - m / self.population) / m)
         half = float(stats.t.ppf(0.5 + confidence / 2, m - 1)) * spread
@@ -127,7 +149,8 @@ class FlipSensitivity:
         """A distribution-free confidence interval for the q-quantile over all flips.
 
         Between two order statistics of the sample, whose ranks are binomial quantiles; infinite at an end where
-        the sample is too small to bound the quantile.
+        the sample is too small to bound the quantile. From 0 to infinity for a partial result, whose flips are no
+        random sample.
         """
         from scipy import stats
 
@@ -135,6 +158,8 @@ class FlipSensitivity:
         _check_unit("confidence", confidence)
         if self.exhaustive:
             return Interval(self.quantile(q), self.quantile(q))
+        if not self.complete:
+            return Interval(0.0, float("inf"))
         m, ordered = len(self), np.sort(self.norms.astype(np.float64))
         tail = (1 - confidence) / 2
         low = int(stats.binom.ppf(tail, m, q)) - 1
@@ -170,6 +195,7 @@ class FlipSensitivity:
             "tokens": self.tokens[k : k + 1],
             "population": self._population_of(k),
             "populations": None,
+            "asked": None if self.asked is None else self.asked.of_input(k),
         }
         return FlipSensitivity(**{**fields, **part, **changed})
 
@@ -212,6 +238,7 @@ class FlipSensitivity:
             "engine": {"name": self.engine.name, "reason": self.engine.reason},
             "dtype": self.dtype,
             "versions": self.versions,
+            **({} if self.asked is None else {"asked": self.asked.as_json()}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -227,10 +254,12 @@ class FlipSensitivity:
         write_columns(path, columns, self.description(), metadata)
 
     def __repr__(self) -> str:
-        what = f"{len(self)} flips" if self.exhaustive else f"{len(self)} of {self.population} flips, sampled"
+        part = f"{len(self)} of {self.population} flips, {'sampled' if self.complete else 'interrupted'}"
+        what = f"{len(self)} flips" if self.exhaustive else part
+        place = f" at position {self.argmax.position}" if len(self) else ""
         return (
             f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {self.norm}: mean={self.mean:.4g}, "
-            f"max={self.max:.4g} at position {self.argmax.position}, engine={self.engine.name})"
+            f"max={self.max:.4g}{place}, engine={self.engine.name})"
         )
 
 
@@ -263,6 +292,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             dtype=fields["dtype"],
             versions=fields["versions"],
             populations=tuple(fields["populations"]) if "populations" in fields else None,
+            asked=Asked.from_json(fields["asked"]) if "asked" in fields else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

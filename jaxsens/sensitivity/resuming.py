@@ -1,0 +1,111 @@
+"""A partial result completed: what it holds is taken over, provided that the call asks for the same of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.errors import Faults, InputError
+from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.result import FlipSensitivity
+
+_FIELDS = ("tokens", "alphabet", "norm", "outputs", "readout", "dtype")
+_ASKED = ("symbols", "positions", "sample", "engine")
+
+
+def check_resumable(partial: object) -> FlipSensitivity | None:
+    """The partial result, or None where none is given; refuses whatever else it may be."""
+    if partial is None:
+        return None
+    if not isinstance(partial, FlipSensitivity):
+        held = getattr(partial, "partial", None)
+        remedy = (
+            "its .partial"
+            if isinstance(held, FlipSensitivity)
+            else "jaxsens.load_result(path) of a saved one"
+        )
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: give the result of an interrupted call, "
+            f"MeasurementInterrupted.partial ({remedy})"
+        )
+    if partial.asked is None:
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: it does not say of which model and with which arguments it was "
+            "measured, as one of an earlier version or made by hand; measure it again without resume="
+        )
+    return partial
+
+
+def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) -> Int[np.ndarray, " known"]:
+    """Which of the call's flips the partial result holds, as indices into them.
+
+    Args:
+        call: the fields of the call's result that are known before anything is measured.
+        flips: those that the call asks for.
+
+    Raises:
+        InputError: naming all that differs between the two.
+    """
+    faults = Faults("flip_sensitivity: resume")
+    for name, before, now in _compared(partial, call):
+        if not _same(before, now):
+            faults.add(name, _short(before), f"this call has {_short(now)!r}; repeat what was interrupted")
+    faults.raise_if_any()
+    # Sorted alike, so that one search finds them all.
+    shape = (*partial.tokens.shape, partial.alphabet[-1] + 1)
+    keys, wanted = (_keys(part, shape) for part in (partial, flips))
+    index = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
+    if not np.array_equal(wanted[index], keys) or (np.diff(index) < 1).any():
+        raise InputError(
+            "flip_sensitivity: resume: it holds flips that this call does not ask for; measure without resume="
+        )
+    return index
+
+
+def _compared(partial: FlipSensitivity, call: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What has to be the same: name, what it was, and what it is in this call."""
+    pairs = [(name, getattr(partial, name), call[name]) for name in _FIELDS]
+    pairs += [(name, getattr(partial.asked, name), getattr(call["asked"], name)) for name in _ASKED]
+    other = [
+        (f"versions[{name!r}]", partial.versions.get(name), version)
+        for name, version in call["versions"].items()
+        if partial.versions.get(name) != version
+    ]
+    # Under other versions a model's program, and so its hash, may be another too: that would say nothing.
+    model = (
+        "model, parameters and function as SHA-256,",
+        partial.asked and partial.asked.model,
+        call["asked"].model,
+    )
+    return [*pairs, *(other or [model])]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def _keys(flips: FlipSensitivity | Flips, shape: tuple[int, ...]) -> Int[np.ndarray, " flips"]:
+    """A number a flip, rising with input, position and symbol."""
+    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, flips.symbols), shape))
+
+
+def merged(
+    known: Int[np.ndarray, " known"],
+    before: Float[np.ndarray, " known"],
+    rest: Int[np.ndarray, " rest"],
+    norms: Float[np.ndarray, " rest"],
+) -> Float[np.ndarray, " flips"]:
+    """The norms of all flips, from those known before and those of the rest."""
+    every = np.full(len(known) + len(rest), np.nan, norms.dtype if len(rest) else before.dtype)
+    every[known], every[rest] = before, norms
+    return every
+
+
+def _short(value: Any) -> Any:
+    """A value as a message shows it."""
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape}, beginning with {value.ravel()[:8].tolist()}"
+    return value

@@ -1,0 +1,255 @@
+"""A partial result can be completed by the call that was interrupted, and by no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial as bound
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensitivity, load_result, sample
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.fingerprint import fingerprint
+from jaxsens.sensitivity.result import FlipSensitivity
+from tests.small_models import small as config_of
+
+TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
+
+
+def small(seed=0, dtype="float32", **changes):
+    return Transformer(config_of(layers=1, dtype=dtype, **changes), seed=seed)
+
+
+MODEL = small()
+OPTIONS = {"batch_size": 2, "engine": "vmap"}
+
+
+def interrupted(chunks, model=MODEL, tokens=TOKENS, **options):
+    """What is left of a call that is interrupted after so many chunks: the first block of an input, then its rest."""
+    calls = []
+
+    def progress(done, total):
+        calls.append((done, total))
+        if len(calls) == chunks:
+            raise KeyboardInterrupt
+
+    with pytest.raises(MeasurementInterrupted) as caught:
+        flip_sensitivity(model, tokens, progress=progress, **options)
+    return caught.value.partial
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return flip_sensitivity(MODEL, TOKENS, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def partial():
+    return interrupted(2, **OPTIONS)
+
+
+def arrays(result):
+    return [getattr(result, name) for name in ("norms", "inputs", "positions", "symbols", "tokens")]
+
+
+def same(one, other):
+    assert one.description() == other.description()
+    for a, b in zip(arrays(one), arrays(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_a_completed_result_is_that_of_an_uninterrupted_call_bit_for_bit(whole, chunks):
+    part = interrupted(chunks, **OPTIONS)
+    assert 0 < len(part) < len(whole)
+    assert (part.complete, whole.complete, part.population) == (False, True, len(whole))
+    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=part), whole)
+
+
+def test_only_what_is_missing_is_measured_and_progress_counts_all(whole, partial):
+    seen = []
+    flip_sensitivity(
+        MODEL, TOKENS, **OPTIONS, resume=partial, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[0][0] > len(partial)
+    assert seen[-1] == (len(whole), len(whole))
+    poisoned = dataclasses.replace(partial, norms=np.full_like(partial.norms, 7.0))
+    again = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=poisoned)
+    assert int((again.norms == 7.0).sum()) == len(partial)
+
+
+def test_a_partial_result_is_completed_in_several_goes_through_a_file(whole, partial, tmp_path):
+    partial.save(tmp_path / "partial.parquet")
+    loaded = load_result(tmp_path / "partial.parquet")
+    same(loaded, partial)
+    assert not loaded.complete
+    further = interrupted(1, **OPTIONS, resume=loaded)
+    assert len(partial) < len(further) < len(whole)
+    further.save(tmp_path / "partial.parquet")
+    completed = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=load_result(tmp_path / "partial.parquet"))
+    same(completed, whole)
+    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=completed), whole)
+
+
+def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
+    model = small(dtype="float64")
+    options = {"positions": sample(30, seed=4, positions=range(3, 20)), "engine": "auto", "batch_size": 1}
+    part = interrupted(1, model, **options)
+    assert (part.engine.name, part.norms.dtype) == ("difference", np.float64)
+    same(flip_sensitivity(model, TOKENS, **options, resume=part), flip_sensitivity(model, TOKENS, **options))
+
+
+def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_completed(
+    whole, tmp_path, monkeypatch
+):
+    def at_once(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jaxsens.sensitivity.placement.prepared_on", at_once)
+        with pytest.raises(MeasurementInterrupted) as caught:
+            flip_sensitivity(MODEL, TOKENS, **OPTIONS)
+    none = caught.value.partial
+    assert "0 of 92 flips, interrupted" in repr(none)
+    assert len(none) == 0
+    assert all(math.isnan(value) for value in (none.max, none.mean, none.quantile(0.5)))
+    assert none.mean_interval() == (-math.inf, math.inf)
+    assert none.quantile_interval(0.5) == (0.0, math.inf)
+    assert np.isnan(none.profile()).all()
+    assert none.profile().shape == (2, 24, 3)
+    assert len(none.to_pandas()) == 0
+    with pytest.raises(InputError, match="argmax: no flip was measured; complete the result"):
+        _ = none.argmax
+    none.save(tmp_path / "none.parquet")
+    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=load_result(tmp_path / "none.parquet")), whole)
+
+
+def test_a_partial_result_is_no_random_sample(whole, partial):
+    drawn = flip_sensitivity(MODEL, TOKENS, **OPTIONS, positions=sample(len(partial)))
+    assert drawn.complete
+    assert not drawn.exhaustive
+    assert math.isfinite(drawn.mean_interval().low)
+    assert "sampled" in repr(drawn)
+    assert partial.mean_interval() == (-math.inf, math.inf)
+    assert partial.quantile_interval(0.5) == (0.0, math.inf)
+    assert "interrupted" in repr(partial)
+    # Of its inputs the first may be done, and the last not begun.
+    parts = [partial.of_input(k) for k in range(2)]
+    assert [part.complete for part in parts] == [len(part) == 46 for part in parts]
+    assert not all(part.complete for part in parts)
+    assert whole.of_input(1).complete
+
+
+CHANGES = {
+    "tokens": ({"tokens": (TOKENS + 1) % 3}, "tokens = .*beginning with"),
+    "fewer tokens": ({"tokens": TOKENS[:1]}, "tokens = "),
+    "norm": ({"norm": "l1"}, "norm = 'l2': this call has 'l1'"),
+    "engine": ({"engine": "auto"}, "engine = 'vmap': this call has 'auto'"),
+    "outputs": ({"outputs": [0]}, r"outputs = None: this call has \(0,\)"),
+    "symbols": ({"symbols": [0, 1]}, "(?s)2 faults.*alphabet = .*symbols = None"),
+    "all symbols by name": ({"symbols": [0, 1, 2]}, r"symbols = None: this call has \(0, 1, 2\)"),
+    "positions": ({"positions": range(23)}, r"positions = None: this call has \(0, 1, 2"),
+    "sample": ({"positions": sample(20)}, r"sample = None: this call has Sample\(count=20"),
+    "model": ({"model": small(seed=1)}, "model, parameters and function"),
+    "function": (
+        {"model": small(weighting="leftmost-hard")},
+        "model, parameters and function",
+    ),
+    "dtype": ({"model": small(dtype="float64")}, "dtype = 'float32'"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
+    changes, match = CHANGES[name]
+    given = {"model": MODEL, "tokens": TOKENS, **OPTIONS, **changes}
+    with pytest.raises(InputError, match=match):
+        flip_sensitivity(**given, resume=partial)
+
+
+def test_another_seed_of_the_sample_is_refused():
+    part = interrupted(1, **OPTIONS, positions=sample(20, seed=1))
+    with pytest.raises(
+        InputError, match=r"sample = Sample\(count=20, seed=1.*this call has Sample\(count=20, seed=2"
+    ):
+        flip_sensitivity(MODEL, TOKENS, **OPTIONS, positions=sample(20, seed=2), resume=part)
+
+
+def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
+    older = dataclasses.replace(partial, versions={**partial.versions, "jax": "0.4.0"})
+    with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
+        flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=older)
+    assert "model" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("resume", "match"),
+    [
+        ("partial.parquet", r"resume = 'partial\.parquet'.*load_result\(path\)"),
+        (True, "resume = True"),
+        (lambda part: dataclasses.replace(part, asked=None), "does not say of which model"),
+        (MeasurementInterrupted, r"\(its \.partial\)"),
+        (
+            lambda part: dataclasses.replace(part, positions=part.positions[::-1]),
+            "flips that this call does not ask",
+        ),
+    ],
+)
+def test_what_is_no_partial_result_of_the_call_is_refused(partial, resume, match):
+    given = resume(partial) if callable(resume) else resume
+    with pytest.raises(InputError, match=match):
+        flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=given)
+
+
+def closing_over(array, factor=1.0):
+    return lambda tokens: factor * array[tokens].sum(0)
+
+
+def test_the_hash_of_a_function_is_of_what_it_computes():
+    table = jax.random.normal(jax.random.key(0), (3, 50))
+
+    def of(model, n=8):
+        with numerics("float32"):
+            return fingerprint(measurable(model), n)
+
+    assert of(closing_over(table)) == of(closing_over(table + 0))
+    others = {
+        of(closing_over(table)),
+        of(closing_over(table.at[2, 40].add(1e-6))),
+        of(closing_over(table, 2.0)),
+        of(jax.jit(closing_over(table.at[1, 1].add(1.0)))),
+        of(jax.tree_util.Partial(bound(jnp.take, axis=0), table)),
+        of(jax.tree_util.Partial(bound(jnp.take, axis=0), table + 1)),
+    }
+    assert len(others) == 6
+
+
+def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
+    table = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    options = {"alphabet_size": 3, "batch_size": 2}
+
+    def model():
+        return closing_over(jnp.asarray(table))
+
+    part = interrupted(1, model(), **options)
+    part.save(tmp_path / "part.parquet")
+    completed = flip_sensitivity(model(), TOKENS, **options, resume=load_result(tmp_path / "part.parquet"))
+    same(completed, flip_sensitivity(model(), TOKENS, **options))
+    table[0, 0] += 1
+    with pytest.raises(InputError, match="model, parameters and function"):
+        flip_sensitivity(model(), TOKENS, **options, resume=part)
+
+
+def test_the_result_says_on_what_it_was_measured(whole):
+    assert isinstance(whole, FlipSensitivity)
+    assert whole.asked is not None
+    assert whole.asked.engine == "vmap"
+    assert whole.asked.flips == (46, 46)
+    assert len(whole.asked.model) == 64
+    assert flip_sensitivity(lambda t: t.sum(), [0, 1, 1], 2, positions=[1]).asked.positions == (1,)
