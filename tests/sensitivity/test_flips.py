@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.sensitivity.flips import enumerate_flips
+from jaxsens.sensitivity.flips import Sample, enumerate_flips
 
 
 def brute_force(tokens, symbols, positions, keep):
@@ -61,6 +61,22 @@ def test_samples_are_uniform_over_flips():
         counts[flips.positions * 2 + flips.symbols - 1] += 1
     # Each of 10 flips is in a sample of 2 with probability 1/5: 400 expected, standard deviation 18.
     assert np.all(np.abs(counts - 400) < 90)
+
+
+def test_a_sample_asks_for_what_it_was_given():
+    assert jaxsens.sample(3) == Sample(3, 0, None)
+    asked = jaxsens.sample(np.int64(3), seed=np.int32(2), positions=np.array([4, 0]))
+    assert asked == Sample(3, 2, (4, 0))
+    assert [type(value) for value in (asked.count, asked.seed, *(asked.positions or ()))] == [int] * 4
+
+
+def test_all_that_is_wrong_with_a_sample_is_named_at_once():
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.sample(0, seed=-1, positions=[-2])
+    message = str(caught.value)
+    assert "count = 0: a whole number of at least 1" in message
+    assert "seed = -1: a whole number of at least 0" in message
+    assert "positions = [-2]: " in message
 
 
 def test_huge_alphabets_are_sampled_without_listing_all_flips():

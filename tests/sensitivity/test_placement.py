@@ -286,10 +286,9 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     config = small(feed_forward=20)
-    sizes = [temporary(kind("l2", None, config), config, n, 4) for n in (256, 512, 1024)]
-    for of_kind in zip(*sizes, strict=True):
-        growth = np.array(of_kind[1:]) / np.array(of_kind[:-1])
-        assert growth.max() < 2.2, sizes
+    sizes = [temporary(kind("l2", None, config), config, n, 4) for n in (256, 1024)]
+    for short, long in zip(*sizes, strict=True):
+        assert long / short < 2.2**2, sizes
     # A single n x n array a flip would be larger.
     assert sizes[-1][0] < 4 * 8 * 1024**2
 
@@ -301,12 +300,12 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     sizes = []
     with numerics("float64"):
         parameters = jaxsens.Transformer(config).parameters
-        for n in (2**13, 2**14, 2**15):
+        for n in (2**13, 2**15):
             tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
             analysis = jax.jit(engine.prepare).lower(parameters, tokens).compile().memory_analysis()
             assert analysis is not None
             sizes.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
-    assert max(sizes[1] / sizes[0], sizes[2] / sizes[1]) < 2.2, sizes
+    assert sizes[1] / sizes[0] < 2.2**2, sizes
 
 
 def test_the_budget_is_kept_or_refused():

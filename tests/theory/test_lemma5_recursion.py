@@ -103,6 +103,7 @@ def test_the_step_is_what_the_derivation_says_in_plain_numbers(mask, score_term)
 @pytest.mark.parametrize("mask", ALL_MASKS)
 def test_the_keys_of_every_row_are_counted(mask):
     for n in (1, 2, 5):
+        assert visible_counts(mask, n).dtype == np.float64
         assert visible_counts(mask, n).tolist() == [len(keys_of(mask, j, n)) for j in range(n)]
 
 
