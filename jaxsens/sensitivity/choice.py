@@ -1,8 +1,27 @@
-"""Which engine measures a model, and why."""
+"""Which engine measures a model, and why.
+
+`auto` takes the engine with the smaller estimate of seconds, unless only one of them keeps the digits of what is to be
+measured. The estimate is of counted operations and of compilation on a reference machine, never of this machine's speed
+or load: the same model and length have the same engine everywhere, and a sweep's points agree wherever they were
+measured.
+
+A change of the output that is a part r of it keeps relative error eps / r where two outputs are subtracted. Under
+softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n; hard attention moves
+the output by as much or not at all. So in these cases a forward pass a flip will do while n eps is at most
+`ROUNDING`. Weights that a temperature or unbounded embeddings make fall faster than any power of n have changes of any
+smallness, and so may an output that a constructed model designates: there the change has to be carried.
+"""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+
 from jaxsens.errors import EngineRefusal
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.weighting import Softmax
+from jaxsens.sensitivity import vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
@@ -13,6 +32,25 @@ from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ENGINES: tuple[str, ...] = ("vmap", "difference")
 """The engines that can be asked for by name."""
+
+ROUNDING = 1e-3
+"""The part of a change of order 1/n that may be rounding: three digits are kept up to n = 8000 in float32."""
+
+RATE = 1e11
+"""Operations a second of a large float32 matrix product on the reference machine, two cores of an AMD EPYC."""
+
+INPUTS = 8
+"""So many inputs of one length are taken to share a compilation: a point of a sweep has several, and several seeds."""
+
+COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
+    VmapEngine: (0.8, 0.07),
+    DifferenceEngine: (2.0, 0.75),
+    FoldedEngine: (2.6, 0.0),
+}
+"""Seconds on the reference machine, and more for each layer; `scripts/benchmark_auto.py` checks them."""
+
+FASTER = "estimated to be faster, compilation included"
+KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def choose(
@@ -29,18 +67,58 @@ def choose(
         raise EngineRefusal(
             f'engine = "difference": it cannot serve this model: {refused}; use engine="vmap"'
         )
+    forward = VmapEngine(norm, outputs, subject.apply)
     if name == "vmap" or config is None or refused is not None:
         reason = "asked for" if name == "vmap" else f"one forward pass a flip serves every model; {refused}"
-        return VmapEngine(norm, outputs, subject.apply), EngineChoice("vmap", reason)
-    if name == "auto" and _exact(subject, outputs):
+        return forward, EngineChoice("vmap", reason)
+    unfolded = folded.refusal(config) or folded.too_short(n)
+    carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config)
+    how = "" if unfolded else "; two layers, folded"
+    if name == "difference":
+        return carried, EngineChoice("difference", f"asked for{how}")
+    if _exact(subject, outputs):
         # Constructed networks are deep and narrow, and what changes is 0 or 1: subtracting loses nothing.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
-        return VmapEngine(norm, outputs, subject.apply), EngineChoice("vmap", reason)
-    why = "asked for" if name == "difference" else "exact, and fewer operations than a forward pass a flip"
-    unfolded = folded.refusal(config) or folded.too_short(n)
-    if unfolded is None:
-        return FoldedEngine(norm, outputs, config), EngineChoice("difference", f"{why}; two layers, folded")
-    return DifferenceEngine(norm, outputs, config), EngineChoice("difference", why)
+        return forward, EngineChoice("vmap", reason)
+    digits = lost_digits(subject, config, n)
+    if digits is not None:
+        return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
+    if seconds(carried, subject, config, n) <= seconds(forward, subject, config, n):
+        return carried, EngineChoice("difference", f"exact, and {FASTER}{how}")
+    return forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")
+
+
+def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
+    """Why the difference of two outputs would lose what is to be measured, or None where it keeps enough of it."""
+    kinds = [config.layer(k).weighting for k in range(config.layers)]
+    soft = [kind.inverse_temperature for kind in kinds if isinstance(kind, Softmax)]
+    if subject.outputs is not None:
+        return "the designated output may change by far less than a part 1/n"
+    if not all(temperature.bounded for temperature in soft):
+        return "1/temperature grows with n, and most changes fall faster than 1/n"
+    if soft and not config.bounded:
+        return "position embeddings are unbounded, and changes may fall faster than 1/n"
+    if n * _eps(subject) > ROUNDING:
+        return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"
+    return None
+
+
+def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> float:
+    """The estimate for all flips of `INPUTS` inputs of length n on the reference machine, compilation included."""
+    flips = (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
+    if isinstance(engine, VmapEngine):
+        # Not `engine.cost`, which traces the model: as many operations, at once.
+        once = sum(layer_operations(config, k, n) for k in range(config.layers))
+        prepare, per_flip, efficiency = once, once, vmap_engine.EFFICIENCY
+    else:
+        cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")
+        prepare, per_flip, efficiency = cost.prepare, cost.per_flip, cost.efficiency
+    first, each_layer = COMPILE_SECONDS[type(engine)]
+    return first + each_layer * config.layers + INPUTS * (prepare + flips * per_flip) / (RATE * efficiency)
+
+
+def _eps(subject: Measurable) -> float:
+    return float(jnp.finfo(subject.dtype).eps)
 
 
 def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:

@@ -85,8 +85,9 @@ def flip_sensitivity(
         outputs: which coordinates of the output enter the norm, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), and all where it designates none.
         engine: "vmap", the specification: one forward pass a flip; "difference": carries the change through a jaxsens
-            transformer exactly, without subtracting outputs; or "auto": "difference" where it applies.
-            `jaxsens.explain` says what "auto" would do, and what it would cost.
+            transformer exactly, without subtracting outputs; or "auto": "difference" where only that keeps the digits,
+            else whichever is estimated to be faster for several inputs, compilation included; the same on every
+            machine. `jaxsens.explain` says what "auto" would do, why, and what it would cost.
         batch_size: flips at a time on each device; by default what is fast and fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. On one CPU device all cores work,

@@ -144,7 +144,7 @@ def test_float32_models():
 def test_the_folded_engine_serves_the_search():
     config = jaxsens.TransformerConfig(2, width=8, heads=2, layers=2, feed_forward=16, dtype="float64")
     model = jaxsens.Transformer(config)
-    found = worst_input(model, 512, budget=7, mesh=ONE)
+    found = worst_input(model, 512, budget=7, engine="difference", mesh=ONE)
     assert "folded" in found.engine.reason
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
     plain = worst_input(model, 512, budget=7, start=found.tokens, restarts=0, mesh=ONE)

@@ -42,7 +42,9 @@ def test_a_future_mask_halves_the_work_of_the_folded_form():
     assert masked / free == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("options", [{"layers": 2}, {"layers": 1}, {"weighting": "sparsemax"}])
+@pytest.mark.parametrize(
+    "options", [{"layers": 2}, {"layers": 1, "weighting": "temperature-log"}, {"weighting": "sparsemax"}]
+)
 def test_it_names_the_engine_that_then_runs(options):
     subject, n = model(**options), 20
     ran = jaxsens.flip_sensitivity(subject, np.zeros(n, int)).engine

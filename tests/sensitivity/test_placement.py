@@ -381,7 +381,8 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
             compiled = jax.jit(engine.norms).lower(parameters, prepared, block, block).compile()
             counts.append((compiled.cost_analysis() or {})["flops"])
     assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
-    explained = [jaxsens.explain(jaxsens.Transformer(config), n).operations / (2 * (n - 1)) for n in lengths]
+    model = jaxsens.Transformer(config)
+    explained = [jaxsens.explain(model, n, engine="difference").operations / (2 * (n - 1)) for n in lengths]
     # What `explain` says of a flip is what was compiled, to a factor of two.
     for counted, said in zip(counts, explained, strict=True):
         assert 0.5 < said / (counted / 4) < 2

@@ -163,9 +163,10 @@ class DifferenceEngine(Engine):
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
-        return Cost(
-            forward, flip, int(4 * batch * min(n, ROW_BLOCK) * wide + 4 * batch * n * config.width), 0.2
-        )
+        block = 4 * batch * (min(n, ROW_BLOCK) * wide + n * config.width)
+        # The closed form works in cache; whole rows, of three layers or more, go through (n, n) arrays of scores.
+        whole = config.layers > 2 or row is None
+        return Cost(forward, flip, int(block), 0.2 if whole else 0.35)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU a few flips, whose row blocks stay in cache; on accelerators as many as fill them."""

@@ -1,0 +1,101 @@
+"""What `auto` takes, and why: seconds by a model that knows no clock, unless digits are at stake."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.choice import ROUNDING, choose
+
+
+def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=width, heads=4, layers=layers, feed_forward=4 * width, **options
+    )
+    return jaxsens.Transformer(config, seed=0)
+
+
+def chosen(subject: jaxsens.Transformer, n: int):
+    return choose(measurable(subject), "auto", "l2", None, n)[1]
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "engine"),
+    [
+        # As measured on two cores, first call and seven later ones: scripts/benchmark_auto.py.
+        (1, 64, "vmap"),
+        (1, 1024, "difference"),
+        (2, 64, "vmap"),
+        (2, 256, "difference"),
+        (2, 1024, "difference"),
+        (3, 256, "vmap"),
+        (3, 1024, "vmap"),
+        (4, 512, "vmap"),
+        (4, 1024, "vmap"),
+    ],
+)
+def test_the_faster_engine_is_taken(layers, n, engine):
+    found = chosen(model(layers), n)
+    assert found.name == engine
+    assert "faster" in found.reason
+    assert "digits" not in found.reason
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 6])
+def test_short_inputs_of_small_models_are_not_worth_a_long_compilation(layers):
+    assert chosen(model(layers, width=8), 16).name == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"weighting": "temperature-log"}, "1/temperature"),
+        ({"positions": ("index",)}, "unbounded"),
+        ({"positions": ("alibi",)}, "unbounded"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_digits_decide_where_changes_may_fall_faster_than_1_over_n(options, why, dtype):
+    found = chosen(model(4, width=8, dtype=dtype, **options), 16)
+    assert found.name == "difference"
+    assert "digits" in found.reason
+    assert why in found.reason
+
+
+def test_digits_decide_in_float32_from_the_length_on_where_rounding_takes_the_fourth():
+    longest = int(ROUNDING / np.finfo(np.float32).eps)
+    single, double = model(3, width=8), model(3, width=8, dtype="float64")
+    assert chosen(single, longest).name == "vmap"
+    assert "rounds a change of order 1/n by less than 0.1 %" in chosen(single, longest).reason
+    assert chosen(single, longest + 1).name == "difference"
+    assert "digits" in chosen(single, longest + 1).reason
+    assert chosen(double, longest + 1).name == "vmap"
+
+
+def test_hard_attention_moves_by_much_or_not_at_all_so_speed_decides():
+    assert chosen(model(3, weighting="leftmost-hard"), 64).name == "vmap"
+
+
+def test_a_forward_pass_keeps_the_digits_that_its_reason_promises():
+    n = 48
+    word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
+    single = model(2, width=16)
+    norms = jaxsens.flip_sensitivity(single, word).norms
+    exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
+    assert np.median(np.abs(norms / exact - 1)) < 4 * n * np.finfo(np.float32).eps
+
+
+def test_the_choice_knows_no_clock(monkeypatch):
+    models = [model(layers) for layers in (1, 2, 3)]
+    before = [chosen(one, n) for one in models for n in (64, 512)]
+
+    def unknown() -> float:
+        raise AssertionError("the clock was read")
+
+    for name in ("perf_counter", "monotonic", "process_time"):
+        monkeypatch.setattr(time, name, unknown)
+    assert [chosen(one, n) for one in models for n in (64, 512)] == before
