@@ -63,9 +63,9 @@ def check_options(
 ) -> np.ndarray:
     """The sorted symbols to put in; notes what is wrong with them and with how flips are to be measured."""
     alphabet = _alphabet(subject, alphabet_size, symbols, faults)
-    if norm not in NORMS:
+    if not isinstance(norm, str) or norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    if engine not in ("auto", *ENGINES):
+    if not isinstance(engine, str) or engine not in ("auto", *ENGINES):
         faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
     for name, value in (("batch_size", batch_size), ("memory_budget", memory_budget)):
         if value is not None and not is_count(value, 1):

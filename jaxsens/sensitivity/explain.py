@@ -17,6 +17,7 @@ from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.arguments import check_readout, reading
 from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
 
 
@@ -68,7 +69,8 @@ def explain(
         readout: where the model reads its output, as for `flip_sensitivity`.
 
     Raises:
-        InputError: for arguments that cannot be used, or an engine that cannot serve the model.
+        InputError: for arguments that cannot be used, an engine that cannot serve the model, or a model that
+            `flip_sensitivity` refuses.
     """
     subject = measurable(model)
     size = alphabet_size if alphabet_size is not None else subject.alphabet_size
@@ -86,6 +88,8 @@ def explain(
     subject = reading(subject, readout)
     platform = jax.default_backend()
     with numerics(subject.dtype):
+        if subject.config is None:
+            subject, _, _ = traced_output(subject, int(n))
         runner, choice = choose(subject, engine, "l2", subject.outputs, int(n))
         flips = (int(n) - (subject.position_read(int(n)) is not None)) * ((size or 2) - 1)
         tokens = jax.ShapeDtypeStruct((int(n),), jnp.int32)

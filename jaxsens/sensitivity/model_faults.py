@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
@@ -18,6 +19,12 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 
 _ELSEWHERE = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+_UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 _KINDS = "a jaxsens model, an NNX module, (Linen module, variables), (function, parameters), an Equinox module, or a"
 
 
@@ -82,6 +89,10 @@ def _what_it_is(model: Any) -> str | None:
 
 
 def _what_the_pair_is(function: Any, parameters: Any) -> str | None:
+    if type(function).__name__ == "GraphDef":
+        return f"what nnx.split made: put it together{lines('nnx.merge(graphdef, state)')}"
+    if callable(function) and type(function) is type(parameters) and not inspect.isfunction(function):
+        return f"two {type(function).__name__}, as eqx.partition makes: put them together{lines('eqx.combine(*parts)')}"
     if not callable(function):
         if callable(parameters):
             return f"a pair with the function behind: it comes first{lines('(function, parameters)')}"
@@ -138,6 +149,8 @@ def check_is_array(output: Any) -> None:
         InputError: saying what it is, and how to take an array of it.
     """
     if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
+        if not jnp.issubdtype(jnp.result_type(output), np.number) and jnp.result_type(output) != bool:
+            raise InputError(f"model: it returns {jnp.result_type(output)}; an array of numbers is needed")
         return
     name = type(output).__name__
     if output is None:
@@ -181,7 +194,7 @@ def raised(error: Exception, n: int) -> str:
             "module(torch.tensor(np.asarray(t))).detach()" if home == "PyTorch" else "module(np.asarray(t))"
         )
         return f"model: it calls {home}, which JAX cannot trace. Let JAX call it{called_back(call)}"
-    if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
+    if isinstance(error, _UNTRACEABLE):
         return (
             "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls, float() or Python "
             f"branches on the values of tokens ({type(error).__name__}). What must stay NumPy, let JAX call"

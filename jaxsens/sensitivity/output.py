@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Int
 
@@ -80,7 +81,19 @@ def checked_output(
     if subject.config is not None:
         _check_outputs(outputs, subject.config.logits or subject.config.width)
         return subject, subject.config.dtype
-    n = words.shape[1]
+    subject, shape, dtype = traced_output(subject, words.shape[1])
+    _check_outputs(outputs, int(np.prod(shape)))
+    first, second = _called_twice(subject, words[0])
+    check_word_reads(subject, words[0])
+    _check_values(first, second, shape)
+    return subject, dtype
+
+
+def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
+    """A user's model as it is measured, its `readout` settled, and shape and dtype of its output; nothing is computed.
+
+    To be called within `numerics(subject.dtype)`. Raises as `checked_output` does.
+    """
     shape, dtype = _abstract_output(subject, n)
     if len(shape) > 1:
         subject = _reading_rows(subject, shape, n)
@@ -90,13 +103,12 @@ def checked_output(
             f"model: its output has one entry a position (shape {shape} at n = {n}); read out one, "
             "e.g. lambda tokens: model(tokens)[-1]"
         )
-    _check_outputs(outputs, int(np.prod(shape)))
+    if 0 in shape:
+        raise InputError(f"model: its output is empty (shape {shape}); return what is to be measured")
     _traced(Many(subject.apply), subject, n)
-    check_word_reads(subject, words[0])
-    _check_values(subject, words[0], shape)
     if subject.readout == "auto":
         subject = dataclasses.replace(subject, readout="last")
-    return subject, dtype
+    return subject, shape, dtype
 
 
 def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
@@ -155,14 +167,23 @@ def _grows(subject: Measurable, shape: Shape, n: int, unknown: bool = False) -> 
     return other != shape
 
 
-def _check_values(subject: Measurable, word: Int[np.ndarray, " n"], shape: Shape) -> None:
+def _called_twice(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
     tokens = jnp.asarray(word)
     try:
-        first, second = np.asarray(subject.call(tokens)), np.asarray(subject.call(tokens))
+        outputs = subject.call(tokens), subject.call(tokens)
+        if isinstance(outputs[0], Tracer):
+            raise InputError(
+                "model: it holds values that are being traced: call this outside jit, vmap and grad; it compiles what it "
+                "runs"
+            )
+        return np.asarray(outputs[0]), np.asarray(outputs[1])
     except InputError:
         raise
     except Exception as error:
         raise InputError(raised(error, len(word))) from error
+
+
+def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
     if not np.all(np.isfinite(first)):
         raise InputError(
             "model: its output on the first input is not finite; check the weights and the input"

@@ -6,12 +6,13 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, is_count
 from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.result_file import read_columns, write_columns
@@ -185,7 +186,7 @@ class FlipSensitivity:
             InputError: if there is no input k, or the file that the result comes from does not say how many flips
                 each of its inputs has.
         """
-        if not 0 <= k < len(self.tokens):
+        if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
         mine = self.inputs == k
         part = {name: getattr(self, name)[mine] for name in ("norms", "positions", "symbols")}
@@ -301,6 +302,6 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
     return result, metadata
 
 
-def _check_unit(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
+def _check_unit(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
