@@ -149,7 +149,7 @@ def check_is_array(output: Any) -> None:
         InputError: saying what it is, and how to take an array of it.
     """
     if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
-        if not jnp.issubdtype(jnp.result_type(output), np.number) and jnp.result_type(output) != bool:
+        if not jnp.issubdtype(jnp.result_type(output), np.number) and jnp.result_type(output) != jnp.bool_:
             raise InputError(f"model: it returns {jnp.result_type(output)}; an array of numbers is needed")
         return
     name = type(output).__name__

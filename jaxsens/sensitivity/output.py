@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -173,8 +174,8 @@ def _called_twice(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[np.
         outputs = subject.call(tokens), subject.call(tokens)
         if isinstance(outputs[0], Tracer):
             raise InputError(
-                "model: it holds values that are being traced: call this outside jit, vmap and grad; it compiles what it "
-                "runs"
+                "model: it holds values that are being traced: call this outside jit, vmap and grad; it compiles what "
+                "it runs"
             )
         return np.asarray(outputs[0]), np.asarray(outputs[1])
     except InputError:
@@ -208,9 +209,20 @@ def _abstract_output(subject: Measurable, n: int) -> tuple[Shape, str]:
 
 
 def _traced(function: Callable[[Any, Any], Any], subject: Measurable, n: int) -> Any:
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, subject.parameters))
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     try:
-        return jax.eval_shape(function, subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+        return _shape_of(function, structure, shapes, n, jnp.result_type(float) == jnp.float64)
     except InputError:
         raise
     except Exception as error:
         raise InputError(raised(error, n)) from error
+
+
+@lru_cache(maxsize=256)
+def _shape_of(
+    function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> Any:
+    """Shape and dtype of what the function returns. `wide` (64-bit types are on) is part of the key."""
+    parameters = jax.tree.unflatten(structure, shapes)
+    return jax.eval_shape(function, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))

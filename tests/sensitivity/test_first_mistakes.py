@@ -100,7 +100,11 @@ OUTPUTS = {
     "None": (lambda t: None, "it returns None", "return logits"),
     "text": (lambda t: "01", "a str", "network(tokens)"),
     "random key": (lambda t: jax.random.key(0), "it returns key<fry>", "an array of numbers"),
-    "nothing": (lambda t: network(t)[:0], "its output is empty (shape (0,))", "return what is to be measured"),
+    "nothing": (
+        lambda t: network(t)[:0],
+        "its output is empty (shape (0,))",
+        "return what is to be measured",
+    ),
     "function": (lambda t: network, "a function", "network(tokens)"),
 }
 
@@ -166,7 +170,9 @@ def test_a_model_inside_another_trace_is_refused_with_the_remedy():
         return jaxsens.flip_sensitivity((lambda p, t: p[t].mean(0), table), TOKENS, 2).max
 
     for call in (jax.jit(inside), jax.grad(beside)):
-        with pytest.raises(jaxsens.InputError, match="it holds values that are being traced: call this outside"):
+        with pytest.raises(
+            jaxsens.InputError, match="it holds values that are being traced: call this outside"
+        ):
             call(TABLE)
 
 
