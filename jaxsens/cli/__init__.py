@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxsens import stopping
@@ -48,6 +49,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     import tyro
 
     from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
+    from jaxsens.cli.shared import Folded, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more
 
@@ -66,11 +68,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         "constructions": constructions.constructions,
         "restrictions": restrictions.restrictions,
     }
+    wants_help = bool({"-h", "--help"} & {*arguments})
     try:
-        code = tyro.extras.subcommand_cli_from_dict(
-            commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
-        )
-        sys.stdout.flush()
+        with redirect_stdout(Folded(sys.stdout)) if wants_help else warnings_in_words():
+            code = tyro.extras.subcommand_cli_from_dict(
+                commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
+            )
+            sys.stdout.flush()
     except BrokenPipeError:
         # Who reads what is printed has had enough. The interpreter would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -7,39 +7,43 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, check_output, write_output
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, write_output
 from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 
 
 def constructions(
-    name: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="[NAME]")]] = None,
+    name: tyro.conf.Positional[
+        Annotated[str | None, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
+    ] = None,
     /,
     *,
-    measure: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    out: File = None,
-    cap: Count = None,
+    measure: Flag = False,
+    out: Annotated[File, default("printed")] = None,
+    cap: Annotated[Count, default("4000")] = None,
+    quiet: Flag = False,
 ) -> int:
     """List the constructions; with a name, print what one is in every condition; or measure them.
 
     Args:
         name: A construction: parity, majority, dyck, ...
         measure: Measure sensitivity and exactness, and print the table of results in Markdown. Minutes a construction.
-        out: Write the table to this file instead.
-        cap: The longest words to try exactness on, 4000 by default; time grows as their square.
+        out: Write the table to this file.
+        cap: The longest words to try exactness on; time grows as their square.
+        quiet: Print no progress.
     """
     from jaxsens.analysis import constructions_catalogue as catalogue
 
     if not measure:
-        if out is not None or cap is not None:
-            raise InputError("constructions: --out and --cap belong to --measure")
+        if out is not None or cap is not None or quiet:
+            raise InputError("constructions: --out, --cap and --quiet belong to --measure")
         Console(highlight=False).print(catalogue.overview() if name is None else catalogue.details(name))
         return 0
     from jaxsens.analysis.constructions_table import measured
 
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
-    text = measured(name, cap, Console(stderr=True))
+    text = measured(name, cap, Console(stderr=True, quiet=quiet))
     if out is None:
         print(text, end="")
         return 0

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, check_output, say, write_output
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, say, write_output
 from jaxsens.errors import Faults
 from jaxsens.files import write_text
 
 
 def restrictions(
-    *, models: Count = None, longest: Count = None, free_fraction: float = 0.5, out: File = None
+    *,
+    models: Annotated[Count, default("all ten")] = None,
+    longest: Annotated[Count, default("1024")] = None,
+    free_fraction: float = 0.5,
+    out: Annotated[File, default("printed")] = None,
+    quiet: Flag = False,
 ) -> int:
     """Restrict random hard-attention models (Hahn 2020, Theorem 1), check and measure it; print a table in Markdown.
 
     For each model, at depth 1 and 2 and lengths 64, 128, ...: the share of inputs left free and how many of these may
-    matter, the checker's verdict, the largest change that other inputs cause, and misclassified pairs of PARITY and
-    1DYCK (Corollary 2). Some minutes for all ten models.
+    matter, the checker's verdict, the largest change that other inputs cause, and misclassified pairs of words of
+    PARITY and 1DYCK (Corollary 2). Some minutes for all ten models.
 
     Args:
-        models: How many of the ten models, all by default.
-        longest: The longest inputs, 1024 by default.
+        models: How many of the ten models.
+        longest: The longest inputs.
         free_fraction: The least share of inputs to leave free.
-        out: Write the table to this file instead.
+        out: Write the table to this file.
+        quiet: Print no progress.
     """
     from jaxsens.theory.hard_attention.table import LENGTHS, MODELS, restriction_rows, table
 
@@ -36,7 +44,7 @@ def restrictions(
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, faults)
     faults.raise_if_any()
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
     rows = restriction_rows(
         tuple(range(models or MODELS)),
         lengths=lengths,

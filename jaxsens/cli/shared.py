@@ -2,26 +2,136 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 from rich.console import Console
+from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Faults, InputError, collecting
 from jaxsens.files import remedy, takes_no_more, try_writing_to
 
-Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
-Count = Annotated[int | None, tyro.conf.arg(metavar="INT")]
-File = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
+
+def _whole(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"{words[0]!r} is no whole number") from None
+
+
+def _spec(
+    metavar: str,
+    read: Callable[[list[str]], Any],
+    choices: tuple[str, ...] | None = None,
+    nargs: int | Literal["*"] = 1,
+) -> Any:
+    """How an option that may be left out is read. Tyro's own messages for those speak of Python's None."""
+    return PrimitiveConstructorSpec(
+        nargs=nargs,
+        metavar=metavar,
+        instance_from_str=read,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        choices=choices,
+    )
+
+
+def one_of(*names: str) -> Any:
+    """An option that takes one of these names."""
+    return _spec(f"{{{','.join(names)}}}", lambda words: words[0], names)
+
+
+def default(words: str, metavar: str | None = None) -> Any:
+    """What help says of an option that is left out; and what it calls the value."""
+    hint = f"(default: {words})" if words else ""
+    return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar)
+
+
+Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]
+Names = Annotated[tuple[str, ...] | None, _spec("NAME [NAME ...]", tuple, nargs="*")]
+Number = Annotated[int, _spec("INT", _whole)]
+Count = Annotated[int | None, _spec("INT", _whole)]
+File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
+Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+
+
+def flag(key: str) -> str:
+    """The option of a key."""
+    return f"--{key.replace('_', '-')}"
+
+
+@contextmanager
+def flags_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Where the library refuses an argument, names the option that it came from."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        for argument, option in names.items():
+            said = rf"(^|: |- ){re.escape(argument)}(?= = |: |,|\[)"
+            text = re.sub(said, rf"\g<1>{option}", text, flags=re.MULTILINE)
+        raise InputError(text) from error
 
 
 def say(console: Console, text: str) -> None:
     """Prints plain text as it is, whatever the terminal's width."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Folded(io.TextIOBase):
+    """Output whose long lines are folded between words: Tyro folds what it puts in boxes, and nothing else."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - as in io.TextIOWrapper
+        """As of the output itself, on which the boxes depend."""
+        return self._output.encoding
+
+    def isatty(self) -> bool:
+        """As the output itself, on which colours depend."""
+        return self._output.isatty()
+
+    def write(self, text: str) -> int:
+        """Writes the text, folded; without colours where it is."""
+        width = shutil.get_terminal_size().columns
+        for line in text.splitlines(keepends=True):
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", line.rstrip("\n"))
+            if len(plain) > width:
+                indent = "    " if plain.startswith("usage:") else ""
+                folded = textwrap.fill(plain, width, subsequent_indent=indent, break_on_hyphens=False)
+                line = folded + "\n" * line.endswith("\n")
+            self._output.write(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Passes everything on."""
+        self._output.flush()
+
+
+@contextmanager
+def warnings_in_words() -> Iterator[None]:
+    """Warnings are lines of the command, without the line of code that they come from."""
+
+    def show(message: Warning | str, *where: object, **more: object) -> None:
+        print(f"jaxsens: warning: {message}", file=sys.stderr, flush=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def check_output(option: str, path: Path | None, faults: Faults) -> None:

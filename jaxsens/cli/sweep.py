@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
-from jaxsens.cli.shared import check_folder, say
+from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.points import Point
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    config: tyro.conf.Positional[Path],
+    config: Config,
     /,
     *,
-    out: Path,
-    only: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
-    shard: Annotated[str | None, tyro.conf.arg(metavar="K/M")] = None,
-    list_points: Annotated[bool, tyro.conf.arg(name="list"), tyro.conf.FlagCreatePairsOff] = False,
+    out: Out,
+    only: tyro.conf.UseAppendAction[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
+    ] = (),
+    shard: Annotated[Text, default("all", "K/M")] = None,
+    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False,
+    quiet: Flag = False,
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
 
@@ -33,11 +36,15 @@ def sweep(
 
     Args:
         config: A TOML file; see configs/.
-        out: The directory for everything that is written.
+        out: The directory for everything that is written. A config may grow: give the same directory again with more
+            lengths, seeds, variants or statistics.
         only: Take only these points: variant=NAME, n=LENGTH or seed=SEED; several values with commas; may be repeated.
         shard: Take part K of M of the points, such as 3/16, for job arrays. The last part to end writes the report.
         list_points: Print the points, and the bounds asked for, and which are done, and do nothing else.
+        quiet: Print nothing but failures and warnings.
     """
+    if not list_points:
+        check_folder("sweep", out)
     from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
     from jaxsens.experiments.runner import run_sweep, strangers, why_unwritable
     from jaxsens.experiments.selection import select
@@ -47,16 +54,17 @@ def sweep(
     chosen = select(loaded.points, only, shard)
     if list_points:
         return _list(loaded, chosen, out)
-    check_folder("sweep", out)
     again = _again(config, out, only, shard)
     console = Console(stderr=True)
+    progress = Console(stderr=True, quiet=quiet)
+    with flags_named({"directory": "--out"}):
+        outcomes = [run_sweep(loaded, out, chosen, progress)]
     others = strangers(loaded.plan, out)
     if others:
-        say(console, f"{others} points in {out} belong to another config; they are kept and not shown")
-    outcomes = [run_sweep(loaded, out, chosen, console)]
+        say(progress, f"{others} points in {out} belong to another config; they are kept and not shown")
     if loaded.bounds is not None and not outcomes[0].ended_early:
-        say(console, "the points are measured; now the bounds over all inputs")
-        outcomes.append(run_bounds(loaded, out, chosen, console))
+        say(progress, "the points are measured; now the bounds over all inputs")
+        outcomes.append(run_bounds(loaded, out, chosen, progress))
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure.point}: {failure.message}")
     last = outcomes[-1]
@@ -71,34 +79,40 @@ def sweep(
     elif shard is not None and (
         outcomes[0].finished < len(loaded.points) or bounds < len(loaded.bound_points)
     ):
-        say(console, f"{done}; `jaxsens report {out}` draws what there is")
+        say(progress, f"{done}; `jaxsens report {out}` draws what there is")
     else:
         try:
-            _report(out)
+            _report(out, quiet)
         except OSError as error:
             say(console, _unwritable(why_unwritable(error, out), done, again))
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
 
-def report(directory: tyro.conf.Positional[Path], /) -> int:
+def report(
+    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]],
+    /,
+    *,
+    quiet: Flag = False,
+) -> int:
     """Write the tables, the plots and report.html once more, from what there is.
 
     Args:
         directory: What `jaxsens sweep` or `jaxsens theorem6` was given as --out.
+        quiet: Print nothing but errors.
     """
     from jaxsens.experiments.bounds_runner import read_bounds, write_bounds_csv
     from jaxsens.experiments.results import read_metadata, read_plan, write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
-        theorem6.write_report(directory)
+        theorem6.write_report(directory, quiet)
         return 0
     plan = read_plan(directory)
     write_points_csv(directory, read_metadata(directory), plan)
     if plan.bounds:
         write_bounds_csv(directory, read_bounds(directory, plan))
-    _report(directory)
+    _report(directory, quiet)
     return 0
 
 
@@ -134,13 +148,13 @@ def _unwritable(why: str, done: str, again: str) -> str:
     return f"stopped: {why}. {done}. To resume: {again}"
 
 
-def _report(directory: Path) -> None:
+def _report(directory: Path, quiet: bool) -> None:
     from jaxsens.analysis.fits import fit_exponents
     from jaxsens.analysis.report import write_report
     from jaxsens.analysis.tables import summary_table
     from jaxsens.experiments.results import read_points
 
     page = write_report(directory)
-    console = Console()
+    console = Console(quiet=quiet)
     console.print(summary_table(fit_exponents(read_points(directory))))
     say(console, f"{page}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import check_folder, say
+from jaxsens.cli.shared import Config, Flag, Out, check_folder, say
 
 
-def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
+def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     """Train models on a language and evaluate them on ever longer words: cross-entropy, accuracy, flip sensitivity.
 
     Writes tables, plots and report.html beside what Hahn (2020), Theorem 6, says. Run it again to resume.
@@ -19,13 +18,14 @@ def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
         out: The directory for everything that is written.
+        quiet: Print nothing but failures.
     """
     check_folder("theorem6", out)
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
     console = Console(stderr=True)
-    outcome = run_theorem6(load_theorem6_config(config), out, console)
+    outcome = run_theorem6(load_theorem6_config(config), out, Console(stderr=True, quiet=quiet))
     for failure in outcome.failures:
         say(console, f"failed: {failure}")
     again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
@@ -37,17 +37,17 @@ def theorem6(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     elif outcome.finished == 0:
         say(console, "nothing could be evaluated")
     else:
-        write_report(out)
+        write_report(out, quiet)
     return outcome.exit_code
 
 
-def write_report(directory: Path) -> None:
+def write_report(directory: Path, quiet: bool) -> None:
     """Writes the report once more from what there is, and prints what was found."""
     from jaxsens.analysis.tables import summary_table
     from jaxsens.analysis.theorem6_report import write_theorem6_report
 
     page, findings, fits = write_theorem6_report(directory)
-    console = Console()
+    console = Console(quiet=quiet)
     for text in findings:
         say(console, text)
     console.print(summary_table(fits))

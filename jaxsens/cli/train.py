@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
-import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import check_folder, say
+from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say
 
 
-def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
+def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     """Train a model on a formal language; `jaxsens measure OUT` then measures it.
 
     Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
@@ -19,6 +17,7 @@ def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     Args:
         config: A TOML file; see docs/learned.md.
         out: The directory for everything that is written.
+        quiet: Print nothing but failures.
     """
     check_folder("train", out)
     from jaxsens.experiments.training_progress import watching
@@ -29,7 +28,7 @@ def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     read = TrainConfig.from_toml(config)
     console = Console(stderr=True)
     try:
-        with watching(console) as reporter:
+        with flags_named({"directory": "--out"}), watching(Console(stderr=True, quiet=quiet)) as reporter:
             trained = run(read, out, reporter)
     except TrainingInterrupted as stop:
         again = shlex.join(["jaxsens", "train", str(config), "--out", str(out)])
@@ -41,7 +40,7 @@ def train(config: tyro.conf.Positional[Path], /, *, out: Path) -> int:
     from jaxsens.analysis.training_plot import training_summary, write_training_plot
 
     plot = write_training_plot(out)
-    printed = Console()
+    printed = Console(quiet=quiet)
     summary = training_summary(out)
     if summary is not None:
         printed.print(summary)

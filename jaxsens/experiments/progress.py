@@ -38,6 +38,10 @@ class Reporter(abc.ABC):
     def note(self, text: str) -> None:
         """Something that must not be missed: a damaged file, a failed point."""
 
+    def warn(self, text: str) -> None:
+        """Something that is printed however quiet the console is."""
+        self.note(text)
+
     @abc.abstractmethod
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """A point is under way: so much of it is done, of what is known or not."""
@@ -121,10 +125,18 @@ class BarReporter(Reporter):
         )
 
 
+class QuietReporter(LogReporter):
+    """Nothing but warnings."""
+
+    def warn(self, text: str) -> None:
+        """Prints on the standard error output."""
+        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def reporting(console: Console, total: int, done: int) -> Iterator[Reporter]:
     """The reporter that suits the console, for `total` points of which `done` are done."""
-    kind = BarReporter if console.is_terminal else LogReporter
+    kind = QuietReporter if console.quiet else BarReporter if console.is_terminal else LogReporter
     with kind(console, total, done) as reporter:
         yield reporter
 

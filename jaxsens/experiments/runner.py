@@ -257,7 +257,7 @@ class _Run:
         for warning in caught:
             kind = (point.variant, warning.category)
             if kind not in self._warned:
-                reporter.note(f"warning: {point}: {warning.message}")
+                reporter.warn(f"warning: {point}: {warning.message}")
             self._warned.add(kind)
 
     def _is_first(self, point: Point) -> bool:

@@ -19,6 +19,7 @@ from jaxsens.experiments.inputs import RandomWords
 from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
+from jaxsens.experiments.words import check_words
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, field_names, read_table
 
@@ -32,6 +33,7 @@ _AS_TRAINED = "a checkpoint is as it was trained"
 class Summary:
     """What is printed of a result. Fields are JSON values; `top` lists the largest flips, the largest first.
 
+    `symbols` are the names of the tokens 0, 1, 2 ...
     `training` says of a trained model after which `step` of how many `steps` it was measured; None for others.
     """
 
@@ -49,6 +51,7 @@ class Summary:
     model: dict[str, Any]
     tokens: list[list[int]]
     versions: dict[str, str]
+    symbols: tuple[str, ...] = ()
     training: dict[str, int] | None = None
 
 
@@ -152,18 +155,6 @@ def input_tokens(
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 
 
-def check_words(word: str | None, n: int | None, count: int, faults: Faults) -> None:
-    """Notes what is wrong with the input that is asked for, whatever the model."""
-    if (word is None) == (n is None):
-        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
-    if n is not None and n < 2:
-        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
-    if count < 1:
-        faults.add("--inputs", count, "at least 1")
-    if word is not None and count != 1:
-        faults.add("--inputs", count, "1 with --tokens, which is one input")
-
-
 def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:
     """What is said of a result, with its `top` largest flips (the first of equals first)."""
     largest = np.argsort(-result.norms, kind="stable")[:top]
@@ -191,6 +182,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary
         model=source.expanded(),
         tokens=result.tokens.tolist(),
         versions=result.versions,
+        symbols=source.names,
         training=_training(source) if isinstance(source, CheckpointModel) else None,
     )
 

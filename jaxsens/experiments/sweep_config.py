@@ -44,7 +44,7 @@ from jaxsens.experiments.inputs import (
     WordFile,
     read_words,
 )
-from jaxsens.experiments.model_source import read_source
+from jaxsens.experiments.model_source import ModelSource, read_source
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.statistics import KNOWN, is_statistic
 from jaxsens.experiments.sweep import Sweep, SweepVariant
@@ -209,7 +209,7 @@ def _variants(raw: Mapping[str, Any], folder: Path, faults: Faults) -> tuple[Swe
             f'variant "{variant.name}": {message}' for message in own.messages if message not in shared
         ]
         if variant.name in found:
-            faults.add("variant.name", variant.name, "this name is taken by another variant")
+            faults.add("variant.name", variant.name, _why_taken(found[variant.name], source))
         elif source is not None:
             check_label(variant, base, folder, faults)
             found[variant.name] = SweepVariant(variant.name, variant.line(), source)
@@ -220,6 +220,13 @@ def _variants(raw: Mapping[str, Any], folder: Path, faults: Faults) -> tuple[Swe
             f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]",
         )
     return tuple(found.values())
+
+
+def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
+    if second is None or first.source.expanded() != second.expanded():
+        return "this name is taken by another variant"
+    kind = "the built-in variant" if first.name in BUILT_IN else "another variant"
+    return f"a copy of {kind} of this name, with the same model: leave one of them out"
 
 
 def _chosen(raw: Mapping[str, Any]) -> list[Variant]:

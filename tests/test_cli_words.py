@@ -1,0 +1,184 @@
+"""What the command says: help as a newcomer reads it, options by their names, symbols by theirs, and quiet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import get_args
+
+import jax.numpy as jnp
+import pytest
+
+from jaxsens import TransformerConfig, load_result
+from jaxsens.cli import main
+from jaxsens.constructions.conditions import CONDITIONS, Read
+from jaxsens.errors import PrecisionWarning
+from jaxsens.experiments import runner
+from jaxsens.experiments.constructed_source import FormulaModel
+from jaxsens.models.masks import MASKS
+from jaxsens.models.weighting import WEIGHTINGS
+from jaxsens.sensitivity.choice import ENGINES
+from tests.experiments.tiny import TINY, fake_flip_sensitivity
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = ("sweep", "measure", "train", "theorem6", "report", "constructions", "restrictions")
+
+
+def help_of(command: str, capsys, monkeypatch) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_80_columns_and_states_defaults_that_are_none_of_pythons(command, capsys, monkeypatch):
+    text = help_of(command, capsys, monkeypatch)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "None" not in text
+    assert "(default: False)" not in text
+
+
+def test_the_defaults_and_choices_that_help_states_are_those_of_the_library(capsys, monkeypatch):
+    text = re.sub(r"[\s\u2502]+", " ", help_of("measure", capsys, monkeypatch)).replace(", ", ",")
+    defaults = {field.name: field.default for field in dataclasses.fields(TransformerConfig)}
+    for name in ("width", "heads", "layers", "feed_forward", "weighting", "mask", "positions", "scores"):
+        part = text.split(f" --{name.replace('_', '-')} ")[1].split(" --")[0]
+        assert f"(default: {defaults[name]})" in part, name
+    for name in ("layer_norm", "activation"):
+        part = text.split(f" --{name.replace('_', '-')} ")[1].split(" --")[0]
+        assert f"(default: {defaults[name]})" in part, name
+    assert f"(default: {defaults['dtype']}; float64 if constructed)" in text
+    formula = {field.name: field.default for field in dataclasses.fields(FormulaModel)}
+    assert (formula["condition"], formula["read"], formula["dtype"]) == ("temperature", "output", "float64")
+    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read), ("auto", *ENGINES)):
+        assert "{" + ",".join(names) + "}" in text.replace(",  ", ","), names
+
+
+def test_a_bad_value_is_answered_without_loading_jax():
+    code = (
+        "import sys; from jaxsens.cli import main\nassert main(['measure', '--n', '1', '--top', '-1']) == 2\n"
+    )
+    code += "print([m for m in ('jax', 'numpy', 'pydantic') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.strip() == "[]"
+    assert "--n = 1" in ran.stderr
+    assert "--top = -1" in ran.stderr
+
+
+def test_the_command_runs_in_a_process_where_jax_has_run(capsys):
+    assert float(jnp.ones(3).sum()) == 3
+    small = ["--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
+    assert main(["measure", "--alphabet-size", "2", *small, "--tokens", "011", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 4
+
+
+def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
+    arguments = ["--formula", "Y Q_a", "--alphabet", "b a ", "--autoregressive", "--tokens", "abba"]
+    assert main(["measure", *arguments]) == 0
+    rows = [line.split()[1::2] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
+    assert rows[0][:4] == ["0", "2", "a", "b"]
+
+
+def test_an_alphabet_of_one_word_has_no_blank_among_its_symbols(capsys):
+    assert main(["measure", "--formula", "Q_a", "--alphabet", "ab ", "--tokens", "ab", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["alphabet"] == ["a", "b"]
+
+
+def test_where_a_rounded_output_never_moves_the_way_to_what_is_rounded_is_shown(capsys):
+    arguments = ["measure", "--construction", "parity", "--condition", "bounded-softmax", "--n", "64"]
+    main(arguments)
+    out = capsys.readouterr().out
+    moved = not re.search(r"^max +0 *$", out, flags=re.MULTILINE)
+    assert moved != ("--read before-rounding measures" in out)
+    main([*arguments, "--read", "before-rounding"])
+    assert "--read" not in capsys.readouterr().out
+
+
+def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, config, tmp_path, capsys):
+    def warned(directory):
+        warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
+        raise FileNotFoundError(2, "No such file", str(directory))
+
+    monkeypatch.setattr("jaxsens.experiments.results.read_plan", warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["report", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err == f"jaxsens: warning: too few digits\njaxsens: {tmp_path}: No such file\n"
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.mark.filterwarnings("always")
+def test_quiet_sweeps_and_reports_print_failures_and_warnings_only(monkeypatch, config, tmp_path, capsys):
+    def measured(model, tokens, **options):
+        if tokens.shape[1] == 6:
+            raise ValueError("no such luck")
+        warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(runner, "flip_sensitivity", measured)
+    out = tmp_path / "out"
+    assert main(["sweep", str(config), "--out", str(out), "--only", "variant=softmax", "--quiet"]) == 1
+    printed, log = capsys.readouterr()
+    assert printed == ""
+    assert log.splitlines() == [
+        "warning: softmax n=4 seed=0: too few digits",
+        "failed: softmax n=6 seed=0: ValueError: no such luck",
+        "failed: softmax n=6 seed=1: ValueError: no such luck",
+    ]
+    assert main(["report", str(out), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_measure_saves_and_prints_nothing(tmp_path, capsys):
+    saved = tmp_path / "x.parquet"
+    assert main(["measure", "--construction", "parity", "--n", "8", "--quiet", "--save", str(saved)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert load_result(saved).n == 8
+
+
+def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
+    command = [sys.executable, "-m", "jaxsens", "measure", "--construction", "parity", "--n", "8", "--json"]
+    ran = subprocess.Popen(
+        [*command, "--save", str(tmp_path / "x.parquet")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert ran.stdout is not None
+    ran.stdout.close()
+    _, err = ran.communicate(timeout=120)
+    assert (ran.returncode, err) == (141, "")
+    assert load_result(tmp_path / "x.parquet").n == 8
+
+
+def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_path, capsys):
+    monkeypatch.setattr(runner, "flip_sensitivity", fake_flip_sensitivity)
+    out = tmp_path / "out"
+    assert main(["sweep", str(config), "--out", str(out), "--only", "n=4", "--quiet"]) == 0
+    config.write_text(TINY.replace("width = 4", "width = 8"))
+    capsys.readouterr()
+    assert main(["sweep", str(config), "--out", str(out)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"jaxsens: --out = '{out}': it holds 4 points")
+    assert "model.width: 4 there, 8 here" in err
+
+
+def test_a_copy_of_a_built_in_variant_is_said_to_be_one(config, tmp_path, capsys):
+    config.write_text(TINY + '[[variant]]\nname = "leftmost-hard"\nmodel = {weighting = "leftmost-hard"}\n')
+    assert main(["sweep", str(config), "--out", str(tmp_path / "out")]) == 2
+    assert "variant.name = 'leftmost-hard': a copy of the built-in variant" in capsys.readouterr().err
