@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
-LEAVES = {"errors", "files", "precision", "processes", "sealed", "stopping", "strict", "versions"}
+LEAVES = {"errors", "files", "memory", "precision", "processes", "sealed", "stopping", "strict", "versions"}
 MEASUREMENT = {
     "models",
     "sensitivity",
@@ -28,6 +28,7 @@ MEASUREMENT = {
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
+    "memory": set(),
     "sealed": set(),
     "strict": set(),
     "models": set(),

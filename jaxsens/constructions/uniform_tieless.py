@@ -25,7 +25,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.scores import scores
-from jaxsens.models.transformer import Transformer, check_length, check_tokens
+from jaxsens.models.transformer import Transformer, check_runs, check_tokens
 from jaxsens.models.weighting import AverageHard
 from jaxsens.precision import numerics
 
@@ -111,7 +111,7 @@ def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults
         faults.add("n", n, "a whole number of at least 1")
         return
     if known:
-        check_length(model.config, int(n), faults)
+        check_runs(model.config, int(n), faults)
     if known and words is not None:
         _check_words(model.config, int(n), words, faults)
 

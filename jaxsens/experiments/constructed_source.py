@@ -23,7 +23,7 @@ from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.inputs import Symbols
 from jaxsens.experiments.network_source import EVERY, Weights
 from jaxsens.logic import parse, symbols
-from jaxsens.models.transformer import check_length
+from jaxsens.models.transformer import check_runs
 from jaxsens.strict import check_fields, field_names, messages, note_faults
 
 Model = CompiledTransformer | ReferenceTransformer
@@ -84,7 +84,7 @@ class Constructed(abc.ABC):
 
     def check_length(self, n: int, faults: Faults) -> None:
         """Notes why it cannot read inputs of length n, if it cannot."""
-        check_length(self.model.config, n, faults)
+        check_runs(self.model.config, n, faults)
 
     def build(self, seed: int) -> Model:
         """The model, the same for every seed."""

@@ -10,7 +10,7 @@ from jaxsens.errors import Faults
 from jaxsens.experiments.inputs import Symbols
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import NetworkConfig, build, plain, read_config
-from jaxsens.models.transformer import check_length
+from jaxsens.models.transformer import check_runs
 
 EVERY = "every coordinate"
 
@@ -72,7 +72,7 @@ class Network:
         """Notes why it cannot read inputs of length n, if it cannot."""
         readout = getattr(self.config, "readout", "last")
         if isinstance(self.config, TransformerConfig):
-            check_length(self.config, n, faults)
+            check_runs(self.config, n, faults)
         elif isinstance(readout, int) and readout >= n:
             faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
 

@@ -20,6 +20,7 @@ from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
 from jaxsens.experiments.words import check_words
+from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, field_names, read_table
 
@@ -143,6 +144,8 @@ def input_tokens(
     check_words(word, n, count, faults)
     if word is None:
         faults.raise_if_any()
+        check_size(source, n, count, faults)
+        faults.raise_if_any()
         return RandomWords(count).tokens(source.symbols, n or 0, seed)
     names = source.names
     parts = list(word.strip())
@@ -153,6 +156,17 @@ def input_tokens(
         faults.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
     faults.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
+
+
+def check_size(source: ModelSource, n: int | None, count: int, faults: Faults) -> None:
+    """Notes random inputs that the model cannot read, or that this machine cannot hold."""
+    if n is None or n < 2 or count < 1:
+        return
+    own = Faults("measure")
+    remedy = "give a smaller --n, or fewer --inputs"
+    if check_fits("--n", n, n * count * TOKEN_BYTES, f"a set of {count} such inputs", remedy, own):
+        source.check_length(n, own)
+    faults.extend(own)
 
 
 def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:

@@ -49,6 +49,7 @@ from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.statistics import KNOWN, is_statistic
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
+from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.strict import STRICT, did_you_mean, field_names, read_table
@@ -60,11 +61,17 @@ def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return _distinct(lengths, faults)
 
 
+MOST_POINTS = 100_000
+"""Points of a sweep. Each has a file, and a place in the plan and in memory, of some kilobytes."""
+
+
 def _seeds(value: object) -> object:
     """A count as that many seeds from 0 on; a list as the tuple that a strict check wants."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError("should be at least 1, or a list of seeds")
+        if value > MOST_POINTS:
+            raise ValueError(f"should be at most {MOST_POINTS}: a sweep has no more points")
         return tuple(range(value))
     if not isinstance(value, list):
         raise ValueError("should be a count of seeds or a list of them")
@@ -168,6 +175,8 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         _check_certified(variant, lengths, bounds, faults)
         _check_engine(variant, measure, faults)
         _check_outputs(variant, measure, faults)
+    seeds = _salvaged(TypeAdapter(Seeds), raw.get("seeds", 1))
+    check_points(len(variants), lengths, seeds, faults)
     inputs = _inputs(raw, folder, symbols, lengths, faults)
     faults.messages[:] = dict.fromkeys(faults.messages)
     faults.raise_if_any()
@@ -185,6 +194,18 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         text=text,
         bounds=tables.bounds,
     )
+
+
+def check_points(
+    models: int, lengths: Sequence[int] | None, seeds: Sequence[int] | None, faults: Faults
+) -> None:
+    """Notes that there are more points than a sweep can have, each a model at a length with a seed."""
+    points = models * len(lengths or ()) * len(seeds or ())
+    if points > MOST_POINTS:
+        faults.messages.append(
+            f"{models} models at {len(lengths or ())} lengths with {len(seeds or ())} seeds are {points} points: at "
+            f"most {MOST_POINTS}; give fewer, or several configs"
+        )
 
 
 def _salvaged(adapter: TypeAdapter[Any], value: object) -> Any:
@@ -257,7 +278,8 @@ def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> tuple[Symbol
 def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...] | None, faults: Faults) -> None:
     for n in lengths or ():
         own = Faults(variant.name)
-        variant.source.check_length(n, own)
+        if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
+            variant.source.check_length(n, own)
         if own:
             faults.messages += [f'lengths: variant "{variant.name}": {message}' for message in own.messages]
             return

@@ -30,12 +30,12 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.sweep_config import Lengths, Seeds
+from jaxsens.experiments.sweep_config import Lengths, Seeds, check_points
 from jaxsens.experiments.variants import Name
 from jaxsens.languages import Language, Parity
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, build
-from jaxsens.models.transformer import check_length
+from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.strict import STRICT, field_names, messages, read_table
@@ -175,6 +175,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     models = tuple(entry for entry in entries if entry is not None)
     for entry in models:
         _check_entry(entry, tables.lengths, tables.measure, faults)
+    check_points(len(models), tables.lengths, tables.seeds, faults)
     faults.raise_if_any()
     return Theorem6(
         title=tables.title,
@@ -239,7 +240,7 @@ def _check_entry(entry: Entry, lengths: Sequence[int], measure: Measurement, fau
             faults.add("lengths", without, remedy)
     if isinstance(entry, TrainedEntry) and isinstance(entry.config.model, TransformerConfig):
         own = Faults("lengths")
-        check_length(entry.config.model, lengths[-1] + 1, own)
+        check_runs(entry.config.model, lengths[-1] + 1, own)
         faults.messages += [f"lengths: {where}, with the boundary symbol: {fault}" for fault in own.messages]
     size = 2 if entry.task == "recognition" else entry.language.outcomes
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= size:

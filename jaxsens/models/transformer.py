@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.errors import Faults
+from jaxsens.memory import check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import check_is_array, checked_making, checked_parameters
@@ -93,6 +94,21 @@ def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
             faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
     if isinstance(config.readout, int) and config.readout >= n:
         faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
+
+
+def check_runs(config: TransformerConfig, n: int, faults: Faults) -> None:
+    """Notes why inputs of length n cannot be read, or why this machine cannot hold what is computed of one."""
+    before = len(faults.messages)
+    check_length(config, n, faults)
+    if len(faults.messages) == before:
+        needed, remedy = activation_bytes(config, n), "give a shorter input"
+        check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, faults)
+
+
+def activation_bytes(config: TransformerConfig, n: int) -> int:
+    """Bytes of the activations of one input, at the least: depth 1 needs them only where it reads out."""
+    layers = config.layers + 1 if config.layers > 1 else 1
+    return n * config.width * layers * np.dtype(config.dtype).itemsize
 
 
 def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.errors import Faults, is_count
-from jaxsens.models.transformer import check_length
+from jaxsens.memory import TOKEN_BYTES, check_fits
+from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.arguments import check_options, check_readout, places, reading
 from jaxsens.sensitivity.ids import LARGEST_ID, whole_numbers
@@ -75,11 +76,13 @@ def checked_words(
     for name, (value, allowed) in choices.items():
         if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
             faults.add(name, value, f"one of {', '.join(repr(one) for one in allowed)}")
-    sound = is_count(n, 1)
-    if not sound:
+    sound = is_count(n, 1) and check_fits(
+        "n", n, int(n) * TOKEN_BYTES, "a word of this length", "give a smaller one", faults
+    )
+    if not is_count(n, 1):
         faults.add("n", n, "a length of at least 1")
-    elif subject.config is not None:
-        check_length(subject.config, int(n), faults)
+    elif sound and subject.config is not None:
+        check_runs(subject.config, int(n), faults)
     length = int(n) if sound else 0
     if check_readout(subject, readout, length if sound else None, faults):
         subject = reading(subject, readout)

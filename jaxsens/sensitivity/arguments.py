@@ -11,13 +11,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsens.errors import Faults, is_count, plain_numbers
-from jaxsens.models.transformer import check_length
+from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.models.transformer import activation_bytes, check_runs
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.ids import LARGEST_ID, check_ids, position_ids, token_ids, whole_numbers
 from jaxsens.sensitivity.model_faults import takes
 from jaxsens.sensitivity.norms import NORMS
+
+_FEWER = (
+    "put in fewer symbols (symbols=...), flip fewer positions, or a sample: positions=jaxsens.sample(count)"
+)
 
 
 def checked(
@@ -39,7 +44,7 @@ def checked(
     words = token_ids(tokens, subject.vocabulary_size, faults)
     length = words.shape[1]
     if length and subject.config is not None:
-        check_length(subject.config, length, faults)
+        check_runs(subject.config, length, faults)
     check_readout(subject, readout, length or None, faults)
     alphabet = check_options(
         subject, alphabet_size, symbols, norm, outputs, engine, batch_size, memory_budget, mesh, faults
@@ -106,6 +111,10 @@ def _alphabet(
         return np.zeros(0, int)
     if subject.alphabet_size is not None and size > subject.alphabet_size:
         faults.add("alphabet_size", size, f"the model's alphabet has {subject.alphabet_size} symbols")
+    elif not check_fits(
+        "alphabet_size", size, size * FLIP_BYTES, "the flips of one position", _FEWER, faults
+    ):
+        return np.zeros(0, int)
     return np.arange(size)
 
 
@@ -171,11 +180,31 @@ def places(
     given = drawn.positions if drawn is not None else positions
     if given is None:
         readout = subject.position_read(n)
-        return np.array([p for p in range(n) if p != readout], int), drawn
+        return (np.arange(n) if readout is None else np.delete(np.arange(n), readout)), drawn
     faults = Faults("flip_sensitivity")
     chosen = position_ids(given, n, faults)
     faults.raise_if_any()
     return chosen, drawn
+
+
+def check_size(
+    subject: Measurable, words: np.ndarray, where: np.ndarray, alphabet: np.ndarray, drawn: Sample | None
+) -> None:
+    """Refuses more flips than this machine holds, before they are listed. Positions that hold a symbol that is never
+    put in are counted as the others are.
+
+    Raises:
+        InputError: with the bytes that they take.
+    """
+    faults = Faults("flip_sensitivity")
+    flips = len(words) * len(where) * max(1, len(alphabet) - 1)
+    counted = flips if drawn is None else min(flips, drawn.count)
+    needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
+    if subject.config is not None:
+        needed += activation_bytes(subject.config, words.shape[1])
+    what = f"a measurement of {counted} flips"
+    check_fits("tokens", f"shape {words.shape}", needed, what, _FEWER, faults)
+    faults.raise_if_any()
 
 
 def chosen_outputs(subject: Measurable, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxsens.errors import Faults, is_count
-from jaxsens.models.transformer import check_length
+from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.arguments import check_readout, reading
@@ -78,9 +79,13 @@ def explain(
     if not is_count(n, 1):
         faults.add("n", n, "a length of at least 1")
     elif subject.config is not None:
-        check_length(subject.config, int(n), faults)
+        check_runs(subject.config, int(n), faults)
     if not is_count(size, 2):
         faults.add("alphabet_size", size, "say how many symbols may be put in, at least 2")
+    elif is_count(n, 1) and not faults:
+        needed = int(n) * (TOKEN_BYTES + (int(size or 2) - 1) * FLIP_BYTES)
+        remedy = "give a shorter input; samples of its flips take less"
+        check_fits("n", n, needed, "the list of its flips", remedy, faults)
     if engine not in ("auto", *ENGINES):
         faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
     check_readout(subject, readout, int(n) if is_count(n, 1) else None, faults)

@@ -17,7 +17,14 @@ from jaxsens.errors import InputError, PrecisionWarning
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.arguments import beyond_precision, checked, chosen_outputs, places, reading
+from jaxsens.sensitivity.arguments import (
+    beyond_precision,
+    check_size,
+    checked,
+    chosen_outputs,
+    places,
+    reading,
+)
 from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.fingerprint import fingerprint
@@ -130,6 +137,7 @@ def flip_sensitivity(
     )
     subject = reading(subject, readout)
     where, drawn = places(subject, words.shape[1], positions)
+    check_size(subject, words, where, alphabet, drawn)
     chosen = chosen_outputs(subject, outputs)
     imprecise = beyond_precision(subject, words.shape[1])
     if imprecise is not None:

@@ -21,7 +21,7 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips
 from jaxsens.sensitivity.ids import position_ids, token_ids
@@ -233,7 +233,7 @@ def _checked(
     words = token_ids(tokens, None if config is None else config.vocabulary_size, faults, one=True)
     n = words.shape[1] or None
     if config is not None and n is not None:
-        check_length(config, n, faults)
+        check_runs(config, n, faults)
     where = _places(config, n, positions, faults)
     if symbol is not None and not is_count(symbol):
         faults.add("symbol", symbol, "a symbol's id, or None for every other symbol of the alphabet")
@@ -259,7 +259,7 @@ def _places(config: TransformerConfig | None, n: int | None, positions: Any, fau
         if config is None or n is None:
             return np.zeros(0, int)
         readout = layers.readout_position(config, n)
-        return np.array([p for p in range(n) if p != readout], int)
+        return np.arange(n) if readout is None else np.delete(np.arange(n), readout)
     return position_ids(given, n, faults)
 
 

@@ -22,7 +22,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.layers import readout_position
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import Softmax
 from jaxsens.theory.lemma5_constants import LayerConstants, layer_constants, log_C
 from jaxsens.theory.lemma5_recursion import LayerBound, next_layer
@@ -221,7 +221,7 @@ def _checked(
     if not is_count(n, 1):
         faults.add("n", n, "a whole number of at least 1")
     elif config is not None:
-        check_length(config, n, faults)
+        check_runs(config, n, faults)
     if norm not in NORMS:
         faults.add("norm", norm, f"one of {', '.join(NORMS)}")
     chosen = np.arange(2 if config is None else config.alphabet_size)

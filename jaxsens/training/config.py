@@ -28,7 +28,7 @@ from jaxsens.languages import Language, language
 from jaxsens.models.baselines_config import ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
-from jaxsens.models.transformer import check_length
+from jaxsens.models.transformer import check_runs
 from jaxsens.strict import did_you_mean, field_names, messages, read_table
 from jaxsens.training.tables import (
     CheckpointConfig,
@@ -205,7 +205,7 @@ def _check(
     ):
         if isinstance(model, TransformerConfig):
             own = Faults(name)
-            check_length(model, n + 1, own)
+            check_runs(model, n + 1, own)
             faults.messages += [f"{name}: {n} and the boundary symbol: {message}" for message in own.messages]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from jaxsens.errors import Faults, array_of, is_count, plain_numbers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
-from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.restriction import FREE
 
@@ -78,7 +78,7 @@ def checked(
         faults.add("most_values", most_values, "a whole number of at least 2")
     check_seed(seed, faults)
     if config is not None and is_count(n, 1):
-        check_length(config, n, faults)
+        check_runs(config, n, faults)
     limit = None if config is None else config.vocabulary_size
     held = _symbols(symbols, 0 if config is None else config.alphabet_size, limit, faults)
     fixed = _preset(preset, n if is_count(n, 1) else None, limit, faults)
