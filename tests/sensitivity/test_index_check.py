@@ -103,7 +103,7 @@ def test_a_word_that_no_flip_makes_convicts_nobody():
     def model(
         tokens,
     ):  # a table of depths, enough for balanced words and any flip of them, not for all brackets open
-        return depth[jnp.cumsum(1 - 2 * tokens) + 2].mean()
+        return depth[jnp.cumsum(2 * tokens - 1) + 2].mean()
 
     assert len(jaxsens.flip_sensitivity(model, [1, 0, 1, 0, 1, 0], 2, readout=None)) == 6
 

@@ -148,3 +148,11 @@ def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
     assert found.value == pytest.approx(expected.value, rel=1e-5)
     with pytest.raises(jaxsens.InputError, match="readout = 4: a position from 0 to 3"):
         jaxsens.worst_input(rows, 4, 2, readout=4)
+
+
+def test_a_search_goes_on_only_where_it_read(tmp_path):
+    options: dict[str, Any] = {"exact": False, "restarts": 1, "checkpoint": tmp_path / "search.json"}
+    jaxsens.worst_input(vector, 4, 2, readout=0, **options)
+    assert jaxsens.worst_input(vector, 4, 2, readout=0, **options).positions == (1, 2, 3)
+    with pytest.raises(jaxsens.InputError, match="readout"):
+        jaxsens.worst_input(vector, 4, 2, readout=1, **options)
