@@ -162,6 +162,19 @@ def test_every_statistic_of_every_variant_is_fitted_in_the_order_asked_for():
     assert [fit.points for fit in fits] == [3 * len(LENGTHS)] * 4
 
 
+def test_a_table_is_fitted_from_length_1_on_in_its_own_order_unless_told_otherwise():
+    laws = {"mean": power(-1), "max": power(0)}
+    table = points({"b": laws, "a": laws}, lengths=(1, 2, 4, 8), seeds=2)
+    fits = fit_exponents(table)
+    assert [(fit.variant, fit.statistic) for fit in fits] == [
+        (variant, statistic) for variant in "ba" for statistic in ("mean", "max")
+    ]
+    assert {(fit.points, fit.values, fit.confidence) for fit in fits} == {(8, 8, 0.95)}
+    assert fit_exponent(N / 16, 1 / N, np.zeros(N.size)).points == N.size
+    later = fit_exponents(table, minimum_length=2, confidence=0.5)
+    assert {(fit.points, fit.values, fit.confidence) for fit in later} == {(6, 6, 0.5)}
+
+
 @pytest.mark.parametrize("confidence", [0, 1, 95])
 def test_a_confidence_outside_0_to_1_is_refused(confidence):
     with pytest.raises(InputError, match="confidence"):

@@ -65,7 +65,7 @@ def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_t
     sampled = dataclasses.replace(
         result, norms=norms, **dict.fromkeys(("inputs", "positions", "symbols"), np.zeros(m, int))
     )
-    sampled = dataclasses.replace(sampled, population=10 * m)
+    sampled = dataclasses.replace(sampled, population=10 * m, asked=None)
     err = (1 - confidence) / 2
     low = max(k for k in range(1, m + 1) if tail(m, q, k) <= err)
     high = min(k for k in range(1, m + 1) if tail(m, q, k) >= 1 - err)
@@ -73,7 +73,7 @@ def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_t
 
 
 def test_a_sample_too_small_to_bound_a_quantile_says_so(result):
-    few = dataclasses.replace(result, norms=np.array([1.0, 2.0, 3.0]), population=100)
+    few = dataclasses.replace(result, norms=np.array([1.0, 2.0, 3.0]), population=100, asked=None)
     assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
     assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
 
@@ -107,6 +107,14 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
     kept = sampled.inputs == 1
     assert not dataclasses.replace(sampled, populations=(5, int(kept.sum()) + 1)).of_input(1).exhaustive
     assert dataclasses.replace(sampled, populations=(5, int(kept.sum()))).of_input(1).exhaustive
+
+
+def test_populations_are_saved_only_where_they_do_not_follow_from_the_rest(result, sampled):
+    assert sampled.description()["populations"] == [5, 16]
+    assert result.populations == (39, 39)
+    assert "populations" not in result.description()
+    one = dataclasses.replace(sampled, tokens=sampled.tokens[1:], populations=(16,))
+    assert "populations" not in one.description()
 
 
 def test_a_sample_from_before_flips_were_counted_by_input_has_no_parts_rather_than_wrong_ones(sampled):
