@@ -217,6 +217,7 @@ def measure(
                 engine=engine,  # pyright: ignore[reportArgumentType] - one of the choices
                 batch_size=batch_size,
                 memory_budget=memory_budget,
+                progress=False if quiet else None,
             )
     except MeasurementInterrupted as stop:
         done = f"{len(stop.partial)} of {stop.partial.population} flips were measured, and nothing is written"

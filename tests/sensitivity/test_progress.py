@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxsens
+from jaxsens.cli import measure as command
 from jaxsens.sensitivity import progress
 from jaxsens.sensitivity.progress import Bar, telling
 
@@ -109,3 +110,17 @@ def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
     if not callable(wrong):
         with pytest.raises(jaxsens.InputError, match=r"progress = .*SearchProgress"):
             jaxsens.worst_input(model, 4, 2, progress=wrong)
+
+
+@pytest.mark.parametrize(("quiet", "asked"), [(True, False), (False, None)])
+def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, asked, monkeypatch, tmp_path):
+    seen, original = [], jaxsens.flip_sensitivity
+
+    def recorded(*arguments, **options):
+        seen.append(options["progress"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.flip_sensitivity", recorded)
+    model = command.ModelOptions(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
+    command.measure(n=4, model=model, quiet=quiet, save=tmp_path / "flips.parquet")
+    assert seen == [asked]
