@@ -16,6 +16,7 @@ import pytest
 
 from jaxsens import TransformerConfig, load_result
 from jaxsens.cli import main
+from jaxsens.cli.shared import flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.errors import PrecisionWarning
 from jaxsens.experiments import runner
@@ -23,6 +24,7 @@ from jaxsens.experiments.constructed_source import FormulaModel
 from jaxsens.models.masks import MASKS
 from jaxsens.models.weighting import WEIGHTINGS
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.training.events import TrainingDiverged
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,6 +178,13 @@ def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_pat
     err = capsys.readouterr().err
     assert err.startswith(f"jaxsens: --out = '{out}': it holds 4 points")
     assert "model.width: 4 there, 8 here" in err
+
+
+def test_an_error_that_is_told_apart_by_its_kind_keeps_it_where_it_names_an_option():
+    with pytest.raises(TrainingDiverged, match=r"^--out = 1: too much$"), flags_named({"directory": "--out"}):
+        raise TrainingDiverged("directory = 1: too much")
+    with pytest.raises(TrainingDiverged, match="optimiser"), flags_named({"directory": "--out"}):
+        raise TrainingDiverged("optimiser.directory = 1: too much")
 
 
 def test_a_copy_of_a_built_in_variant_is_said_to_be_one(config, tmp_path, capsys):

@@ -82,7 +82,9 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
         for argument, option in names.items():
             said = rf"(^|: |- ){re.escape(argument)}(?= = |: |,|\[)"
             text = re.sub(said, rf"\g<1>{option}", text, flags=re.MULTILINE)
-        raise InputError(text) from error
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
 
 
 def say(console: Console, text: str) -> None:
