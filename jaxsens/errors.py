@@ -20,7 +20,7 @@ class EngineRefusal(InputError):
 
 
 class PrecisionWarning(UserWarning):
-    """A model is asked for more digits than its dtype holds. The message says from which length on, and the remedy."""
+    """A model is asked for more digits than its dtype holds. The message says where, and the remedy."""
 
 
 class Faults:

@@ -25,6 +25,7 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.arguments import beyond_precision, chosen_outputs, reading
 from jaxsens.sensitivity.norms import Norm
+from jaxsens.sensitivity.resolution import checked_scores
 from jaxsens.versions import versions
 
 
@@ -88,7 +89,8 @@ def worst_input(
         progress: called with a `SearchProgress` after every measurement, or every block of an enumeration.
 
     Warns:
-        PrecisionWarning: if n is longer than the model is exact in its dtype (`model.exact_length`).
+        PrecisionWarning: if n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
+            does not resolve its attention scores on the first word tried, as of `flip_sensitivity`.
 
     Raises:
         SearchInterrupted: on Ctrl-C once a word has been measured, with what was found; before that, and during an
@@ -129,6 +131,10 @@ def worst_input(
         problem = problem_of(
             subject, words, objective, norm, chosen_outputs(subject, outputs), engine, devices
         )
+        first = problem.word(np.full((1, len(problem.free)), problem.alphabet[0]))
+        blurred = checked_scores(problem.subject, first)
+        if blurred is not None and imprecise is None:
+            warnings.warn(blurred, PrecisionWarning, stacklevel=2)
         refused = None
         if exact is not False:
             refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)

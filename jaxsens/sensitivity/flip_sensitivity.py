@@ -33,6 +33,7 @@ from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
+from jaxsens.sensitivity.resolution import checked_scores
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.resuming import check_resumable, merged, taken_over
 from jaxsens.versions import versions
@@ -110,10 +111,12 @@ def flip_sensitivity(
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
     Warns:
-        PrecisionWarning: if the input is longer than the model is exact in its dtype (`model.exact_length`).
+        PrecisionWarning: if the input is longer than the model is exact in its dtype (`model.exact_length`), or if a
+            jaxsens transformer's attention scores on it are so large that its dtype does not resolve them: the largest
+            score times eps is above 1, a factor of e between attention weights. Use float64, or a higher temperature.
 
     Raises:
-        MeasurementInterrupted: on Ctrl-C, with what was finished.
+        MeasurementInterrupted: on Ctrl-C, with what was finished, norms that are not finite among it.
         InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
             finite, differs between two identical calls, is not a vector, or has a size that depends on n, and for one
             that indexes beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result
@@ -144,6 +147,9 @@ def flip_sensitivity(
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
+        blurred = checked_scores(subject, words)
+        if blurred is not None and imprecise is None:
+            warnings.warn(blurred, PrecisionWarning, stacklevel=2)
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
         explicit = positions is not None and not isinstance(positions, Sample)
         flips = enumerate_flips(words, alphabet, where, special | explicit, drawn)
@@ -181,7 +187,7 @@ def flip_sensitivity(
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
-        interrupted, declined = None, 0
+        interrupted, declined, finished = None, 0, np.ones(len(flips), bool)
         try:
             with stopping.noting(signal.SIGINT), telling(progress) as told:
                 norms, declined = placement.measure(
@@ -195,12 +201,12 @@ def flip_sensitivity(
                     _counting_from(len(known), told),
                 )
         except placement.Interrupted as stop:
-            interrupted, norms = stop, stop.norms
+            interrupted, norms, finished[rest] = stop, stop.norms, stop.done
     if partial is not None:
         norms = merged(known, partial.norms, rest, norms)
         choice = partial.engine
-    finished = ~np.isnan(norms) if interrupted is not None else np.ones(len(flips), bool)
-    check_finite(norms[finished], flips.positions[finished])
+    if interrupted is None:
+        check_finite(norms, flips.positions)
     result = FlipSensitivity(
         norms=norms[finished],
         inputs=flips.inputs[finished],

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import stopping
 from jaxsens.errors import InputError
@@ -40,11 +40,11 @@ _HOPELESS = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or a signal that was noted, during a measurement. `norms` holds what was finished, NaN elsewhere."""
+    """Ctrl-C, or a noted signal, in a measurement. `done`: which `norms` were finished, of which some may be NaN."""
 
-    def __init__(self, norms: Float[np.ndarray, " flips"]) -> None:
+    def __init__(self, norms: Float[np.ndarray, " flips"], done: Bool[np.ndarray, " flips"]) -> None:
         super().__init__("interrupted")
-        self.norms = norms
+        self.norms, self.done = norms, done
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def measure(
 ) -> tuple[Float[np.ndarray, " flips"], int]:
     """The norm of every flip, in the order given (`inputs` must be sorted), and how many the engine declined.
 
-    Declined flips (NaN) are measured by the engine's `fallback`, if it has one.
+    Declined flips (NaN, or inf where the engine overflowed) are measured by the engine's `fallback`, if it has one.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
@@ -143,7 +143,7 @@ def _measure(
     progress: Progress | None,
 ) -> tuple[np.ndarray, int]:
     total, declined = len(inputs), 0
-    found = np.full(total, np.nan, np.float32)
+    found, done = np.full(total, np.nan, np.float32), np.zeros(total, bool)
     try:
         for b in np.unique(inputs):
             stopping.check()
@@ -164,20 +164,22 @@ def _measure(
                         found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
                     found = found.astype(values.dtype, copy=False)
                     found[chosen[finished]] = values
+                    # Of the last engine there is, what is no number is the model's.
+                    done[chosen[finished]] = runner.fallback is None or ~_missing(values)
                     if progress is not None:
-                        progress(int(np.sum(~_missing(found))), total)
+                        progress(int(done.sum()), total)
                     stopping.check()
-                left = chosen[_missing(found[chosen])]
+                left = chosen[~done[chosen]]
                 chosen, runner = left, runner.fallback
                 declined += 0 if runner is None else len(left)
     except KeyboardInterrupt:
-        raise Interrupted(found) from None
+        raise Interrupted(found, done) from None
     return found, declined
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
-    """Which flips have no value, or one that is NaN."""
-    return np.asarray(np.any(np.isnan(values), axis=tuple(range(1, values.ndim))))
+    """Which flips' values are no numbers: the engine declines them, or overflowed."""
+    return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
 def _chunks(

@@ -1,0 +1,70 @@
+"""One forward pass before a transformer is measured: is its output a number, does its dtype tell its scores apart?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.errors import InputError
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.parameters import TransformerParameters
+from jaxsens.precision import UNRESOLVED
+from jaxsens.sensitivity.adapters import Measurable
+
+
+def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str | None:
+    """Why the scores of a jaxsens transformer cannot be told apart in its dtype on these inputs, or None.
+
+    The limit is `precision.UNRESOLVED`. What counts are the scores of keys that get weight, so the log-normaliser of
+    each row is looked at, which is within log n of its largest score and comes with every forward pass. Of the last
+    layer only the row that is read out counts. One forward pass an input, compiled once a shape; O(n) with one layer.
+
+    Nothing is said of hard weightings, which compare scores of any size, of sparsemax, and of a constructed model up to
+    its `exact_length`, within which it promises to be exact. To be called within `numerics(subject.dtype)`.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    config = subject.config
+    if config is None:
+        return None
+    largest = np.zeros(config.layers)
+    for k, word in enumerate(words):
+        finite, sizes = _pass(config, subject.parameters, jnp.asarray(word))
+        if not np.all(finite):
+            raise InputError(
+                f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
+                "use float64 or smaller weights"
+            )
+        largest = np.maximum(largest, np.asarray(sizes, np.float64))
+    n = words.shape[1]
+    if subject.exact_length is not None and n <= subject.exact_length:
+        return None
+    error = largest * np.finfo(subject.dtype).eps
+    if not np.any(error > UNRESOLVED):
+        return None
+    layer = int(np.argmax(error))
+    remedy = "smaller query and key weights, or a higher temperature"
+    if subject.dtype == "float32":
+        remedy = f'dtype="float64", or {remedy}'
+    return (
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, which {subject.dtype} knows to "
+        f"{error[layer]:.2g} only. A difference of 1 is a factor of e between attention weights, so what is measured "
+        f"may be an effect of rounding; use {remedy}"
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _pass(
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+) -> tuple[Bool[Array, ""], Float[Array, " layers"]]:
+    """Whether the output is finite, and the largest |log-normaliser| of each layer."""
+    traces, y = layers.trace(config, parameters, tokens, layers.readout_position(config, tokens.shape[0]))
+    sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
+    output = layers.read_out(config, parameters, y)
+    return jnp.all(jnp.isfinite(output)), jnp.stack(sizes) if sizes else jnp.zeros(0)

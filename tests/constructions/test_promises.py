@@ -1,0 +1,22 @@
+"""What a promise says of a compiled network's size is what the network's config says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxsens import compile_formula
+
+
+@pytest.mark.parametrize("text", ["Q_a & odd | !Q_a & even", "Y Q_a", "odd(#L[Q_a]) & Y Q_a"])
+def test_what_a_promise_says_of_heads_and_masks_is_so_in_layers_without_attention_too(text):
+    model = compile_formula(text, "ab", autoregressive=True)
+    each = [model.config.layer(k) for k in range(model.config.layers)]
+    assert {layer.mask for layer in each} == {"future"}
+    promise = model.promise
+    assert promise.heads == sum(map(len, model.heads))
+    assert promise.heads + promise.idle_heads == sum(layer.heads for layer in each)
+    assert (f" and {promise.idle_heads} idle," in str(promise)) == (promise.idle_heads > 0)
+    for heads, layer in zip(model.heads, model.parameters.layers, strict=True):
+        idle = (layer.query, layer.key, layer.value, layer.output) if not heads else ()
+        assert all(not np.any(np.asarray(leaf)) for leaf in idle)

@@ -1,0 +1,51 @@
+"""What is no number: measured as NaN or not measured yet, of the model or of an engine that overflowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.errors import InputError
+from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.placement import Placement
+from tests.sensitivity.test_placement import EXPECTED, Formula, mesh_of, spread
+
+
+def test_a_flip_measured_as_nan_is_told_from_one_not_measured_yet():
+    def model(tokens: Any) -> Any:
+        return jnp.where(tokens[1] == 1, jnp.nan, jnp.sum(tokens).astype(jnp.float32))
+
+    tokens, seen = np.zeros(64, np.int32), []
+
+    def stop(done: int, total: int) -> None:
+        seen.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        jaxsens.flip_sensitivity(model, tokens, 2, batch_size=2, mesh=mesh_of(1), progress=stop)
+    partial = caught.value.partial
+    assert len(partial) == seen[-1] < partial.population
+    assert partial.positions[np.isnan(partial.norms)].tolist() == [1]
+    with pytest.raises(InputError, match="not finite under 1 of 63 flips, first at position 1"):
+        jaxsens.flip_sensitivity(model, tokens, 2, resume=partial)
+
+
+def test_flips_under_which_an_engine_overflows_go_to_the_fallback():
+    @dataclass(frozen=True)
+    class Overflowing(Formula):
+        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+            change = super().changes(parameters, prepared, positions, symbols)
+            return jnp.where(positions[:, None] % 4 == 0, jnp.inf, change)
+
+        @property
+        def fallback(self) -> Engine:
+            return Formula(self.norm, self.outputs, scale=-1.0)
+
+    norms, declined = spread(Overflowing("l2", None), Placement(mesh_of(1)))
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert declined
