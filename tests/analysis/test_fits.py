@@ -189,3 +189,5 @@ def test_arrays_of_different_lengths_are_refused():
 def test_a_variant_that_is_not_there_is_refused_by_name():
     with pytest.raises(InputError, match="'c'"):
         fit_exponents(points({"a": {"mean": power(-1)}}), variants=["a", "c"])
+    with pytest.raises(InputError, match=r"statistics.*'median'"):
+        fit_exponents(points({"a": {"mean": power(-1)}}), statistics=["median"])

@@ -33,6 +33,7 @@ def test_a_point_comes_back_as_it_was_written(stored):
     assert (read.variant, read.n, read.seed, read.inputs, read.flips) == ("softmax", 6, 0, 2, 10)
     assert read.statistics == {"mean": result.mean, "max": result.max}
     assert read.point == point.expanded
+    assert read.engine == {"name": result.engine.name, "reason": result.engine.reason}
     assert (read.device, read.precision, read.seconds) == ("none", "highest", 1.5)
     for name in ("norms", "inputs", "positions", "symbols", "tokens"):
         assert np.array_equal(getattr(again, name), getattr(result, name))
@@ -114,7 +115,7 @@ def test_a_cut_file_is_damaged(stored, keep):
 
 def test_the_file_of_another_point_is_not_taken_for_this_one(stored):
     folder, point, _, _ = stored
-    with pytest.raises(DamagedFile, match="another point"):
+    with pytest.raises(DamagedFile, match=rf"another point \(key {point.key[:12]}, not {'0' * 12}\)"):
         read_point(point.path(folder), "0" * 64, ())
 
 
@@ -126,5 +127,5 @@ def test_another_parquet_file_is_not_taken_for_a_point(stored, tmp_path):
 
 
 def test_a_missing_file_is_missing(stored):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"none\.parquet"):
         read_point(stored[0] / "none.parquet", "", ())

@@ -78,6 +78,25 @@ def test_a_sample_too_small_to_bound_a_quantile_says_so(result):
     assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
 
 
+def test_the_interval_of_a_mean_is_students_narrowed_by_the_part_of_all_flips_that_was_drawn(result):
+    # Mean 3, standard deviation sqrt(2.5); t at 0.975 with four degrees of freedom from a table: 2.776445.
+    norms = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    few = dataclasses.replace(result, norms=norms, population=10, asked=None)
+    half = 2.776445 * math.sqrt(2.5 / 5 * (1 - 5 / 10))
+    assert few.mean_interval() == pytest.approx((3 - half, 3 + half), rel=1e-6)
+
+
+def test_the_profile_has_every_norm_at_its_place_and_no_other(result):
+    table = result.profile()
+    assert table.shape == (2, 40, 2)
+    for b, i, s, norm in zip(result.inputs, result.positions, result.symbols, result.norms, strict=True):
+        assert table[b, i, s] == norm
+    assert np.isfinite(table).sum() == len(result)
+    part = result.of_input(1)
+    np.testing.assert_array_equal(part.profile(), table[1])
+    assert part.inputs.dtype == np.int64
+
+
 def test_an_exhaustive_result_has_no_uncertainty(result):
     assert result.exhaustive
     assert result.mean_interval() == (result.mean, result.mean)
