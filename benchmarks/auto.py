@@ -1,0 +1,209 @@
+"""What `engine="auto"` costs beside both engines, with compilation and without, and beside another checkout's `vmap`.
+
+Every measurement has a process of its own, in which no setting is made. The first call compiles; then all methods take
+turns, so that a busy minute hits them alike, and the fastest of a method's later calls counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxsens.errors import Faults, InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("auto", "vmap", "difference")
+BASELINE = (2, 1024)
+"""Depth and length at which another checkout is timed too."""
+
+SAMPLE = 64
+"""Of three layers or more and 1024 symbols or more, so many flips are measured, and the time is extrapolated."""
+
+_SETTINGS = ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times auto beside both engines.
+
+    Attributes:
+        lengths: Lengths n of the input.
+        layers: Depths L of the transformer (width 64, 4 heads, d_ff = 256, softmax, float32).
+        turns: Later calls of each method.
+        baseline: Another checkout of the repository; at L = 2, n = 1024 its vmap is timed too.
+    """
+
+    lengths: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (256, 512, 1024)
+    layers: Annotated[tuple[int, ...], tyro.conf.arg(metavar="L ...")] = (2, 3, 4)
+    turns: int = 3
+    baseline: Path | None = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One method at one depth and length: seconds of all flips, the first call's compilation apart.
+
+    `first` is what the first call took longer than the later ones, plus those.
+    """
+
+    method: str
+    layers: int
+    n: int
+    engine: str
+    first: float
+    later: float
+    extrapolated: bool
+
+
+class Process:
+    """A worker that measures when asked. Use as a context manager."""
+
+    def __init__(self, tree: Path, engine: str, layers: int, n: int) -> None:
+        environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS}
+        self._tree = tree.resolve()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(ROOT / "benchmarks" / "auto_worker.py"), engine, str(layers), str(n)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self._tree,
+            env=environment | {"PYTHONPATH": str(self._tree)},
+        )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._process.kill()
+        self._process.communicate()  # waits, and closes the pipes
+
+    def measure(self, flips: int) -> dict[str, Any]:
+        """Seconds of so many flips (0: all), and the engine that ran.
+
+        Raises:
+            InputError: if the process died, or has imported another jaxsens than its checkout's.
+        """
+        pipes = self._process.stdin, self._process.stdout
+        if pipes[0] is None or pipes[1] is None:
+            raise TypeError("the worker has no pipes")
+        with suppress(BrokenPipeError):
+            print(flips, file=pipes[0], flush=True)
+        line = pipes[1].readline()
+        if not line:
+            raise InputError(f"benchmark: the measurement in {self._tree} failed; what it said is above")
+        answer = json.loads(line)
+        if not Path(answer["from"]).is_relative_to(self._tree):
+            raise InputError(
+                f"--baseline = {str(self._tree)!r}: a checkout of jaxsens; {answer['from']} was imported"
+            )
+        return answer
+
+
+def timed(options: Options, layers: int, n: int, say: Callable[[str], None]) -> list[Timed]:
+    """Every method at one depth and length."""
+    trees = {method: (ROOT, method) for method in METHODS}
+    if options.baseline is not None and (layers, n) == BASELINE:
+        trees["baseline vmap"] = (options.baseline, "vmap")
+    flips = SAMPLE if layers > 2 and n >= 1024 else 0
+    scale = (n - 1) / flips if flips else 1.0
+    rows: list[Timed] = []
+    with ExitStack() as stack:
+        processes = {}
+        for method, (tree, engine) in trees.items():
+            processes[method] = stack.enter_context(Process(tree, engine, layers, n))
+            answer = processes[method].measure(flips)
+            rows.append(
+                Timed(method, layers, n, answer["engine"], answer["seconds"], float("inf"), bool(flips))
+            )
+        for _ in range(options.turns):
+            rows = [
+                replace(row, later=min(row.later, processes[row.method].measure(flips)["seconds"]))
+                for row in rows
+            ]
+    rows = [
+        replace(row, first=max(0.0, row.first - row.later) + scale * row.later, later=scale * row.later)
+        for row in rows
+    ]
+    say(table(rows))
+    return rows
+
+
+def table(rows: Sequence[Timed]) -> str:
+    """Lines of a Markdown table, without its head: both times, and how many times the best engine's they are."""
+    lines = []
+    for row in rows:
+        peers = [
+            r for r in rows if r.method in ("vmap", "difference") and (r.layers, r.n) == (row.layers, row.n)
+        ]
+        best = [
+            min((getattr(peer, kind) for peer in peers), default=float("nan")) for kind in ("first", "later")
+        ]
+        about = "≈ " if row.extrapolated else ""
+        lines.append(
+            f"| {row.layers} | {row.n} | {row.method} | {row.engine} | {about}{row.first:.3g} "
+            f"| {row.first / best[0]:.2f} | {about}{row.later:.3g} | {row.later / best[1]:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+HEAD = """| L | n | method | engine | first call, s | × best | later calls, s | × best |
+| --: | --: | :-- | :-- | --: | --: | --: | --: |"""
+
+
+def speed_up(rows: Sequence[Timed]) -> str:
+    """How much faster `auto` is than the other checkout's vmap, both in later calls."""
+    found = {row.method: row for row in rows if (row.layers, row.n) == BASELINE}
+    if "baseline vmap" not in found:
+        return ""
+    ratio = found["baseline vmap"].later / found["auto"].later
+    return f"L = {BASELINE[0]}, n = {BASELINE[1]}: auto is {ratio:.1f} times as fast as the baseline's vmap"
+
+
+def check(options: Options) -> None:
+    """Refuses what cannot be measured, before anything is."""
+    faults = Faults("benchmark_auto")
+    if min(options.lengths) < 2:
+        faults.add("--lengths", options.lengths, "lengths of at least 2")
+    if min(options.layers) < 1:
+        faults.add("--layers", options.layers, "depths of at least 1")
+    if options.turns < 1:
+        faults.add("--turns", options.turns, "at least 1")
+    if options.baseline is not None and not (options.baseline / "jaxsens" / "__init__.py").is_file():
+        faults.add("--baseline", str(options.baseline), "the folder of a checkout of this repository")
+    if options.baseline is not None and (
+        BASELINE[0] not in options.layers or BASELINE[1] not in options.lengths
+    ):
+        faults.add(
+            "--baseline",
+            str(options.baseline),
+            f"--layers {BASELINE[0]} and --lengths {BASELINE[1]} among others",
+        )
+    faults.raise_if_any()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table, row by row; 0, or 2 for options that cannot be used."""
+    options = tyro.cli(Options, args=arguments, prog="benchmark_auto.py")
+    try:
+        check(options)
+        print(HEAD, flush=True)
+        rows = [
+            row
+            for layers in options.layers
+            for n in options.lengths
+            for row in timed(options, layers, n, lambda text: print(text, flush=True))
+        ]
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("\n" + speed_up(rows) if options.baseline else "", flush=True)
+    return 0
