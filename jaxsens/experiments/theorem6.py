@@ -21,6 +21,7 @@ from jaxsens.experiments.progress import Reporter, reporting
 from jaxsens.experiments.runner import one_line, why_unwritable
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
+from jaxsens.experiments.theorem6_parts import parts_path
 from jaxsens.experiments.theorem6_results import (
     CONFIG,
     Plan,
@@ -126,7 +127,7 @@ class _Run:
         self.done: dict[tuple[str, int], Cell] = {}
         self.failures: list[str] = []
         self.evaluation = Evaluation(
-            experiment.seeds, experiment.words, experiment.inputs, experiment.measure
+            experiment.seeds, experiment.words, experiment.inputs, experiment.measure, directory
         )
 
     def train(self) -> None:
@@ -194,6 +195,7 @@ class _Run:
             reporter.note(f"failed: {title}: {one_line(error)}")
             return f"{title}: failed"
         write_cell(self.directory, cell)
+        parts_path(self.directory, name, n).unlink(missing_ok=True)
         self.done[name, n] = cell
         return f"{cell} ({cell.seconds:.2g} s)"
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from jaxsens.experiments.points import Measurement, canonical
+from jaxsens.experiments.theorem6_parts import Parts, parts_path
 from jaxsens.languages import Language
 from jaxsens.models.initialisation import generator
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -46,12 +48,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated of every model; see `Theorem6`."""
+    """What is evaluated of every model; see `Theorem6`.
+
+    directory: of the experiment, where the parts of a cell are kept until it is whole; None for nowhere.
+    """
 
     seeds: tuple[int, ...]
     words: int
     inputs: int
     measure: Measurement
+    directory: Path | None = None
 
     def key(self, subject: Subject, n: int) -> str:
         """SHA-256 of everything that determines a cell's numbers."""
@@ -148,7 +154,7 @@ class Cell:
         engine: which engine measured the flips, and why.
         dtype: of the arithmetic.
         versions: of Python, the packages that matter and the device.
-        seconds: wall time, compilation included.
+        seconds: wall time, compilation included, over all runs that it took.
     """
 
     key: str
@@ -173,65 +179,78 @@ class Cell:
 
 def measure_cell(subject: Subject, n: int, evaluation: Evaluation, progress: Progress | None = None) -> Cell:
     """Evaluates a model at one length, seed by seed. `progress` hears of the flips of the seed under way."""
-    began = time.perf_counter()
-    network = (subject.model.config, subject.model.parameters)
-    prediction, recognition, sensitivity, results = [], [], [], []
+    folder, key = evaluation.directory, evaluation.key(subject, n)
+    parts = Parts() if folder is None else Parts(parts_path(folder, subject.name, n), key)
+    predicts = subject.task == "prediction"
+    answers, flips = [], []
     for seed in evaluation.seeds:
-        if subject.task == "prediction":
-            found = cross_entropy(network, subject.language, n, words=evaluation.words, seed=seed)
-            prediction.append(
-                PredictionRow(
-                    model=subject.name,
-                    n=n,
-                    seed=seed,
-                    words=evaluation.words,
-                    cross_entropy=found.mean,
-                    excess=found.excess,
-                    standard_error=found.standard_error,
-                    choice=found.choice,
-                    choice_error=found.choice_standard_error,
-                )
-            )
-        else:
-            told = accuracy(network, subject.language, n, words=evaluation.words, seed=seed)
-            recognition.append(
-                RecognitionRow(
-                    model=subject.name,
-                    n=n,
-                    seed=seed,
-                    words=evaluation.words,
-                    accuracy=told.accuracy,
-                    accuracy_error=told.accuracy_standard_error,
-                    margin=told.margin,
-                    margin_error=told.margin_standard_error,
-                )
-            )
-        result = _flips(subject, n, seed, evaluation, progress)
-        results.append(result)
-        sensitivity.append(
-            SensitivityRow(
-                model=subject.name,
-                n=n,
-                seed=seed,
-                inputs=evaluation.inputs,
-                flips=len(result),
-                population=result.population,
-                mean=result.mean,
-                max=result.max,
-            )
-        )
+        answer = partial(_predicted if predicts else _recognised, subject, n, seed, evaluation)
+        answers.append(parts.of(f"{subject.task}, seed {seed}", answer))
+        measured = partial(_sensitivity, subject, n, seed, evaluation, progress)
+        flips.append(parts.of(f"sensitivity, seed {seed}", measured))
     return Cell(
-        key=evaluation.key(subject, n),
+        key=key,
         model=subject.name,
         n=n,
-        prediction=tuple(prediction),
-        recognition=tuple(recognition),
-        sensitivity=tuple(sensitivity),
-        engine=str(results[-1].engine),
-        dtype=results[-1].dtype,
-        versions=results[-1].versions,
-        seconds=time.perf_counter() - began,
+        prediction=tuple(PredictionRow(**row) for row in answers if predicts),
+        recognition=tuple(RecognitionRow(**row) for row in answers if not predicts),
+        sensitivity=tuple(SensitivityRow(**part["row"]) for part in flips),
+        engine=flips[-1]["engine"],
+        dtype=flips[-1]["dtype"],
+        versions=flips[-1]["versions"],
+        seconds=parts.seconds,
     )
+
+
+def _predicted(subject: Subject, n: int, seed: int, evaluation: Evaluation) -> dict[str, Any]:
+    """A `PredictionRow` as a table."""
+    network = (subject.model.config, subject.model.parameters)
+    found = cross_entropy(network, subject.language, n, words=evaluation.words, seed=seed)
+    return {
+        "model": subject.name,
+        "n": n,
+        "seed": seed,
+        "words": evaluation.words,
+        "cross_entropy": found.mean,
+        "excess": found.excess,
+        "standard_error": found.standard_error,
+        "choice": found.choice,
+        "choice_error": found.choice_standard_error,
+    }
+
+
+def _recognised(subject: Subject, n: int, seed: int, evaluation: Evaluation) -> dict[str, Any]:
+    """A `RecognitionRow` as a table."""
+    network = (subject.model.config, subject.model.parameters)
+    told = accuracy(network, subject.language, n, words=evaluation.words, seed=seed)
+    return {
+        "model": subject.name,
+        "n": n,
+        "seed": seed,
+        "words": evaluation.words,
+        "accuracy": told.accuracy,
+        "accuracy_error": told.accuracy_standard_error,
+        "margin": told.margin,
+        "margin_error": told.margin_standard_error,
+    }
+
+
+def _sensitivity(
+    subject: Subject, n: int, seed: int, evaluation: Evaluation, progress: Progress | None
+) -> dict[str, Any]:
+    """A `SensitivityRow` as a table, and how it was measured."""
+    result = _flips(subject, n, seed, evaluation, progress)
+    row = {
+        "model": subject.name,
+        "n": n,
+        "seed": seed,
+        "inputs": evaluation.inputs,
+        "flips": len(result),
+        "population": result.population,
+        "mean": result.mean,
+        "max": result.max,
+    }
+    return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.versions}
 
 
 def tokens_to_flip(

@@ -4,6 +4,7 @@ DIR/theorem6.toml       the config as it was given, when its models were trained
 DIR/theorem6.json       the plan of that config: every model, and every cell with its key
 DIR/models/NAME/        the checkpoints and metrics of a trained model
 DIR/cells/NAME/n=64.json    everything measured of one model at one length
+DIR/cells/NAME/.n=64.parts.json     what is measured of it, while that is not everything
 DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model, length and seed
 """
 

@@ -83,7 +83,8 @@ class _Training:
             self.saved = self.step if resumed.config == config else -1
             ended = self.step == config.optimiser.steps
             tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
-        last = None if resumed is None else self.step
+        self.resumed = resumed is not None
+        last = self.step if self.resumed else None
         self.metrics = Records(directory / "metrics.csv", METRICS, last)
         self.evaluations = EvaluationTable(directory / "evaluation.csv", config, last)
         if self.evaluations.dropped:
@@ -97,6 +98,9 @@ class _Training:
         """Trains to the end."""
         config, total = self.config, self.config.optimiser.steps
         batch = batches(config, self.step) if self.step < total else None
+        if self.step == 0 and self.saved == 0 and not self.resumed and self.evaluations.missing(0):
+            # Evaluations of step 0 stay only beside a checkpoint of it: with none, every run would begin them anew.
+            self._save()
         while True:
             self._evaluate()
             stopped = self.request.number

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments import theorem6
+from jaxsens.experiments import theorem6, theorem6_cells
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.theorem6 import run_theorem6, seconds_left
 from jaxsens.experiments.theorem6_cells import Evaluation, Subject, measure_cell, tokens_to_flip
@@ -75,6 +75,39 @@ def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
         assert (tokens[:, 1:] < 2).all()
         result = flip_sensitivity(model, tokens, positions=sample(5, seed), engine="vmap")
         assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
+
+
+def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_end(
+    experiment, tmp_path, monkeypatch
+):
+    """Preempted after every part that it finishes, it does each of them once."""
+    names = ("cross_entropy", "flip_sensitivity")
+    done, original = [], {name: getattr(theorem6_cells, name) for name in names}
+
+    def ends_with_a_signal(name):
+        def measure(*arguments, **options):
+            found = original[name](*arguments, **options)
+            done.append(name)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+        return measure
+
+    for name in names:
+        monkeypatch.setattr(theorem6_cells, name, ends_with_a_signal(name))
+    runs = 0
+    while not cell_path(tmp_path / "out", "lstm", 2).exists():
+        outcome = run_theorem6(experiment, tmp_path / "out", quiet())
+        assert outcome.exit_code == 143
+        runs += 1
+        assert len(done) == runs, "a run did more than one part, or none"
+    assert done == ["cross_entropy", "flip_sensitivity"] * 2
+    for name in names:
+        monkeypatch.setattr(theorem6_cells, name, original[name])
+    assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 6
+    assert run_theorem6(experiment, tmp_path / "whole", quiet()).finished == 6
+    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
+    assert not list((tmp_path / "out" / "cells").rglob(".*"))
 
 
 def test_a_cell_of_a_recognising_model_holds_accuracy_and_margin():

@@ -97,6 +97,28 @@ def test_a_signal_during_an_evaluation_ends_it_and_it_is_made_up_for(straight, t
     assert_same_files(tmp_path, directory)
 
 
+def test_evaluations_of_step_0_are_made_once_however_often_they_are_stopped(straight, tmp_path):
+    trained, directory, _ = straight
+
+    class Stopping(Heard):
+        def __call__(self, event):
+            super().__call__(event)
+            if isinstance(event, Evaluated) and event.step == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    evaluated = []
+    for _ in range(2):
+        heard = Stopping()
+        with pytest.raises(TrainingInterrupted, match="step 0"):
+            train(tiny(), tmp_path, heard)
+        evaluated += [event.result.n for event in heard.of(Evaluated)]
+    assert evaluated == [3, 8]
+    heard = Heard()
+    assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
+    assert 0 not in [event.step for event in heard.of(Evaluated)]
+    assert_same_files(tmp_path, directory)
+
+
 def test_a_second_signal_does_not_wait(straight, tmp_path):
     class Impatient(Heard):
         def __call__(self, event):
