@@ -63,7 +63,7 @@ exact = "rnn"
 end_probability = 0.5
 """
 CONFIGS = {"sweep": SWEEP, "bounds": BOUNDS, "theorem6": THEOREM6, "train": TRAINING}
-MODEL = ("--n", "96", "--width", "8", "--heads", "1", "--layers", "2")
+MODEL = ("--alphabet-size", "2", "--n", "96", "--width", "8", "--heads", "1", "--layers", "2")
 MEASURE = ("measure", *MODEL, "--engine", "vmap", "--batch-size", "1", "--json", "--save")
 
 # Of metrics.csv and evaluation.csv only the end is compared: a training goes on from a checkpoint, and says no more

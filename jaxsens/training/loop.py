@@ -75,7 +75,8 @@ class _Training:
     def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, request: Request) -> None:
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
         resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
-        self.saved = self.step = 0
+        # Step 0 is saved where a signal comes in its evaluations: beside no checkpoint every run would begin them anew.
+        self.saved, self.step = -1, 0
         if resumed is None:
             self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial_state(config))
         else:
@@ -83,8 +84,7 @@ class _Training:
             self.saved = self.step if resumed.config == config else -1
             ended = self.step == config.optimiser.steps
             tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
-        self.resumed = resumed is not None
-        last = self.step if self.resumed else None
+        last = None if resumed is None else self.step
         self.metrics = Records(directory / "metrics.csv", METRICS, last)
         self.evaluations = EvaluationTable(directory / "evaluation.csv", config, last)
         if self.evaluations.dropped:
@@ -98,15 +98,11 @@ class _Training:
         """Trains to the end."""
         config, total = self.config, self.config.optimiser.steps
         batch = batches(config, self.step) if self.step < total else None
-        if self.step == 0 and self.saved == 0 and not self.resumed and self.evaluations.missing(0):
-            # Evaluations of step 0 stay only beside a checkpoint of it: with none, every run would begin them anew.
-            self._save()
         while True:
             self._evaluate()
             stopped = self.request.number
-            if self.step > self.saved and (
-                stopped is not None or self.step == total or self.step % config.checkpoint.every == 0
-            ):
+            due = self.step == total or (self.step > 0 and self.step % config.checkpoint.every == 0)
+            if self.step > self.saved and (stopped is not None or due):
                 self._save()
             if stopped is not None:
                 raise TrainingInterrupted(self.step, self.directory, stopped)
