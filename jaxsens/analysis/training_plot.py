@@ -82,16 +82,22 @@ def read_rows(path: Path) -> Rows:
     """The numbers of a CSV file; no rows where there is no file.
 
     Raises:
-        InputError: if it is no table of numbers.
+        InputError: if it is no table of numbers, or not the one that a training wrote.
     """
+    from jaxsens.training.evaluation_table import COLUMNS
+    from jaxsens.training.records import METRICS, checked_rows
+
     if not path.is_file():
         return []
     try:
-        header, *rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines())) or [[]]
+        header, *rows = checked_rows(path.read_text(encoding="utf-8")) or [()]
+        unknown = set(header).difference(METRICS, *COLUMNS.values())
+        if unknown:
+            raise ValueError(f"unknown columns: {sorted(unknown)}")
         return [
             {name: float(value or "nan") for name, value in zip(header, row, strict=True)} for row in rows
         ]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path}: no table of numbers ({error}); remove the file") from error
 
 

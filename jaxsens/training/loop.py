@@ -30,9 +30,7 @@ from jaxsens.training.events import (
     Watcher,
 )
 from jaxsens.training.optimiser import StepConfig, TrainState, initial_state, learning_rate, run_steps
-from jaxsens.training.records import Records
-
-METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
+from jaxsens.training.records import METRICS, Records
 
 
 def train(

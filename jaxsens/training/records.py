@@ -1,9 +1,14 @@
-"""Tables of numbers that grow with the training, as CSV files that are always whole."""
+"""Tables of numbers that grow with the training, as CSV files that are always whole.
+
+The last column, "check", is a CRC-32 of the row and of all before it: a changed digit is a number too, which nothing
+else would tell from the one that was written.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +17,36 @@ from jaxsens.files import write_text
 
 Value = int | float | None
 Row = tuple[str, ...]
+
+METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
+"""The columns of metrics.csv."""
+
+_CHECK = "check"
+
+
+def checked_rows(text: str) -> list[Row]:
+    """The rows of a CSV file, header first, without their checks. A file of an earlier version has none.
+
+    Raises:
+        ValueError: naming the first row that is not as it was written.
+    """
+    rows = [tuple(row) for row in csv.reader(io.StringIO(text))]
+    if not rows or rows[0][-1:] != (_CHECK,):
+        return rows
+    bare = [row[:-1] for row in rows]
+    for line, (row, whole) in enumerate(zip(rows, _with_checks(bare), strict=True), start=1):
+        if row != whole:
+            raise ValueError(f"line {line} is not as it was written")
+    return bare
+
+
+def _with_checks(rows: Sequence[Row]) -> list[Row]:
+    """The rows, header first, with their checks."""
+    found, check = [], 0
+    for row in rows:
+        check = zlib.crc32(",".join(row).encode(), check)
+        found.append((*row, str(check) if found else _CHECK))
+    return found
 
 
 class Records:
@@ -23,7 +58,7 @@ class Records:
         last: rows of later steps are dropped: the training goes on from there. Without it all rows are.
 
     Raises:
-        InputError: if the file has other columns, or a row that is not of numbers.
+        InputError: if the file has other columns, a row that is not of numbers, or was changed since it was written.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], last: int | None) -> None:
@@ -56,7 +91,7 @@ class Records:
             return
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([self.columns, *self.rows])
+        writer.writerows(_with_checks([self.columns, *self.rows]))
         write_text(self.path, text.getvalue())
 
     def _read(self) -> list[Row]:
@@ -65,13 +100,16 @@ class Records:
             text = self.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: not UTF-8 ({error}): {remedy}") from error
-        header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
+        try:
+            header, *rows = checked_rows(text) or [()]
+        except (ValueError, csv.Error) as error:
+            raise InputError(f"{self.path}: damaged: {error}: {remedy}") from error
         if tuple(header) != self.columns:
-            raise InputError(f"{self.path}: its columns are {header}: {remedy}")
+            raise InputError(f"{self.path}: its columns are {list(header)}: {remedy}")
         for line, row in enumerate(rows, start=2):
             if len(row) != len(self.columns) or not row[0].isdecimal() or not all(map(_is_value, row)):
                 raise InputError(f"{self.path}: line {line} cannot be read: {remedy}")
-        return [tuple(row) for row in rows]
+        return rows
 
 
 def _is_value(text: str) -> bool:

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from jaxsens.analysis.training_plot import read_rows, training_figure, training_summary, write_training_plot
 from jaxsens.errors import InputError
+from jaxsens.training.records import METRICS as COLUMNS
+from jaxsens.training.records import Records
 from tests.analysis.drawn import clashes
 
 METRICS = (
@@ -88,6 +90,18 @@ def test_without_metrics_there_is_no_plot_and_the_evaluations_are_still_told(tmp
     assert write_training_plot(tmp_path) is None
     assert "0.75" in told(tmp_path)
     assert not (tmp_path / "training.png").exists()
+
+
+def test_a_table_that_was_changed_is_neither_drawn_nor_told(tmp_path):
+    records = Records(tmp_path / "metrics.csv", COLUMNS, None)
+    records.add(10, 4, 1.5, 0.8, 0.1, 0.01)
+    records.write()
+    text = (tmp_path / "metrics.csv").read_text()
+    assert "check" not in told(tmp_path)
+    for before, after in (("1.5", "1.4"), ("loss", "lost"), ("check", "chuck")):
+        (tmp_path / "metrics.csv").write_text(text.replace(before, after))
+        with pytest.raises(InputError, match=r"metrics\.csv: no table of numbers"):
+            write_training_plot(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["30,8,1.0", "30,8,1.0.0,0.8,0.1,0.01"])

@@ -22,9 +22,9 @@ def filled(path):
 def test_numbers_come_back_exactly_and_none_as_an_empty_field(tmp_path):
     filled(tmp_path / "r.csv")
     lines = (tmp_path / "r.csv").read_text().splitlines()
-    assert lines[0] == "step,n,value"
+    assert lines[0] == "step,n,value,check"
     assert [float(line.split(",")[2]) for line in lines[1:4]] == [2 / 3, 4 / 3, 2.0]
-    assert lines[4] == "6,16,"
+    assert lines[4].startswith("6,16,,")
 
 
 def test_rows_after_the_step_gone_on_from_are_dropped(tmp_path):
@@ -42,6 +42,31 @@ def test_rows_after_the_step_gone_on_from_are_dropped(tmp_path):
     before = path.read_bytes()
     again.write()
     assert path.read_bytes() == before
+
+
+def test_every_flipped_bit_is_noticed(tmp_path):
+    filled(tmp_path / "r.csv")
+    whole = (tmp_path / "r.csv").read_bytes()
+    assert len(Records(tmp_path / "r.csv", COLUMNS, 10).rows) == 4
+    for bit in range(8 * len(whole) - 8):  # but for the last line's end
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "r.csv").write_bytes(data)
+        with pytest.raises(InputError, match=r"r\.csv: .*remove the file to begin it anew"):
+            Records(tmp_path / "r.csv", COLUMNS, 10)
+
+
+def test_a_row_that_is_missing_in_between_is_noticed(tmp_path):
+    filled(tmp_path / "r.csv")
+    lines = (tmp_path / "r.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "r.csv").write_text("".join([*lines[:2], *lines[3:]]))
+    with pytest.raises(InputError, match="damaged: line 3 is not as it was written"):
+        Records(tmp_path / "r.csv", COLUMNS, 10)
+
+
+def test_a_table_of_an_earlier_version_which_has_no_checks_is_taken(tmp_path):
+    (tmp_path / "r.csv").write_text("step,n,value\n2,8,1.0\n")
+    assert Records(tmp_path / "r.csv", COLUMNS, 10).rows == [("2", "8", "1.0")]
 
 
 def test_a_file_that_is_not_there_begins_empty(tmp_path):
