@@ -113,13 +113,10 @@ class Problem:
     def few(
         self, words: Int[np.ndarray, "words n"], flips: Sequence[tuple[int, int]]
     ) -> Float[np.ndarray, "words flips"]:
-        """The norms of the same few flips (position, symbol) of several words.
-
-        An engine with a fallback is one whose preparation pays for many flips only: the fallback measures these.
-        """
+        """The norms of the same few flips (position, symbol) of several words."""
         positions, symbols = np.array(flips).T
         changes, _ = placement.measure_changes(
-            self.engine.fallback or self.engine,
+            self.engine.for_few_flips,
             self.parameters,
             words,
             np.repeat(np.arange(len(words)), len(flips)),

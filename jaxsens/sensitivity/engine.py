@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,10 @@ class EngineChoice:
     name: str
     reason: str
 
-    def after(self, declined: int, flips: int) -> EngineChoice:
-        """The choice once it is known how many of the flips went to the engine's fallback."""
-        if not declined:
-            return self
-        return EngineChoice(self.name, f"{self.reason}; {declined} of {flips} flips by whole rows")
+    def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
+        """The choice once it is known how many of the flips were measured by which fallback."""
+        told = [f"{count} of {flips} flips by {how}" for how, count in elsewhere.items()]
+        return EngineChoice(self.name, "; ".join([self.reason, *told]))
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
@@ -75,9 +75,28 @@ class Engine(abc.ABC):
         return False
 
     @property
+    def widened(self) -> bool:
+        """Whether flips of a float32 model are measured in float64: parameters and what is prepared are float64 too."""
+        return False
+
+    def serves(self, prepared: Any) -> bool:
+        """Whether flips of the prepared input keep their digits here; if not, all of them go to the fallback."""
+        return True
+
+    @property
     def fallback(self) -> Engine | None:
         """The engine for flips that this one declines (their norm is NaN), or None if it never does."""
         return None
+
+    @property
+    def for_few_flips(self) -> Engine:
+        """The engine for a handful of flips of an input, for which a long preparation does not pay."""
+        return self
+
+    @property
+    @abc.abstractmethod
+    def how(self) -> str:
+        """How flips are measured, in a few words: results say so of flips that another engine declined."""
 
     @abc.abstractmethod
     def preferred_batch(self, n: int, platform: str) -> int:

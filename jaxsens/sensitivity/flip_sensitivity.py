@@ -187,10 +187,10 @@ def flip_sensitivity(
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
-        interrupted, declined, finished = None, 0, np.ones(len(flips), bool)
+        interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
         try:
             with stopping.noting(signal.SIGINT), telling(progress) as told:
-                norms, declined = placement.measure(
+                norms, elsewhere = placement.measure(
                     runner,
                     parameters,
                     words,
@@ -212,7 +212,7 @@ def flip_sensitivity(
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],
-        engine=choice.after(declined, len(flips)),
+        engine=choice.after(elsewhere, len(flips)),
         **call,
     )
     if interrupted is not None:

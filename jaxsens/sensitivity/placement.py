@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -87,10 +88,11 @@ def measure(
     symbols: Int[np.ndarray, " flips"],
     placement: Placement,
     progress: Progress | None = None,
-) -> tuple[Float[np.ndarray, " flips"], int]:
-    """The norm of every flip, in the order given (`inputs` must be sorted), and how many the engine declined.
+) -> tuple[Float[np.ndarray, " flips"], dict[str, int]]:
+    """The norm of every flip, in the order given (`inputs` must be sorted), and how many each fallback measured.
 
-    Declined flips (NaN, or inf where the engine overflowed) are measured by the engine's `fallback`, if it has one.
+    Flips that the engine declines (NaN, or inf where it overflowed) are measured by its `fallback`, if it has one, and
+    so on.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
@@ -108,7 +110,7 @@ def measure_changes(
     symbols: Int[np.ndarray, " flips"],
     placement: Placement,
     progress: Progress | None = None,
-) -> tuple[Float[np.ndarray, "flips chosen"], int]:
+) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
     """As `measure`, but the change of the chosen outputs under every flip, not its norm.
 
     Raises as `measure` does, but on Ctrl-C a plain KeyboardInterrupt.
@@ -141,8 +143,8 @@ def _measure(
     symbols: np.ndarray,
     placement: Placement,
     progress: Progress | None,
-) -> tuple[np.ndarray, int]:
-    total, declined = len(inputs), 0
+) -> tuple[np.ndarray, dict[str, int]]:
+    total, elsewhere = len(inputs), dict[str, int]()
     found, done = np.full(total, np.nan, np.float32), np.zeros(total, bool)
     try:
         for b in np.unique(inputs):
@@ -150,31 +152,27 @@ def _measure(
             chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
             runner, room = engine, len(chosen)
             while runner is not None and len(chosen):
-                for finished, values in _chunks(
-                    quantity,
-                    runner,
-                    parameters,
-                    tokens[b],
-                    positions[chosen],
-                    symbols[chosen],
-                    room,
-                    placement,
-                ):
-                    if found.shape[1:] != values.shape[1:]:
-                        found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
-                    found = found.astype(values.dtype, copy=False)
-                    found[chosen[finished]] = values
-                    # Of the last engine there is, what is no number is the model's.
-                    done[chosen[finished]] = runner.fallback is None or ~_missing(values)
-                    if progress is not None:
-                        progress(int(done.sum()), total)
-                    stopping.check()
+                flips = positions[chosen], symbols[chosen]
+                with numerics("float64") if runner.widened else nullcontext():
+                    for finished, values in _chunks(
+                        quantity, runner, parameters, tokens[b], *flips, room, placement
+                    ):
+                        if found.shape[1:] != values.shape[1:]:
+                            found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
+                        found = found.astype(values.dtype, copy=False)
+                        found[chosen[finished]] = values
+                        # Of the last engine there is, what is no number is the model's.
+                        done[chosen[finished]] = runner.fallback is None or ~_missing(values)
+                        if progress is not None:
+                            progress(int(done.sum()), total)
+                        stopping.check()
                 left = chosen[~done[chosen]]
+                if runner is not engine and len(left) < len(chosen):
+                    elsewhere[runner.how] = elsewhere.get(runner.how, 0) + len(chosen) - len(left)
                 chosen, runner = left, runner.fallback
-                declined += 0 if runner is None else len(left)
     except KeyboardInterrupt:
         raise Interrupted(found, done) from None
-    return found, declined
+    return found, elsewhere
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
@@ -198,6 +196,8 @@ def _chunks(
     """
     mesh = placement.mesh
     parameters, prepared = prepared_on(mesh, engine, parameters, tokens)
+    if not engine.serves(prepared):
+        return
     count = len(positions)
     program, lanes = _program(quantity, engine, parameters, prepared, len(tokens), count, room, placement)
     blocks = -(-count // (program.batch * mesh.size))
@@ -229,6 +229,7 @@ def _chunks(
             parts = [order.reshape(each)[:, start + k : stop : lanes].ravel() for k in range(lanes)]
             done = np.concatenate(parts)
             values = np.concatenate([part.reshape(-1, *program.shape) for part in found])
+            values = values.astype(np.float32) if engine.widened else values
             real = done < count
             yield done[real], values[real]
             if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
@@ -358,6 +359,8 @@ def prepared_on(
     An engine that asks for it is prepared in float64, and what it prepared rounded once to 32 bits.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
+    if engine.widened:
+        parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):
             prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)

@@ -46,6 +46,11 @@ class VmapEngine(Engine):
 
         return jax.vmap(one)(positions, symbols)
 
+    @property
+    def how(self) -> str:
+        """A forward pass a flip."""
+        return "a forward pass each"
+
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU a thousand symbols, so one flip from n = 1024 on: larger batches leave the cache and are slower."""
         symbols = 2**10 if platform == "cpu" else 2**20

@@ -96,7 +96,25 @@ def measured(
     dtype: str,
     compiled: bool = False,
 ) -> Any:
+    """The norms of flips of one word, those that the engine declines by its fallback, as placement does it."""
+    norms, runner = np.full(len(flips), np.nan), engine
+    while runner is not None and np.isnan(norms).any():
+        found = by_one(runner, parameters, word, flips, dtype, compiled)
+        norms = np.where(np.isnan(norms), found, norms)
+        runner = runner.fallback
+    return norms.astype(dtype)
+
+
+def by_one(
+    engine: Engine,
+    parameters: Any,
+    word: Any,
+    flips: list[tuple[int, int]],
+    dtype: str,
+    compiled: bool = False,
+) -> Any:
     """The norms of flips of one word; NaN where the engine declines."""
+    dtype = "float64" if engine.widened else dtype
     with jax.disable_jit(not compiled), numerics(dtype):
         tokens, pairs = jnp.asarray(word, jnp.int32), jnp.asarray(flips, jnp.int32)
         prepared_in = "float64" if engine.prepares_in_float64 else dtype
@@ -104,6 +122,8 @@ def measured(
             prepared = jax.jit(engine.prepare)(parameters_from_numpy(parameters, prepared_in), tokens)
         if prepared_in != dtype:
             prepared = jax.tree.map(_narrow, prepared)
+        if not engine.serves(prepared):
+            return np.full(len(flips), np.nan)
         return np.asarray(
             jax.jit(engine.norms)(
                 parameters_from_numpy(parameters, dtype), prepared, pairs[:, 0], pairs[:, 1]

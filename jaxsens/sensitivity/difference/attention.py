@@ -15,7 +15,8 @@ from jaxsens.models.products import inner_products, weighted_sums
 from jaxsens.models.scores import inverse_temperature, projected, scores, turned
 from jaxsens.models.trace import LayerTrace
 from jaxsens.models.weighting import averages, weights
-from jaxsens.sensitivity.difference.rules import tanh_change, weight_change
+from jaxsens.sensitivity.difference.rules import tanh_change
+from jaxsens.sensitivity.difference.softmax_change import best_tied, softmax_change, too_large
 
 
 def score_change(
@@ -125,31 +126,18 @@ def _weights_and_change(
     rows: Int[Array, " m"],
     ds: Float[Array, "heads m n"],
 ) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
-    """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing.
+    """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing: `softmax_change`.
 
-    With C = log sum_w p_w e^(ds_w), the change of the log-normaliser, and t = ds - C: p' = p e^t, p' - p = p (e^t - 1).
-    C is log1p(E) with E = sum_w p_w (e^(ds_w) - 1), which keeps the digits of a small change; the log of the sum itself
-    where most weight is lost, or where a common factor e^shift has to be taken out first.
-    Then b' - b = sum_w (p'_w - p_w)(v_w - b) + sum_w p'_w Dv_w.
+    NaN, so that the flip is declined, where scores are too large for what changes them, or tie.
     """
     n = kept.x.shape[0]
     keys = jnp.arange(n)
     seen = visible(layer.mask, rows[:, None], keys[None, :])
     s = scores(layer, parameters, kept.queries[:, rows], kept.keys, rows, keys, n)
     s = jnp.where(seen, s, -jnp.inf)
-    # Normalisers are formed anew, as the trace's may be rounded from a wider type and e^(s - lse) must sum to 1.
-    normaliser = jax.nn.logsumexp(s, axis=-1, keepdims=True)
-    empty = ~jnp.isfinite(normaliser)
-    log_weight = s - jnp.where(empty, 0, normaliser)
-    before, after = (jnp.max(x, axis=-1, keepdims=True) for x in (log_weight, log_weight + ds))
-    shift = jnp.where(~empty & ((after > 1) | (after < before - 1)), after, 0)
-    new, change = weight_change(log_weight, ds, shift)
-    total, lost = jnp.sum(new, axis=-1, keepdims=True), jnp.sum(change, axis=-1, keepdims=True)
-    small = (shift == 0) & (lost > -0.5)
-    grown = jnp.where(
-        small, jnp.log1p(jnp.where(small, lost, 0)), shift + jnp.log(jnp.where(empty, 1, total))
-    )
-    return weight_change(log_weight, ds - jnp.where(empty, 0, grown), 0)
+    new, change = softmax_change(s, ds)
+    lost = jnp.any(too_large(ds) & seen, axis=-1, keepdims=True) | best_tied(s, ds)
+    return jnp.where(lost, jnp.nan, new), change
 
 
 def hard_rows(

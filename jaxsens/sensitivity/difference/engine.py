@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,9 +13,12 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.weighting import Sparsemax
+from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
-from jaxsens.sensitivity.difference.state import Moved, Prepared, of_dtype, prepare
+from jaxsens.sensitivity.difference.softmax_change import LARGEST_SCORE
+from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
 from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
 """Rows of the first layer that are worked on at once: their (rows, d_ff) arrays stay in cache."""
@@ -36,9 +39,34 @@ class DifferenceEngine(Engine):
 
     Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
     With a readout of the mean over positions the last layer counts as a middle one.
+
+    Flips of a float32 model whose scores are too large for float32 (`LARGEST_SCORE`) are measured `widened`, in
+    float64. What overflows there too is left to a forward pass a flip.
     """
 
     config: TransformerConfig
+    wide: bool = False
+
+    @property
+    def widened(self) -> bool:
+        """Whether a float32 model is computed with in float64."""
+        return self.wide
+
+    @property
+    def fallback(self) -> Engine:
+        """This engine in float64; from there, or for a float64 model, the forward pass in the model's own dtype."""
+        if self.wide or self.config.dtype == "float64":
+            return VmapEngine(self.norm, self.outputs, TransformerApply(self.config))
+        return replace(self, wide=True)
+
+    @property
+    def how(self) -> str:
+        """Whole rows of attention, as opposed to folded ones."""
+        return "whole rows in float64" if self.wide else "whole rows"
+
+    def serves(self, prepared: Prepared) -> bool:
+        """Whether the unflipped run's scores are small enough for the dtype."""
+        return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
         """One forward pass with its intermediate values, in the dtype of the parameters."""
@@ -48,7 +76,7 @@ class DifferenceEngine(Engine):
     @property
     def prepares_in_float64(self) -> bool:
         """Of a float32 model: one forward pass costs nothing beside the flips."""
-        return self.config.dtype == "float32" and not self.config.exact_rows
+        return self.config.dtype == "float32" and not self.config.exact_rows and not self.wide
 
     def changes(
         self,
@@ -58,7 +86,7 @@ class DifferenceEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
         """The output's change under each flip."""
-        config, n = self.config, prepared.tokens.shape[0]
+        config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         row = readout_position(config, n)
         if config.layers == 0:
             change = self._embedding_change(parameters, prepared, positions, symbols, row)
@@ -109,7 +137,7 @@ class DifferenceEngine(Engine):
         self, parameters: TransformerParameters, prepared: Prepared, positions: Array, symbols: Array
     ) -> Moved:
         """All rows of the first layer's change, in blocks; those that the mask keeps from moving are skipped."""
-        config, n = self.config, prepared.tokens.shape[0]
+        config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         size = min(ROW_BLOCK, n)
         count = -(-n // size)
         one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
@@ -134,12 +162,13 @@ class DifferenceEngine(Engine):
     def _later_layers(
         self, parameters: TransformerParameters, prepared: Prepared, moved: Moved, row: int | None
     ) -> Float[Array, " width"]:
-        whole = self.config.layers if row is None else self.config.layers - 1
+        config = of_dtype(self.config, parameters)
+        whole = config.layers if row is None else config.layers - 1
         for k in range(1, whole):
-            moved = layer_change(self.config, parameters, prepared, k, moved)
+            moved = layer_change(config, parameters, prepared, k, moved)
         if row is None:
             return jnp.mean(moved.dx, axis=0)
-        return last_layer_change(self.config, parameters, prepared, moved, row)
+        return last_layer_change(config, parameters, prepared, moved, row)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
         """Products only: projections, scores, sums and per-position maps."""

@@ -35,7 +35,15 @@ from jaxsens.models.scores import inverse_temperature, penalty, projected, score
 from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.layer_change import first_layer_change
-from jaxsens.sensitivity.difference.state import Prepared, after_attention_change, heads_of, of_dtype, prepare
+from jaxsens.sensitivity.difference.softmax_change import LARGEST_SCORE, LARGEST_TIED
+from jaxsens.sensitivity.difference.state import (
+    Prepared,
+    after_attention_change,
+    heads_of,
+    largest_score,
+    of_dtype,
+    prepare,
+)
 from jaxsens.sensitivity.engine import Cost, Engine
 
 
@@ -306,6 +314,20 @@ class FoldedEngine(Engine):
     def fallback(self) -> Engine:
         """The difference engine, for declined flips."""
         return DifferenceEngine(self.norm, self.outputs, self.config)
+
+    @property
+    def for_few_flips(self) -> Engine:
+        """The fallback: the matrices of all rows pay for many flips only."""
+        return self.fallback
+
+    @property
+    def how(self) -> str:
+        """The form's name."""
+        return "the folded form"
+
+    def serves(self, prepared: Folded) -> bool:
+        """Whether the unflipped run's scores are small enough for the dtype, ties or not."""
+        return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
         """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""

@@ -24,14 +24,17 @@ from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks
 from jaxsens.sensitivity.difference.attention import score_change
+from jaxsens.sensitivity.difference.softmax_change import tied, too_large
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rest:
-    """Of each row: its best key, and log-normaliser and mean value of the keys other than that."""
+    """Of each row: its best key and score, the second-best score, log-normaliser and mean value of all but the best."""
 
     best: Int[Array, "heads n"]
+    best_score: Float[Array, "heads n"]
+    second_score: Float[Array, "heads n"]
     normaliser: Float[Array, "heads n"]
     mean: Float[Array, "heads n head_width"]
 
@@ -43,14 +46,20 @@ def rest_of(
     n = kept.x.shape[0]
     keys = jnp.arange(n)
 
-    def rows(block: Array) -> tuple[Array, Array, Array]:
+    def rows(block: Array) -> tuple[Array, ...]:
         s = scores(layer, parameters, kept.queries[:, block], kept.keys, block, keys, n)
         s = jnp.where(visible(layer.mask, block[:, None], keys[None, :]), s, -jnp.inf)
         best = jnp.argmax(s, axis=-1)
         others = jnp.where(keys == best[..., None], -jnp.inf, s)
         normaliser = jax.nn.logsumexp(others, axis=-1)
         weight = jnp.exp(others - jnp.where(jnp.isfinite(normaliser), normaliser, 0)[..., None])
-        return best, normaliser, weighted_sums(weight, kept.values, False)
+        return (
+            best,
+            jnp.max(s, -1),
+            jnp.max(others, -1),
+            normaliser,
+            weighted_sums(weight, kept.values, False),
+        )
 
     return Rest(*over_row_blocks(rows, layer.heads, n, row))
 
@@ -84,5 +93,10 @@ def one_key_change(
     shrunk = jax.nn.sigmoid(a) * jax.nn.sigmoid(-a - ds) * jnp.expm1(jnp.minimum(ds, 0))
     change = jnp.where(ds > 0, grown, shrunk)
     db = change[..., None] * (value - mean) + jax.nn.sigmoid(a + ds)[..., None] * dv[:, None]
+    # Where the dtype cannot keep the digits of the new weight, the flip is declined.
+    other = jnp.where(is_best, rest.second_score[:, rows], rest.best_score[:, rows])
+    size = jnp.maximum(jnp.abs(s), jnp.abs(ds))
+    lost = too_large(ds) | tied(s, other, size) | tied(s + ds, other, size)
+    db = jnp.where(lost[..., None], jnp.nan, db)
     seen = visible(layer.mask, rows, position)
     return jnp.where(seen[:, None], db, 0)

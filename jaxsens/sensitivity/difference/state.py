@@ -56,6 +56,15 @@ def prepare(
     return Prepared(tokens, traces, output, others)
 
 
+def largest_score(prepared: Prepared) -> float:
+    """The largest size of a softmax score that gets weight in the unflipped run, to within log n.
+
+    That is the log-normaliser's: a row's largest score is at most so much below it. Scores far below that may be large
+    without harm, as their weights are 0.
+    """
+    return max((float(jnp.max(jnp.abs(kept.normaliser), initial=0)) for kept in prepared.traces), default=0.0)
+
+
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
     """The config with the dtype that the parameters have: "float64" while a float32 model is being prepared."""
     return config.replace(dtype=str(parameters.embedding.dtype))

@@ -1,0 +1,92 @@
+"""The change of a row of softmax weights under any change of its scores, from 1e-30 to 1e30."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+LARGEST_SCORE = {"float32": 32.0, "float64": float("inf")}
+"""Scores, and changes of scores, up to which the rules here keep their digits, by dtype.
+
+A score s is rounded by eps |s|, which is the relative error of its weight: 2e-6 at 32 in float32. What is larger is
+measured in float64. Nothing wider is at hand there, so no limit is set: a forward pass loses the same digits."""
+
+
+LARGEST_TIED = 1e3
+"""Scores up to which a tie between two keys keeps its digits in float64, where it is eps |s| = 2e-13 that is lost.
+
+Equal keys have bitwise equal scores in a forward pass, whose weights are then right however large the scores are. Here
+a score after the flip is s + ds, which is rounded once more, so that a tie between a moved key and another is lost."""
+
+_MARGIN = 64
+"""Scores closer than this many rounding errors of theirs are taken to tie."""
+
+
+def too_large(ds: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Whether changes of scores are larger than the dtype keeps the digits of, or not finite."""
+    return ~(jnp.abs(ds) <= LARGEST_SCORE[str(ds.dtype)])
+
+
+def tied(
+    s: Float[Array, "*shape"], other: Float[Array, "*shape"], size: Float[Array, "*shape"]
+) -> Bool[Array, "*shape"]:
+    """Whether scores of the given size tie, as far as can be told, and are too large for a tie to keep its digits."""
+    return (jnp.abs(s - other) <= _MARGIN * jnp.finfo(s.dtype).eps * size) & (size > LARGEST_TIED)
+
+
+def best_tied(s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]) -> Bool[Array, "*rows 1"]:
+    """Whether a row's best key ties with another one, before or after the change, as `tied` has it."""
+    seen = s > -jnp.inf
+    size = jnp.max(jnp.where(seen, jnp.maximum(jnp.abs(s), jnp.abs(ds)), 0), axis=-1, keepdims=True)
+
+    def ties(scores: Array) -> Array:
+        best = jnp.max(scores, axis=-1, keepdims=True)
+        return jnp.sum(tied(scores, best, size) & seen, axis=-1, keepdims=True) > 1
+
+    return ties(s) | ties(s + ds)
+
+
+def softmax_change(
+    s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]
+) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows keys"]]:
+    """The new weights p' = softmax(s + ds) and their change p' - p, with p = softmax(s).
+
+    A key that is not seen has the score -inf; a row that sees none has weights 0. Both results are right to some
+    rounding errors of s and of ds, whichever is larger, however small or large the change is.
+
+    With C = lse(s + ds) - lse(s), the change of the log-normaliser, and t = ds - C, the ratio of a key's weights is
+    p'/p = e^t. Its change is taken in one of two forms:
+
+    - |t| <= 1: p (e^t - 1). Subtracting weights would lose the digits of a small t. C must be as good as ds, so it is
+      not the difference of two normalisers where that is small: it is log(1 + E) with E = sum_w p_w (e^(ds_w) - 1),
+      whose terms are as accurate as ds. Where C is large, what all scores share is taken out of ds first.
+    - |t| > 1: p' - p, of which one is at least e times the other. The product form would carry the error eps |t| of the
+      exponent t into the weight: with scores of 1e5 in float32 that is 1 %, where the weights of a softmax so cold are
+      0 and 1 exactly.
+
+    O(keys) a row: four exponentials a key.
+    """
+    old, best, total = _weights(s)
+    new, new_best, new_total = _weights(s + ds)
+    moved = (new_best - best) + jnp.log(new_total / total)
+    shared = jnp.where(jnp.abs(moved) > 1, moved, 0)
+    rest = ds - shared
+    # p e^(ds - shared) - p. Its sum E lies between e^-1 - 1 and e - 1 by the choice of `shared`: log1p loses nothing.
+    gained = jnp.where(
+        jnp.abs(rest) > 1, new * jnp.exp(moved - shared) - old, old * jnp.expm1(jnp.clip(rest, -1, 1))
+    )
+    t = rest - jnp.log1p(jnp.sum(gained, axis=-1, keepdims=True))
+    return new, jnp.where(jnp.abs(t) > 1, new - old, old * jnp.expm1(jnp.clip(t, -1, 1)))
+
+
+def _weights(s: Float[Array, "*rows keys"]) -> tuple[Array, Array, Array]:
+    """softmax(s), each row's largest score and the sum of exponentials relative to that; 0, 0, 1 where nothing is seen.
+
+    The two parts of the log-normaliser are not added up: the log of the sum would be lost in scores of 1e7.
+    """
+    best = jnp.max(s, axis=-1, keepdims=True)
+    best = jnp.where(best == -jnp.inf, 0, best)
+    powers = jnp.exp(s - best)
+    total = jnp.sum(powers, axis=-1, keepdims=True)
+    total = jnp.where(total == 0, 1, total)
+    return powers / total, best, total

@@ -1,0 +1,158 @@
+"""The forward pass in whole arrays of np.longdouble, for inputs too long for the loops of tests/reference.py.
+
+It shares no code with the package and does not import JAX. tests/test_wide_reference.py holds it against the loops.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tests import reference
+
+Array = np.ndarray
+WIDE = np.longdouble
+
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + e^-x), without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x > 0, 1, small) / (1 + small)
+
+
+def activation(name: str, x: Array) -> Array:
+    """The per-position map's nonlinearity."""
+    match name:
+        case "relu":
+            return np.maximum(x, 0)
+        case "tanh":
+            return np.tanh(x)
+        case "silu":
+            return x * logistic(x)
+        case "gelu":
+            return x * logistic(2 * np.sqrt(2 / WIDE(math.pi)) * (x + WIDE(0.044715) * x**3))
+    raise LookupError(f"the wide reference knows no activation {name!r}")
+
+
+def layer_norm(config: Any, norm: Any, x: Array) -> Array:
+    """Rows shifted to mean 0, divided by the root of their variance plus epsilon, then scaled and shifted."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
+
+
+def seen_by(mask: str, n: int) -> Array:
+    """Which key (column) each query (row) sees."""
+    i, j = np.arange(n)[:, None], np.arange(n)[None]
+    every = np.ones((n, n), bool)
+    return {"none": every, "future": j <= i, "past": j >= i, "strict-future": j < i, "strict-past": j > i}[
+        mask
+    ]
+
+
+def scores(config: Any, layer: Any, head: int, q: Array, k: Array) -> Array:
+    """Scores of all queries with all keys, before the temperature."""
+    n = len(q)
+    if config.scores == "additive":
+        s = np.zeros((n, n), WIDE)
+        for c, factor in enumerate(layer.additive[head]):
+            s += np.tanh(q[:, None, c] + k[None, :, c]) * factor
+    else:
+        s = q @ k.T / np.sqrt(WIDE(q.shape[1]))
+    if any(reference.kind(term) == "Alibi" for term in config.positions):
+        slope = WIDE(2.0 ** (-8 * (head + 1) / layer.query.shape[0]))
+        s = s - slope * np.abs(np.arange(n)[:, None] - np.arange(n)[None])
+    return s
+
+
+def weights(weighting: Any, s: Array, seen: Array, leads: list[float]) -> Array:
+    """Attention weights of every row; `leads` gets what each choice of a hard row hangs on."""
+    n = len(s)
+    if reference.kind(weighting) != "Softmax":
+        rows = np.zeros((n, n), WIDE)
+        for i in range(n):
+            own = s[i, seen[i]]
+            rows[i, seen[i]] = reference.weights(weighting, list(own), i + 1, n)
+            leads.extend(lead for lead in (lead_of(own),) if lead is not None)
+        return rows
+    schedule = weighting.inverse_temperature
+    length = np.full(n, n, WIDE) if weighting.by == "length" else np.arange(1, n + 1, dtype=WIDE)
+    inverse = schedule.coefficient * length**schedule.power * np.log(length) ** schedule.log_power
+    masked = np.where(seen, s * inverse[:, None], -np.inf)
+    best = masked.max(axis=-1, keepdims=True)
+    powers = np.exp(masked - np.where(np.isfinite(best), best, 0))
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / np.where(total > 0, total, 1)
+
+
+def lead_of(own: Array) -> float | None:
+    """By how much a row's best score leads those that it does not tie with, as a share of its largest score."""
+    size = np.abs(own).max(initial=0)
+    behind = own[own < own.max(initial=-np.inf) - 1e-17 * size]
+    return float((own.max() - behind.max()) / size) if len(behind) else None
+
+
+def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> Array:
+    """What the attention of layer k adds at every position."""
+    n = len(z)
+    seen = seen_by(reference.of_layer(config.mask, k), n)
+    total = np.zeros((n, config.width), WIDE)
+    for head in range(reference.of_layer(config.heads, k)):
+        q, keys, v = (z @ matrix[head].astype(WIDE) for matrix in (layer.query, layer.key, layer.value))
+        for term in config.positions:
+            if reference.kind(term) == "Rotary":
+                q, keys = (
+                    np.array([reference.rotated(row, i, term.base) for i, row in enumerate(x, start=1)])
+                    for x in (q, keys)
+                )
+        s = scores(config, layer, head, q, keys)
+        p = weights(reference.of_layer(config.weighting, k), s, seen, leads)
+        total += p @ v @ layer.output[head].astype(WIDE)
+    return total
+
+
+def transformer_layer(config: Any, layer: Any, k: int, x: Array, leads: list[float]) -> Array:
+    """Layer k: attention and per-position map with their skips and layer normalisation."""
+    pre, post = config.layer_norm == "pre", config.layer_norm == "post"
+    z = layer_norm(config, layer.attention_norm, x) if pre else x
+    c = x + attention(config, layer, k, z, leads)
+    if post:
+        c = layer_norm(config, layer.attention_norm, c)
+    if reference.of_layer(config.feed_forward, k) == 0:
+        return c
+    inside = layer_norm(config, layer.feed_forward_norm, c) if pre else c
+    hidden = activation(config.activation, inside @ layer.w1.astype(WIDE) + layer.b1)
+    y = c + hidden @ layer.w2.astype(WIDE) + layer.b2
+    return layer_norm(config, layer.feed_forward_norm, y) if post else y
+
+
+def output(config: Any, parameters: Any, tokens: Any, leads: list[float] | None = None) -> Array:
+    """The model's output on one word, in np.longdouble. `leads` gets `lead_of` every row of hard attention."""
+    x = np.array(reference.embedded(config, parameters, [int(token) for token in tokens], WIDE))
+    for k in range(config.layers):
+        x = transformer_layer(config, parameters.layers[k], k, x, [] if leads is None else leads)
+    row = x.mean(axis=0) if config.readout == "mean" else x[{"last": -1}.get(config.readout, config.readout)]
+    return row if config.logits is None else row @ parameters.head.astype(WIDE) + parameters.head_bias
+
+
+def flip_norms(
+    config: Any, parameters: Any, tokens: Any, pairs: list[tuple[int, int]], resolution: float = 0.0
+) -> Array:
+    """The l2 norm of the output's change under each flip (position, symbol).
+
+    NaN where a row of hard attention, of either run, chooses a key that leads by less than `resolution` of its score:
+    who computes less widely may choose another.
+    """
+    leads: list[float] = []
+    before, norms = output(config, parameters, tokens, leads), []
+    unsure = min(leads, default=1.0) < resolution
+    for position, symbol in pairs:
+        flipped = [int(token) for token in tokens]
+        flipped[position] = symbol
+        leads = []
+        change = output(config, parameters, flipped, leads) - before
+        known = not unsure and min(leads, default=1.0) >= resolution
+        norms.append(float(np.sqrt((change**2).sum())) if known else math.nan)
+    return np.array(norms)
