@@ -122,7 +122,7 @@ def errors_of(model: Model, dtype: str, compiled: bool = False) -> Errors | None
     assert vmap is not None
 
     def worst(found: np.ndarray) -> float:
-        return float(np.nan_to_num(np.abs(found / truth - 1)[counted], nan=np.inf).max())
+        return float(np.nan_to_num(np.abs(found[counted] / truth[counted] - 1), nan=np.inf).max())
 
     specified = worst(measured(vmap, rounded, model.word, flips, dtype, compiled))
     if not np.isfinite(specified):
