@@ -1,4 +1,4 @@
-"""Softmax at any temperature: the difference engine is never worse than the specification, against a wider forward pass."""
+"""Softmax at any temperature: the difference engine is never worse than the specification, by wider arithmetic."""
 
 from __future__ import annotations
 
