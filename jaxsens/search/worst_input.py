@@ -132,7 +132,7 @@ def worst_input(
             subject, words, objective, norm, chosen_outputs(subject, outputs), engine, devices
         )
         first = problem.word(np.full((1, len(problem.free)), problem.alphabet[0]))
-        blurred = checked_scores(problem.subject, first)
+        blurred = checked_scores(problem.subject, first, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
         refused = None

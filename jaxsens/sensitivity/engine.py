@@ -79,6 +79,11 @@ class Engine(abc.ABC):
         """Whether flips of a float32 model are measured in float64: parameters and what is prepared are float64 too."""
         return False
 
+    @property
+    def widens(self) -> bool:
+        """Whether flips that float32 cannot resolve are measured in float64, here or by a fallback."""
+        return self.widened or (self.fallback is not None and self.fallback.widens)
+
     def serves(self, prepared: Any) -> bool:
         """Whether flips of the prepared input keep their digits here; if not, all of them go to the fallback."""
         return True

@@ -147,7 +147,10 @@ def flip_sensitivity(
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
-        blurred = checked_scores(subject, words)
+        # What "auto" took when a result was begun, it takes when that is completed.
+        name = engine if partial is None else partial.engine.name
+        runner, choice = choose(subject, name, norm, chosen, words.shape[1])
+        blurred = checked_scores(subject, words, runner.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
         special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
@@ -179,9 +182,6 @@ def flip_sensitivity(
             ),
         }
         known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
-        # What "auto" took then, it takes now.
-        name = engine if partial is None else partial.engine.name
-        runner, choice = choose(subject, name, norm, chosen, words.shape[1])
         rest = np.delete(np.arange(len(flips)), known)
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         devices = placement.Placement(

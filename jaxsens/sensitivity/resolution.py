@@ -17,8 +17,10 @@ from jaxsens.precision import UNRESOLVED
 from jaxsens.sensitivity.adapters import Measurable
 
 
-def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str | None:
+def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
     """Why the scores of a jaxsens transformer cannot be told apart in its dtype on these inputs, or None.
+
+    In float64 if `widens`: the engine measures in that what float32 does not resolve.
 
     The limit is `precision.UNRESOLVED`. What counts are the scores of keys that get weight, so the log-normaliser of
     each row is looked at, which is within log n of its largest score and comes with every forward pass. Of the last
@@ -45,15 +47,16 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> st
     n = words.shape[1]
     if subject.exact_length is not None and n <= subject.exact_length:
         return None
-    error = largest * np.finfo(subject.dtype).eps
+    dtype = "float64" if widens else subject.dtype
+    error = largest * np.finfo(dtype).eps
     if not np.any(error > UNRESOLVED):
         return None
     layer = int(np.argmax(error))
     remedy = "smaller query and key weights, or a higher temperature"
-    if subject.dtype == "float32":
-        remedy = f'dtype="float64", or {remedy}'
+    if dtype == "float32":
+        remedy = f'engine="difference", which measures in float64 what float32 cannot, dtype="float64", or {remedy}'
     return (
-        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, which {subject.dtype} knows to "
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, which {dtype} knows to "
         f"{error[layer]:.2g} only. A difference of 1 is a factor of e between attention weights, so what is measured "
         f"may be an effect of rounding; use {remedy}"
     )

@@ -139,17 +139,3 @@ def feed_forward_change(
 ) -> Float[Array, "*rows width"]:
     """Change of the per-position map (without its skip), from its pre-activation h and its input's change dz."""
     return activation_change(layer, h, dz @ needed(w1, "w1")) @ needed(w2, "w2")
-
-
-def weight_change(
-    log_weight: Float[Array, "*shape"], ds: Float[Array, "*shape"], shift: Float[Array, "*shape"] | float
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """A softmax weight's new unnormalised value and its change: (e^(l + ds - shift), that minus e^(l - shift)).
-
-    `log_weight` is l = log p. Where ds > 0 the change is new (1 - e^-ds), else old
-    (e^ds - 1): a weight that underflows while e^ds is huge (the trap of peaked attention) is not lost.
-    """
-    new = jnp.exp(log_weight + ds - shift)
-    grown = new * -jnp.expm1(-jnp.maximum(ds, 0))
-    shrunk = jnp.exp(log_weight - shift) * jnp.expm1(jnp.minimum(ds, 0))
-    return new, jnp.where(ds > 0, grown, shrunk)
