@@ -171,7 +171,7 @@ class DifferenceEngine(Engine):
         return last_layer_change(config, parameters, prepared, moved, row)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
-        """Products only: projections, scores, sums and per-position maps."""
+        """Products: projections, scores, sums and per-position maps; and what goes with each weight and hidden unit."""
         config, n = self.config, tokens.shape[0]
         row = readout_position(config, n)
         rows = 1 if config.layers == 1 and row is not None else n
@@ -182,9 +182,9 @@ class DifferenceEngine(Engine):
         flip = 0.0
         for k in range(config.layers):
             heads = config.layer(k).heads * config.layer(k).head_width
-            maps = 2 * config.width * (heads + 2 * config.layer(k).feed_forward)
+            maps = (2 * config.width + 4) * (heads + 2 * config.layer(k).feed_forward)
             if k == 0:
-                flip += rows * (12 * heads + maps) + (4 * n * heads if rows > 1 else 0)
+                flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (4 * n * heads if rows > 1 else 0)
                 forward += 4 * rows * n * heads
             elif k < config.layers - 1 or row is None:
                 flip += 2 * layer_operations(config, k, n)
