@@ -184,7 +184,9 @@ class DifferenceEngine(Engine):
             heads = config.layer(k).heads * config.layer(k).head_width
             maps = (2 * config.width + 4) * (heads + 2 * config.layer(k).feed_forward)
             if k == 0:
-                flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (4 * n * heads if rows > 1 else 0)
+                flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (
+                    4 * n * heads if rows > 1 else 0
+                )
                 forward += 4 * rows * n * heads
             elif k < config.layers - 1 or row is None:
                 flip += 2 * layer_operations(config, k, n)
