@@ -123,7 +123,7 @@ def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
         "outputs": None if outputs is None else tuple(outputs),
         "restarts": tuple(restart_from_json(one) for one in table["restarts"]),
         "history": tuple((used, value) for used, value in table["history"]),
-        "engine": EngineChoice(**table["engine"]),
+        "engine": EngineChoice.from_json(table["engine"]),
     }
     return WorstInput(**{**table, **parts})
 

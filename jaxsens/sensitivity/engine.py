@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jaxtyping import Array, Float, Int
@@ -14,15 +14,44 @@ from jaxsens.sensitivity.norms import norm_of
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine ran, and why."""
+    """Which engine ran, and why.
+
+    Attributes:
+        name: the engine's.
+        why: the reason for it.
+        elsewhere: how many flips it left to which fallback, by `Engine.how`.
+        flips: how many there were.
+    """
 
     name: str
-    reason: str
+    why: str
+    elsewhere: tuple[tuple[str, int], ...] = ()
+    flips: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why this engine, and who measured the flips that it left."""
+        told = (
+            f"{'all' if count == self.flips else f'{count} of {self.flips}'} flips by {how}"
+            for how, count in self.elsewhere
+        )
+        return "; ".join([self.why, *told])
 
     def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
-        """The choice once it is known how many of the flips were measured by which fallback."""
-        told = [f"{count} of {flips} flips by {how}" for how, count in elsewhere.items()]
-        return EngineChoice(self.name, "; ".join([self.reason, *told]))
+        """The choice once it is known how many more of the flips were left to which fallback."""
+        counts = dict(self.elsewhere)
+        for how, count in elsewhere.items():
+            counts[how] = counts.get(how, 0) + count
+        return replace(self, elsewhere=tuple(counts.items()), flips=flips)
+
+    def as_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> EngineChoice:
+        """The choice that `as_json` wrote."""
+        return cls(**{**table, "elsewhere": tuple((how, count) for how, count in table["elsewhere"])})
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"

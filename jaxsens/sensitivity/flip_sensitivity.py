@@ -201,7 +201,7 @@ def flip_sensitivity(
                     _counting_from(len(known), told),
                 )
         except placement.Interrupted as stop:
-            interrupted, norms, finished[rest] = stop, stop.norms, stop.done
+            interrupted, norms, finished[rest], elsewhere = stop, stop.norms, stop.done, stop.elsewhere
     if partial is not None:
         norms = merged(known, partial.norms, rest, norms)
         choice = partial.engine

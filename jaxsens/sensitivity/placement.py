@@ -41,11 +41,19 @@ _HOPELESS = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or a noted signal, in a measurement. `done`: which `norms` were finished, of which some may be NaN."""
+    """Ctrl-C, or a noted signal, in a measurement.
 
-    def __init__(self, norms: Float[np.ndarray, " flips"], done: Bool[np.ndarray, " flips"]) -> None:
+    `done`: which `norms` were finished, of which some may be NaN; `elsewhere`: how many each fallback measured.
+    """
+
+    def __init__(
+        self,
+        norms: Float[np.ndarray, " flips"],
+        done: Bool[np.ndarray, " flips"],
+        elsewhere: dict[str, int],
+    ) -> None:
         super().__init__("interrupted")
-        self.norms, self.done = norms, done
+        self.norms, self.done, self.elsewhere = norms, done, elsewhere
 
 
 @dataclass(frozen=True)
@@ -162,17 +170,17 @@ def _measure(
                         found = found.astype(values.dtype, copy=False)
                         found[chosen[finished]] = values
                         # Of the last engine there is, what is no number is the model's.
-                        done[chosen[finished]] = runner.fallback is None or ~_missing(values)
+                        measured = ~_missing(values) | (runner.fallback is None)
+                        done[chosen[finished]] = measured
+                        if runner is not engine:
+                            elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(measured.sum())
                         if progress is not None:
                             progress(int(done.sum()), total)
                         stopping.check()
-                left = chosen[~done[chosen]]
-                if runner is not engine and len(left) < len(chosen):
-                    elsewhere[runner.how] = elsewhere.get(runner.how, 0) + len(chosen) - len(left)
-                chosen, runner = left, runner.fallback
+                chosen, runner = chosen[~done[chosen]], runner.fallback
     except KeyboardInterrupt:
-        raise Interrupted(found, done) from None
-    return found, elsewhere
+        raise Interrupted(found, done, elsewhere) from None
+    return found, {how: count for how, count in elsewhere.items() if count}
 
 
 def _missing(values: np.ndarray) -> np.ndarray:

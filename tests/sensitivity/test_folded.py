@@ -149,6 +149,59 @@ def test_a_weight_that_underflows_in_float32_and_grows_back():
     np.testing.assert_allclose(found, [after - before], rtol=1e-4)
 
 
+def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
+    """A model in which position 1 has that share of the attention of every row of the first layer, and its word."""
+    config = TransformerConfig(
+        alphabet_size=2,
+        width=4,
+        heads=1,
+        head_width=1,
+        feed_forward=(32, 0),
+        positions=Learned(n),
+        dtype="float64",
+    )
+    nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape), initialise(config, 0))
+    nothing.embedding[1, 0] = 0.01  # the symbol, which values read
+    nothing.embedding[:, 3] = 1  # what queries read
+    nothing.learned[1, 1] = np.log(share / (1 - share) * (n - 1))  # its score
+    first, last = nothing.layers
+    first.query[0, 3, 0] = first.key[0, 1, 0] = first.value[0, 0, 0] = first.output[0, 0, 2] = 1
+    first.b1[:] = 1  # no unit changes sign
+    last.value[0, 2, 0] = last.output[0, 0, 0] = 1
+    return config, nothing, np.append(np.zeros(n - 1, int), 2)
+
+
+@pytest.mark.parametrize(("share", "declined"), [(0.4, False), (0.6, True), (0.99, True)])
+def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, declined):
+    # The plain form divides by what the other keys keep, 1 - p: from half on it would lose digits.
+    config, parameters, tokens = peaked(share, 256)
+    engine = FoldedEngine("l2", None, config)
+    with numerics("float64"):
+        given = parameters_from_numpy(parameters, "float64")
+        prepared = jax.jit(engine.prepare)(given, tokens)
+        norms = np.asarray(jax.jit(engine.norms)(given, prepared, np.array([1, 2]), np.array([1, 1])))
+    np.testing.assert_array_equal(np.isnan(norms), [declined, False])
+
+
+def test_no_unit_beyond_the_candidates_can_change_sign_within_a_rows_reach():
+    # Thresholds are sorted in single precision. A reach rounded up would let a unit change sign unseen.
+    config = small(feed_forward=40)
+    parameters = initialise(config, 0)
+    with numerics("float64"):
+        prepared = jax.jit(FoldedEngine("l2", None, config).prepare)(
+            parameters_from_numpy(parameters, "float64"), word(200)
+        )
+    kept, first = prepared.prepared.traces[0], parameters.layers[0]
+    columns = np.asarray(first.output, np.longdouble).reshape(-1, config.width) @ np.asarray(
+        first.w1, np.longdouble
+    )
+    exact = np.sort(np.abs(np.asarray(kept.h, np.longdouble)) / np.sqrt((columns**2).sum(axis=0)), axis=1)
+    reach = np.asarray(prepared.reach, np.longdouble)[:200]
+    beyond = exact[:, folded.candidates(200, 40)]
+    assert np.all(reach < beyond)
+    assert np.all(reach > beyond * (1 - 1e-5))
+
+
 def test_what_it_does_not_apply_to_is_measured_all_the_same():
     for changes in ({"layers": 3}, {"activation": "tanh"}, {"positions": "rotary"}, {"readout": "mean"}):
         assert folded.refusal(small(feed_forward=20, **changes)) is not None

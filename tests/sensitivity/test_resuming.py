@@ -64,6 +64,16 @@ def same(one, other):
         assert a.dtype == b.dtype
 
 
+def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_interrupted():
+    cold = small(weighting="temperature-cubic")
+    options = {"batch_size": 2, "engine": "difference"}
+    whole = flip_sensitivity(cold, TOKENS, **options)
+    assert "all flips by whole rows in float64" in whole.engine.reason
+    part = interrupted(2, cold, **options)
+    assert f"{len(part)} of {len(whole)} flips by whole rows in float64" in part.engine.reason
+    same(flip_sensitivity(cold, TOKENS, **options, resume=part), whole)
+
+
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_a_completed_result_is_that_of_an_uninterrupted_call_bit_for_bit(whole, chunks):
     part = interrupted(chunks, **OPTIONS)
