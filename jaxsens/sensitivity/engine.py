@@ -113,9 +113,9 @@ class Engine(abc.ABC):
         """Whether flips that float32 cannot resolve are measured in float64, here or by a fallback."""
         return self.widened or (self.fallback is not None and self.fallback.widens)
 
-    def serves(self, prepared: Any) -> bool:
-        """Whether flips of the prepared input keep their digits here; if not, all of them go to the fallback."""
-        return True
+    def suited(self, prepared: Any) -> Engine:
+        """The engine for flips of the prepared input: this one, unless it cannot keep their digits."""
+        return self
 
     @property
     def fallback(self) -> Engine | None:

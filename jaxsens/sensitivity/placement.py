@@ -162,8 +162,13 @@ def _measure(
             while runner is not None and len(chosen):
                 flips = positions[chosen], symbols[chosen]
                 with numerics("float64") if runner.widened else nullcontext():
+                    given = prepared_on(placement.mesh, runner, parameters, tokens[b])
+                    suited = runner.suited(given[1])
+                    if suited != runner:
+                        runner = suited
+                        continue
                     for finished, values in _chunks(
-                        quantity, runner, parameters, tokens[b], *flips, room, placement
+                        quantity, runner, given, len(tokens[b]), *flips, room, placement
                     ):
                         if found.shape[1:] != values.shape[1:]:
                             found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
@@ -172,7 +177,7 @@ def _measure(
                         # Of the last engine there is, what is no number is the model's.
                         measured = ~_missing(values) | (runner.fallback is None)
                         done[chosen[finished]] = measured
-                        if runner is not engine:
+                        if runner != engine:
                             elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(measured.sum())
                         if progress is not None:
                             progress(int(done.sum()), total)
@@ -191,8 +196,8 @@ def _missing(values: np.ndarray) -> np.ndarray:
 def _chunks(
     quantity: _Quantity,
     engine: Engine,
-    parameters: Any,
-    tokens: np.ndarray,
+    given: tuple[Any, Any],
+    n: int,
     positions: np.ndarray,
     symbols: np.ndarray,
     room: int,
@@ -200,14 +205,12 @@ def _chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Measures the flips of one input chunk by chunk; yields which flips are finished, and their values.
 
-    `room` is how many flips the input has for all engines together. Nothing runs while it is suspended.
+    `given` is what `prepared_on` gives of the input, of length n; `room` is how many flips the input has for all
+    engines together. Nothing runs while it is suspended.
     """
-    mesh = placement.mesh
-    parameters, prepared = prepared_on(mesh, engine, parameters, tokens)
-    if not engine.serves(prepared):
-        return
+    mesh, (parameters, prepared) = placement.mesh, given
     count = len(positions)
-    program, lanes = _program(quantity, engine, parameters, prepared, len(tokens), count, room, placement)
+    program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
     blocks = -(-count // (program.batch * mesh.size))
     lanes = min(lanes, blocks)
     # Block k of device d is the (k D + d)-th batch of flips; flips beyond the last repeat it and are dropped.

@@ -99,9 +99,9 @@ def measured(
     """The norms of flips of one word, those that the engine declines by its fallback, as placement does it."""
     norms, runner = np.full(len(flips), np.nan), engine
     while runner is not None and np.isnan(norms).any():
-        found = by_one(runner, parameters, word, flips, dtype, compiled)
+        found, suited = _by_one(runner, parameters, word, flips, dtype, compiled)
         norms = np.where(np.isnan(norms), found, norms)
-        runner = runner.fallback
+        runner = runner.fallback if suited == runner else suited
     return norms.astype(dtype)
 
 
@@ -114,6 +114,13 @@ def by_one(
     compiled: bool = False,
 ) -> Any:
     """The norms of flips of one word; NaN where the engine declines."""
+    return _by_one(engine, parameters, word, flips, dtype, compiled)[0]
+
+
+def _by_one(
+    engine: Engine, parameters: Any, word: Any, flips: list[tuple[int, int]], dtype: str, compiled: bool
+) -> tuple[np.ndarray, Engine]:
+    """As `by_one`, and the engine that is suited to the word."""
     dtype = "float64" if engine.widened else dtype
     with jax.disable_jit(not compiled), numerics(dtype):
         tokens, pairs = jnp.asarray(word, jnp.int32), jnp.asarray(flips, jnp.int32)
@@ -122,13 +129,12 @@ def by_one(
             prepared = jax.jit(engine.prepare)(parameters_from_numpy(parameters, prepared_in), tokens)
         if prepared_in != dtype:
             prepared = jax.tree.map(_narrow, prepared)
-        if not engine.serves(prepared):
-            return np.full(len(flips), np.nan)
-        return np.asarray(
-            jax.jit(engine.norms)(
-                parameters_from_numpy(parameters, dtype), prepared, pairs[:, 0], pairs[:, 1]
-            )
-        )
+        suited = engine.suited(prepared)
+        if suited != engine:
+            return np.full(len(flips), np.nan), suited
+        norms = jax.jit(engine.norms)
+        given = parameters_from_numpy(parameters, dtype)
+        return np.asarray(norms(given, prepared, pairs[:, 0], pairs[:, 1])), engine
 
 
 def _narrow(leaf: jax.Array) -> jax.Array:

@@ -64,9 +64,10 @@ class DifferenceEngine(Engine):
         """Whole rows of attention, as opposed to folded ones."""
         return "whole rows in float64" if self.wide else "whole rows"
 
-    def serves(self, prepared: Prepared) -> bool:
-        """Whether the unflipped run's scores are small enough for the dtype."""
-        return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
+    def suited(self, prepared: Prepared) -> Engine:
+        """This engine, or in float64 where the unflipped run's scores are too large for float32."""
+        served = self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
+        return self if served else self.fallback
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
         """One forward pass with its intermediate values, in the dtype of the parameters."""

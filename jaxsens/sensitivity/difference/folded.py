@@ -325,9 +325,10 @@ class FoldedEngine(Engine):
         """The form's name."""
         return "the folded form"
 
-    def serves(self, prepared: Folded) -> bool:
-        """Whether the unflipped run's scores are small enough for the dtype, ties or not."""
-        return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
+    def suited(self, prepared: Folded) -> Engine:
+        """This engine, or its fallback where the unflipped run's scores are too large for the dtype, or for ties."""
+        limit = min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
+        return self if largest_score(prepared.prepared) <= limit else self.fallback
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
         """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
