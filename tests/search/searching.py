@@ -46,5 +46,5 @@ def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
     options = {"norm": norm, "outputs": None, "engine": engine, "batch_size": None, "memory_budget": None}
-    words = checked_words(subject, n, None, None, None, None, options, {}, {})
+    words = checked_words(subject, n, None, None, None, None, "auto", options, None, {}, {})
     return problem_of(subject, words, objective, norm, subject.outputs, engine, Placement(ONE))

@@ -38,15 +38,15 @@ def true_change(s: np.ndarray, ds: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     with decimal.localcontext(decimal.Context(prec=60, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)):
         before = [Decimal(float(x)) for x in s]
         after = [x + Decimal(float(y)) for x, y in zip(before, ds, strict=True)]
-        totals = [sum((x - max(row)).exp() for x in row) for row in (before, after)]
+        totals = [sum(((x - max(row)).exp() for x in row), Decimal(0)) for row in (before, after)]
         old, new = (
             [(x - max(row)).exp() / total for x in row]
             for row, total in zip((before, after), totals, strict=True)
         )
         moved = max(after) - max(before) + (totals[1] / totals[0]).ln()
         change = [y - x for x, y in zip(old, new, strict=True)]
-        wide = (np.array([_longdouble(x) for x in row]) for row in (old, new, change))
-        return *wide, float(moved)
+        first, second, third = (np.array([_longdouble(x) for x in row]) for row in (old, new, change))
+        return first, second, third, float(moved)
 
 
 def _longdouble(x: Decimal) -> np.longdouble:

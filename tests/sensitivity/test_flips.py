@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,7 +67,8 @@ def test_samples_are_uniform_over_flips():
 
 def test_a_sample_asks_for_what_it_was_given():
     assert jaxsens.sample(3) == Sample(3, 0, None)
-    asked = jaxsens.sample(np.int64(3), seed=np.int32(2), positions=np.array([4, 0]))
+    whole: Any = np.int64(3), np.int32(2), np.array([4, 0])
+    asked = jaxsens.sample(whole[0], seed=whole[1], positions=whole[2])
     assert asked == Sample(3, 2, (4, 0))
     assert [type(value) for value in (asked.count, asked.seed, *(asked.positions or ()))] == [int] * 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial as bound
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ MODEL = small()
 OPTIONS = {"batch_size": 2, "engine": "vmap"}
 
 
-def interrupted(chunks, model=MODEL, tokens=TOKENS, **options):
+def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
     """What is left of a call that is interrupted after so many chunks: the first block of an input, then its rest."""
     calls = []
 
@@ -216,7 +217,7 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
     ],
 )
 def test_what_is_no_partial_result_of_the_call_is_refused(partial, resume, match):
-    given = resume(partial) if callable(resume) else resume
+    given: Any = resume(partial) if callable(resume) else resume
     with pytest.raises(InputError, match=match):
         flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=given)
 
@@ -246,7 +247,7 @@ def test_the_hash_of_a_function_is_of_what_it_computes():
 
 def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     table = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    options = {"alphabet_size": 3, "batch_size": 2}
+    options: dict[str, Any] = {"alphabet_size": 3, "batch_size": 2}
 
     def model():
         return closing_over(jnp.asarray(table))
@@ -266,4 +267,6 @@ def test_the_result_says_on_what_it_was_measured(whole):
     assert whole.asked.engine == "vmap"
     assert whole.asked.flips == (46, 46)
     assert len(whole.asked.model) == 64
-    assert flip_sensitivity(lambda t: t.sum(), [0, 1, 1], 2, positions=[1]).asked.positions == (1,)
+    asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], 2, positions=[1]).asked
+    assert asked is not None
+    assert asked.positions == (1,)
