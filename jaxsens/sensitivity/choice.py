@@ -6,9 +6,9 @@ or load: the same model and length have the same engine everywhere, and a sweep'
 measured.
 
 A change of the output that is a part r of it keeps relative error eps / r where two outputs are subtracted. Under
-softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n; hard attention moves
-the output by as much or not at all. So in these cases a forward pass a flip will do while n eps is at most
-`ROUNDING`. Weights that a temperature or unbounded embeddings make fall faster than any power of n have changes of any
+softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n: there a forward pass a
+flip will do while n eps is at most `ROUNDING`. Under hard attention a flip that moves no choice changes nothing, which
+has to be told from rounding: there the change has to be carried. Weights that a temperature or unbounded embeddings make fall faster than any power of n have changes of any
 smallness, and so may an output that a constructed model designates: there the change has to be carried.
 """
 
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxsens.errors import EngineRefusal
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import Softmax, is_hard
 from jaxsens.sensitivity import vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
@@ -98,6 +98,8 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
         return "1/temperature grows with n, and most changes fall faster than 1/n"
     if soft and not config.bounded:
         return "position embeddings are unbounded, and changes may fall faster than 1/n"
+    if any(is_hard(kind) for kind in kinds):
+        return "a flip that moves no choice of hard attention changes exactly nothing"
     if n * _eps(subject) > ROUNDING:
         return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"
     return None

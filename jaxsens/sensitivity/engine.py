@@ -42,7 +42,7 @@ class EngineChoice:
         counts = dict(self.elsewhere)
         for how, count in elsewhere.items():
             counts[how] = counts.get(how, 0) + count
-        return replace(self, elsewhere=tuple(counts.items()), flips=flips)
+        return replace(self, elsewhere=tuple(counts.items()), flips=flips if counts else 0)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads."""

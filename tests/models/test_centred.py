@@ -154,8 +154,8 @@ def test_lookups_in_float32_are_those_in_float64(n, in_keys):
 
     ideal = answers("float64", False, False)
     assert np.abs(ideal - counts).max() < 3 * np.exp(-SHARPNESS)
-    # Measured: 0.0003 at the most.
-    assert np.abs(answers("float32", True, True) - ideal).max() < 0.002
+    # Measured: 0.0003 at the most, or 1.5 units in the last place of the answer, by the processor's order of summation.
+    assert np.abs(answers("float32", True, True) - ideal).max() < max(0.002, 2 * np.spacing(np.float32(n)))
     assert np.abs(answers("float64", True, False) - ideal).max() < 1e-6
     # An answer must be within 1/4, two of them in a sum within 1/8 each. Plain scores are not, whatever the keys.
     for limbs in (False, True):

@@ -45,6 +45,9 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
-    options = {"norm": norm, "outputs": None, "engine": engine, "batch_size": None, "memory_budget": None}
+    options = dict.fromkeys(("outputs", "batch_size", "memory_budget", "mesh")) | {
+        "norm": norm,
+        "engine": engine,
+    }
     words = checked_words(subject, n, None, None, None, None, "auto", options, None, {}, {})
     return problem_of(subject, words, objective, norm, subject.outputs, engine, Placement(ONE))
