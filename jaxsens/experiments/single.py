@@ -178,7 +178,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary
         flips=len(result),
         population=result.population,
         norm=result.norm,
-        engine=dataclasses.asdict(result.engine),
+        engine={"name": result.engine.name, "reason": result.engine.reason},
         dtype=result.dtype,
         mean=result.mean,
         max=result.max,

@@ -6,11 +6,11 @@ or load: the same model and length have the same engine everywhere, and a sweep'
 measured.
 
 A change of the output that is a part r of it keeps relative error eps / r where two outputs are subtracted. Under
-softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n: there a forward pass
-a flip will do while n eps is at most `ROUNDING`. Under hard attention a flip that moves no choice changes nothing, which
-has to be told from rounding: there the change has to be carried. Weights that a temperature or unbounded embeddings make
-fall faster than any power of n have changes of any smallness, and so may an output that a constructed model designates:
-there too.
+softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n: there a forward
+pass a flip will do while n eps is at most `ROUNDING`. Under hard attention a flip that moves no choice changes nothing,
+which has to be told from rounding: there the change has to be carried. Weights that a temperature or unbounded
+embeddings make fall faster than any power of n have changes of any smallness, and so may an output that a constructed
+model designates: there too.
 """
 
 from __future__ import annotations
