@@ -122,13 +122,13 @@ class DifferenceEngine(Engine):
         row: int,
     ) -> Float[Array, "flips width"]:
         """O(d d_ff) a flip, and O(n d) in blocks where some flip is of the row that is read out."""
-        rows = jnp.asarray([row])
+        config, rows = of_dtype(self.config, parameters), jnp.asarray([row])
 
         def change(also_own: bool) -> Float[Array, "flips width"]:
             def one(position: Array, symbol: Array) -> Array:
-                return first_layer_change(
-                    self.config, parameters, prepared, position, symbol, rows, also_own
-                ).dx[0]
+                return first_layer_change(config, parameters, prepared, position, symbol, rows, also_own).dx[
+                    0
+                ]
 
             return jax.vmap(one)(positions, symbols)
 
