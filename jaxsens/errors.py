@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,36 @@ class EngineRefusal(InputError):
 
 class PrecisionWarning(UserWarning):
     """A model is asked for more digits than its dtype holds. The message says where, and the remedy."""
+
+
+def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
+    """The error for a kind of part that a function cannot handle, to be raised where its last rule ends.
+
+    Whoever treats the kinds of a family (weightings, position terms, activations, ...) case by case closes the list
+    with this error, so that a new kind is refused by name and never takes another kind's rule:
+
+        match activation:
+            case "relu" | "tanh":
+                return 1.0
+            case _:
+                raise no_rule("lipschitz_bound", "activation", activation, ("relu", "tanh"))
+
+    Args:
+        consumer: Name of the function that refuses, as its caller knows it.
+        family: What the kind is a kind of, in the singular: "weighting", "position term", "activation".
+        kind: The part, its class, or its name.
+        known: The kinds with a rule, as classes or names. Leave it out where the list would not help.
+    """
+
+    def name(kind: object) -> str:
+        if isinstance(kind, str):
+            return kind
+        return kind.__name__ if isinstance(kind, type) else type(kind).__name__
+
+    names = ", ".join(map(name, known))
+    return InputError(
+        f"{consumer} has no rule for the {family} {name(kind)}" + (f"; it knows {names}" if names else "")
+    )
 
 
 class Faults:
