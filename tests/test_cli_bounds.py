@@ -7,9 +7,8 @@ import errno
 import pytest
 
 from jaxsens.cli import main, restrictions
-from jaxsens.experiments import bounds_runner, runner
+from jaxsens.experiments import bounds_runner, restrictions_table, runner
 from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.theory.hard_attention import table
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
@@ -86,7 +85,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
     def never(*arguments, **options):
         raise AssertionError("computed")
 
-    monkeypatch.setattr(table, "restriction_rows", never)
+    monkeypatch.setattr(restrictions_table, "restriction_rows", never)
     for path in ("afile/x.md", "afile/y/x.md", "."):
         assert main(["restrictions", "--models", "0", "--out", str(tmp_path / path)]) == 2
         said = capsys.readouterr().err
@@ -100,8 +99,8 @@ def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monke
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(table, "restriction_rows", lambda *arguments, **options: [])
-    monkeypatch.setattr(table, "table", lambda rows: "| the table |")
+    monkeypatch.setattr(restrictions_table, "restriction_rows", lambda *arguments, **options: [])
+    monkeypatch.setattr(restrictions_table, "table", lambda rows: "| the table |")
     monkeypatch.setattr(restrictions, "write_text", full)
     assert main(["restrictions", "--out", str(tmp_path / "x.md")]) == 1
     out, err = capsys.readouterr()

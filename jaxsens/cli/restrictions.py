@@ -32,7 +32,7 @@ def restrictions(
         out: Write the table to this file.
         quiet: Print no progress.
     """
-    from jaxsens.theory.hard_attention.table import LENGTHS, MODELS, restriction_rows, table
+    from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, restriction_rows, table
 
     faults = Faults("restrictions")
     if models is not None and not 1 <= models <= MODELS:

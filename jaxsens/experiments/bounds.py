@@ -340,7 +340,7 @@ def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
         model,
         bound.point.n,
         bound.bounds.free_fraction,
-        preset=_fixed(bound),
+        fixed=_fixed(bound),
         seed=bound.point.seed,
     )
     verdict = check(found, model)

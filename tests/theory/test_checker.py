@@ -260,7 +260,7 @@ def test_what_is_accepted_after_random_tampering_is_true(seed):
 
 def test_scores_that_rounding_may_turn_round_have_no_certain_winner():
     model = almost_tied()
-    restriction = restrict(model, 6, 0.5, preset={0: 0, 1: 1}, settle=False)
+    restriction = restrict(model, 6, 0.5, fixed={0: 0, 1: 1}, settle=False)
     assert_true(model, restriction)
     cases = restriction.certificate.layers[0]
     # Another program of this model may choose the first 0 or the first 1.
@@ -333,9 +333,9 @@ def test_scores_that_the_dtype_cannot_tell_apart_settle_nothing(name):
     assert any(reason in fault for fault in verdict.faults), verdict.faults
     if "overflow" in name:
         with pytest.raises(RestrictionRefused, match="not finite"):
-            restrict(model, 3, 0.5, preset={1: 2}, settle=False)
+            restrict(model, 3, 0.5, fixed={1: 2}, settle=False)
         return
-    built = restrict(model, 3, 0.5, preset={1: 2}, settle=False)
+    built = restrict(model, 3, 0.5, fixed={1: 2}, settle=False)
     assert_true(model, built)
     assert check(built, model).accepted
 

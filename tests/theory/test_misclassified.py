@@ -53,12 +53,12 @@ def test_the_word_may_end_in_the_end_of_sequence_symbol():
     assert not is_balanced(pair.non_member[:-1])
 
 
-def test_a_model_that_looks_for_the_first_closing_bracket_needs_brackets_preset_at_the_ends():
+def test_a_model_that_looks_for_the_first_closing_bracket_needs_brackets_fixed_at_the_ends():
     model = last_one(weighting="leftmost-hard", mask="none")
     # Left to itself the restriction settles all heads by a closing bracket at the start: no word is balanced.
     assert restrict(model, 48, 0.25).values[0] == 1
     pair = misclassified_pair(model, "dyck-1", 48)
-    assert pair.restriction.preset > 0
+    assert pair.restriction.fixed > 0
     assert is_balanced(pair.member)
 
 

@@ -12,7 +12,6 @@ from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused, load_restriction
-from jaxsens.theory.hard_attention.table import restriction_rows, table
 from tests.theory.hard_models import assert_true, completions, hard, last_one, looked_up, really_depends
 
 MODELS = {
@@ -78,14 +77,14 @@ def test_three_symbols_obey_the_certificate():
 
 def test_the_set_of_inputs_is_not_larger_than_it_need_be():
     model = last_one(layers=1)
-    restriction = restrict(model, 6, 5 / 6, preset={2: 1})
+    restriction = restrict(model, 6, 5 / 6, fixed={2: 1})
     # The last 1 is at position 2 or after it; what is before cannot be seen to matter.
     assert restriction.depends_on == (3, 4, 5)
     assert really_depends(model, restriction) == {3, 4, 5}
 
 
 def test_k_open_keys_make_k_plus_one_cases():
-    restriction = restrict(last_one(layers=2), 14, 13 / 14, preset={0: 1}, settle=False, most_values=20)
+    restriction = restrict(last_one(layers=2), 14, 13 / 14, fixed={0: 1}, settle=False, most_values=20)
     cases = restriction.certificate.row(0, 13)
     assert len(cases) == 14
     assert sorted(case.keys[0][0] for case in cases) == list(range(14))
@@ -114,13 +113,13 @@ def test_compiled_formulas_are_restricted():
     assert {model.accepts(other) for other in restriction.vary(word, free, 8)} == {model.accepts(word)}
 
 
-def test_what_is_preset_stays_and_the_end_symbol_can_be():
+def test_what_is_fixed_beforehand_stays_and_the_end_symbol_can_be():
     model = hard(3)
     end = model.config.end_of_sequence
     assert end == 2
-    restriction = restrict(model, 40, 0.5, preset={0: 1, 7: 0, 39: end})
+    restriction = restrict(model, 40, 0.5, fixed={0: 1, 7: 0, 39: end})
     assert restriction.values[[0, 7, 39]].tolist() == [1, 0, end]
-    assert restriction.preset == 3
+    assert restriction.fixed == 3
     assert restriction.free.sum() == 40 - 3 - sum(restriction.stages.values()) >= 20
     assert 39 not in restriction.depends_on
     words = restriction.complete(np.random.default_rng(0), 5)
@@ -211,7 +210,7 @@ def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"r\.json': no such file"):
         load_restriction(path)
     restrict(hard(1), 12, 0.7).save(path)
-    path.write_text(path.read_text().replace('"preset": 0', '"preset": 1'))
+    path.write_text(path.read_text().replace('"fixed": 0', '"fixed": 1'))
     with pytest.raises(InputError, match="checksum"):
         load_restriction(path)
     for content in ('{"format": 7}', "[]"):
@@ -221,7 +220,7 @@ def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
 
 
 def test_words_are_drawn_from_sound_arguments_only():
-    restriction, generator = restrict(hard(0), 6, 0.5, preset={0: 1}), np.random.default_rng(0)
+    restriction, generator = restrict(hard(0), 6, 0.5, fixed={0: 1}), np.random.default_rng(0)
     with pytest.raises(InputError, match=r"2 faults(?s:.)*generator = 0: give(?s:.)*count = -1"):
         restriction.complete(0, -1)  # pyright: ignore[reportArgumentType]
     word = restriction.complete(generator)[0]
@@ -261,19 +260,19 @@ def test_bad_arguments_are_named_together():
     for name in ("n = 0", "free_fraction = 1.5", "method = 'best'", "most_values = 1", "seed = -1"):
         assert name in str(error.value)
     with pytest.raises(InputError) as error:
-        restrict(hard(0), 8, preset={9: 0, 1: 7}, symbols=(0, 0, 9))
+        restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=(0, 0, 9))
     for name in ("{9: 0}", "{1: 7}", "two different symbols", "symbols from 0 to 2"):
         assert name in str(error.value)
     with pytest.raises(InputError) as error:
-        restrict(hard(0), 8, preset={9: 0, 1: 7}, symbols=[0, 9], method="x")  # pyright: ignore[reportArgumentType]
+        restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=[0, 9], method="x")  # pyright: ignore[reportArgumentType]
     for name in ("4 faults", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: symbols from 0 to 2"):
         assert name in str(error.value)
     with pytest.raises(
         InputError, match=r"3 faults(?s:.)*model(?s:.)*symbols = \(0, 0\)(?s:.)*\{9: 0\}"
     ) as error:
-        restrict(None, 8, preset={9: 0}, symbols=(0, 0))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="preset = '5 positions': at most 4"):
-        restrict(hard(0), 8, preset=dict.fromkeys(range(5), 0))
+        restrict(None, 8, fixed={9: 0}, symbols=(0, 0))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="fixed = '5 positions': at most 4"):
+        restrict(hard(0), 8, fixed=dict.fromkeys(range(5), 0))
 
 
 def test_the_refusal_says_what_grew_too_large():
@@ -281,21 +280,6 @@ def test_the_refusal_says_what_grew_too_large():
         RestrictionRefused, match=r"position \d+ may have 16 values or more after layer 0.*larger n"
     ):
         restrict(last_one(), 40, 1.0, most_values=16)
-
-
-def test_the_table_measures_what_it_says():
-    rows = restriction_rows(numbers=(5,), lengths=(16, 32), completions=2, variations=4)
-    assert [(row.depth, row.n) for row in rows] == [(1, 16), (1, 32), (2, 16), (2, 32)]
-    for row in rows:
-        assert row.accepted
-        assert row.c <= 1
-        assert row.largest_change == 0
-        assert row.words == 8
-        assert row.free_fraction >= 0.5
-        assert row.pairs == ("parity", "dyck-1")
-    lines = table(rows).splitlines()
-    assert len(lines) == 4
-    assert "| 2/2 | 0 | 4/4 |" in lines[2]
 
 
 def test_completions_cover_the_free_positions_only():
@@ -307,12 +291,12 @@ def test_completions_cover_the_free_positions_only():
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
     model = hard(0)
-    mine = restrict(model, 6, 0.5, preset={0: 1}, symbols=(0, 1))
+    mine = restrict(model, 6, 0.5, fixed={0: 1}, symbols=(0, 1))
     numpy = restrict(
         model,
         np.int64(6),  # pyright: ignore[reportArgumentType]
         np.float32(0.5),  # pyright: ignore[reportArgumentType]
-        preset={np.int64(0): np.int32(1)},  # pyright: ignore[reportArgumentType]
+        fixed={np.int64(0): np.int32(1)},  # pyright: ignore[reportArgumentType]
         symbols=np.array([0, 1]),
     )
     assert numpy.values.tolist() == mine.values.tolist()
@@ -321,9 +305,9 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
     assert numpy.certificate == mine.certificate
 
 
-def test_presets_and_symbols_of_another_kind_are_refused():
+def test_fixed_positions_and_symbols_of_another_kind_are_refused():
     for changes, message in (
-        ({"preset": [1]}, r"preset = \[1\]: a mapping"),
+        ({"fixed": [1]}, r"fixed = \[1\]: a mapping"),
         ({"symbols": 2}, "symbols = 2: a sequence"),
         ({"symbols": ([0], [1])}, r"symbols = \[0\]: symbols from 0"),
     ):

@@ -53,7 +53,7 @@ def checked(
     model: Any,
     n: int,
     free_fraction: float,
-    preset: Mapping[int, int] | None,
+    fixed: Mapping[int, int] | None,
     symbols: Sequence[int] | Int[np.ndarray, " some"] | None,
     method: object,
     most_values: object,
@@ -81,16 +81,16 @@ def checked(
         check_runs(config, n, faults)
     limit = None if config is None else config.vocabulary_size
     held = _symbols(symbols, 0 if config is None else config.alphabet_size, limit, faults)
-    fixed = _preset(preset, n if is_count(n, 1) else None, limit, faults)
+    held_fixed = _fixed(fixed, n if is_count(n, 1) else None, limit, faults)
     budget = 0
     if is_count(n, 1) and fraction:
-        budget = n - math.ceil(free_fraction * n - 1e-9) - len(fixed)
+        budget = n - math.ceil(free_fraction * n - 1e-9) - len(held_fixed)
         if budget < 0:
-            most = f"at most {budget + len(fixed)}, or a smaller free_fraction"
-            faults.add("preset", f"{len(fixed)} positions", most)
+            most = f"at most {budget + len(held_fixed)}, or a smaller free_fraction"
+            faults.add("fixed", f"{len(held_fixed)} positions", most)
     faults.raise_if_any()
     values = np.full(n, FREE, np.int64)
-    values[list(fixed)] = list(fixed.values())
+    values[list(held_fixed)] = list(held_fixed.values())
     return values, held, budget
 
 
@@ -110,22 +110,22 @@ def _symbols(symbols: Any, alphabet_size: int, limit: int | None, faults: Faults
     return held
 
 
-def _preset(preset: Any, n: int | None, limit: int | None, faults: Faults) -> dict[int, int]:
+def _fixed(fixed: Any, n: int | None, limit: int | None, faults: Faults) -> dict[int, int]:
     """The positions fixed beforehand; notes what is wrong with them. n is None where it is no length."""
-    if preset is None:
+    if fixed is None:
         return {}
-    if not isinstance(preset, Mapping):
-        faults.add("preset", preset, "a mapping from positions to symbols, such as {0: 1}")
+    if not isinstance(fixed, Mapping):
+        faults.add("fixed", fixed, "a mapping from positions to symbols, such as {0: 1}")
         return {}
-    fixed = {}
-    for position, symbol in ((plain_numbers(i), plain_numbers(s)) for i, s in preset.items()):
+    found = {}
+    for position, symbol in ((plain_numbers(i), plain_numbers(s)) for i, s in fixed.items()):
         if not _is_below(position, n):
-            faults.add("preset", {position: symbol}, _up_to("positions", n))
+            faults.add("fixed", {position: symbol}, _up_to("positions", n))
         elif not _is_below(symbol, limit):
-            faults.add("preset", {position: symbol}, _up_to("symbols", limit))
+            faults.add("fixed", {position: symbol}, _up_to("symbols", limit))
         else:
-            fixed[position] = symbol
-    return fixed
+            found[position] = symbol
+    return found
 
 
 def _is_below(value: object, limit: int | None) -> bool:

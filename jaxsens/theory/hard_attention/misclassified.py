@@ -94,9 +94,9 @@ def misclassified_pair(
     refused: InputError | None = None
     generator = np.random.default_rng(seed)
     for ends in _ends(language, length, free_fraction):
-        preset = dict.fromkeys(range(ends), 0) | {length - 1 - i: 1 for i in range(ends)} | last
+        fixed = dict.fromkeys(range(ends), 0) | {length - 1 - i: 1 for i in range(ends)} | last
         try:
-            restriction = restrict(model, n, free_fraction, preset=preset, symbols=(0, 1), seed=seed)
+            restriction = restrict(model, n, free_fraction, fixed=fixed, symbols=(0, 1), seed=seed)
         except RestrictionRefused as error:
             refused = error
             continue

@@ -41,7 +41,7 @@ def restrict(
     n: int,
     free_fraction: float = 0.5,
     *,
-    preset: Mapping[int, int] | None = None,
+    fixed: Mapping[int, int] | None = None,
     symbols: Sequence[int] | Int[np.ndarray, " some"] | None = None,
     settle: bool = True,
     method: Method = "auto",
@@ -54,8 +54,8 @@ def restrict(
         model: a jaxsens transformer whose layers are all leftmost-hard or rightmost-hard, read out at one position.
         n: the length of the inputs.
         free_fraction: the least share of free positions, of all n.
-        preset: positions fixed beforehand, with their symbols (the end-of-sequence symbol may stand here). They count
-            as fixed.
+        fixed: {0-based position: symbol} of positions to fix beforehand, such as an end-of-sequence symbol,
+            {n - 1: alphabet_size}.
         symbols: what a free position may hold; by default the alphabet without the end-of-sequence symbol.
         settle: also fixes the inputs that the readout row still depends on before the last layer, itself apart. Then c
             is mostly 1, the readout's own symbol, or 0. Without, c is what the proof's stages leave.
@@ -75,7 +75,7 @@ def restrict(
     Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
     layer but the last, which costs O(n |symbols| d heads).
     """
-    values, held, budget = checked(model, n, free_fraction, preset, symbols, method, most_values, seed)
+    values, held, budget = checked(model, n, free_fraction, fixed, symbols, method, most_values, seed)
     hard = HardModel(model.config, model.parameters, len(values))
     found: list[Restriction] = []
     refusals: list[RestrictionRefused] = []
@@ -115,7 +115,7 @@ class _Builder:
         self.rows = needed_rows(self.model) if self.model.config.layers else []
         self.contests: dict[tuple[bytes, int], Contest] = {}
         self.spared = self.readout if self.spare else -1
-        self.preset = int(np.sum(self.values != FREE))
+        self.fixed = int(np.sum(self.values != FREE))
 
     def built(self, settle: bool) -> Restriction:
         """The restriction, layer by layer."""
@@ -259,4 +259,4 @@ class _Builder:
             )
         )
         depends = tuple(sorted(levels[-1].inputs(self.readout)))
-        return Restriction(self.values, self.symbols, depends, self.preset, self.stages, certificate)
+        return Restriction(self.values, self.symbols, depends, self.fixed, self.stages, certificate)

@@ -65,7 +65,7 @@ class Restriction:
         values: of each position the symbol it is fixed to, or FREE (-1).
         symbols: what a free position may hold.
         depends_on: the free positions that the output may depend on; whatever the others hold, it is the same number.
-        preset: how many positions the caller had fixed.
+        fixed: how many positions the caller fixed.
         stages: how many positions each stage of the construction fixed, by the stage's name.
         certificate: who can win which head.
     """
@@ -73,7 +73,7 @@ class Restriction:
     values: Int[np.ndarray, " n"]
     symbols: tuple[int, ...]
     depends_on: tuple[int, ...]
-    preset: int
+    fixed: int
     stages: dict[str, int]
     certificate: Certificate = field(repr=False)
 
@@ -150,7 +150,7 @@ class Restriction:
             "values": self.values.tolist(),
             "symbols": list(self.symbols),
             "depends_on": list(self.depends_on),
-            "preset": self.preset,
+            "fixed": self.fixed,
             "stages": self.stages,
             "layers": [
                 [[case.row, case.conditions, case.keys] for case in cases]
@@ -185,7 +185,7 @@ def load_restriction(path: str | os.PathLike[str]) -> Restriction:
         values=np.array(content["values"], np.int64),
         symbols=tuple(content["symbols"]),
         depends_on=tuple(content["depends_on"]),
-        preset=content["preset"],
+        fixed=content["fixed"],
         stages=content["stages"],
         certificate=Certificate(
             tuple(
