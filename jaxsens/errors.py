@@ -1,14 +1,9 @@
-"""How bad input is refused: one message that holds every fault found, each with its remedy."""
+"""How unusable input is refused: one message that lists every error found, each with its remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Integral
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class InputError(ValueError):
@@ -54,7 +49,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
 
 
 class Faults:
-    """Collects every fault of an input before any is raised.
+    """Collects all errors of an input, so that they are raised together.
 
     >>> faults = Faults("SweepConfig")
     >>> faults.add("lengths", [], "give at least three lengths")
@@ -69,62 +64,32 @@ class Faults:
         self.messages: list[str] = []
 
     def add(self, argument: str, value: object, remedy: str) -> None:
-        """Notes that `argument` has the unusable `value`; `remedy` says what would be accepted."""
+        """Notes that `argument` has the unusable `value`; `remedy` says what is accepted."""
         shown = repr(value)
         if len(shown) > 200:
             shown = shown[:197] + "..."
         self.messages.append(f"{argument} = {shown}: {remedy}")
 
     def extend(self, other: Faults, prefix: str = "") -> None:
-        """Takes over the faults of a part, each with `prefix` before its argument's name."""
+        """Adds the errors of a part, each with `prefix` before its argument's name."""
         self.messages.extend(prefix + message for message in other.messages)
 
     def __bool__(self) -> bool:
         return bool(self.messages)
 
     def raise_if_any(self) -> None:
-        """Raises one `InputError` that lists all the faults, if there are any."""
+        """Raises one `InputError` that lists all errors, if there are any."""
         if not self.messages:
             return
         if len(self.messages) == 1:
             raise InputError(f"{self.subject}: {self.messages[0]}")
         listed = "\n".join(f"  - {message}" for message in self.messages)
-        raise InputError(f"{self.subject}: {len(self.messages)} faults\n{listed}")
+        raise InputError(f"{self.subject}: {len(self.messages)} errors\n{listed}")
 
 
 @contextmanager
 def collecting(subject: str) -> Iterator[Faults]:
-    """A `Faults` for the length of a block; raises them together at its end."""
+    """Collects errors within a `with` block and raises them together at its end."""
     faults = Faults(subject)
     yield faults
     faults.raise_if_any()
-
-
-def is_count(value: object, least: int = 0) -> bool:
-    """Whether a value is a whole number of at least `least`, of Python or NumPy; True and False are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def plain_numbers(value: Any) -> Any:
-    """NumPy's whole numbers as Python's, in tuples and lists too; anything else as it is."""
-    if isinstance(value, tuple | list):
-        # A namedtuple, which is built otherwise, is no list of counts.
-        return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
-
-
-def keep_plain(config: object, *fields: str) -> None:
-    """Makes whole numbers in fields of a frozen dataclass Python's, which compare, print and serialise alike."""
-    for name in fields:
-        object.__setattr__(config, name, plain_numbers(getattr(config, name)))
-
-
-def array_of(value: object) -> np.ndarray:
-    """The value as an array. What is none (lists of unequal length, a tensor on another device) gives one of dtype
-    object: no check takes it."""
-    import numpy as np
-
-    try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError):
-        return np.zeros(0, object)

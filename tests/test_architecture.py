@@ -15,7 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
 
 # What each room of the package may import, itself and the leaves apart.
-LEAVES = {"errors", "files", "memory", "precision", "processes", "sealed", "stopping", "strict", "versions"}
+LEAVES = {
+    "errors",
+    "files",
+    "inputs",
+    "memory",
+    "precision",
+    "processes",
+    "sealed",
+    "stopping",
+    "strict",
+    "versions",
+}
 MEASUREMENT = {
     "models",
     "sensitivity",
@@ -28,6 +39,7 @@ MEASUREMENT = {
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
+    "inputs": set(),
     "memory": set(),
     "sealed": set(),
     "strict": set(),
@@ -116,6 +128,8 @@ def fault(importer: str, target: str) -> str | None:
         ("jaxsens.languages.parity", "jaxsens.models", False),
         ("jaxsens.experiments.runner", "jaxsens.analysis.fits", False),
         ("jaxsens.errors", "jaxsens.files", False),
+        ("jaxsens.inputs", "jaxsens.memory", True),
+        ("jaxsens.inputs", "jaxsens.models.config", False),
         ("jaxsens.strict", "jaxsens.errors", True),
         ("jaxsens.strict", "jaxsens.models.config", False),
         ("jaxsens.training.config", "jaxsens.models.config_tables", True),

@@ -227,7 +227,7 @@ def test_measure_reports_the_faults_of_its_options_together(config, capsys):
     )
     assert (code, out) == (2, "")
     first, *listed = err.splitlines()
-    assert first == "jaxsens: measure: 7 faults"
+    assert first == "jaxsens: measure: 7 errors"
     named = [line.split(" = ")[0].strip("- ") for line in listed]
     assert named == ["inputs", "seed", "sample", "batch-size", "memory-budget", "top", "save"]
 
@@ -244,7 +244,7 @@ def test_a_config_with_faults_runs_nothing(tmp_path, capsys):
     path.write_text(TINY.replace("width = 4", "width = 4.0").replace("seeds = 2", "seeds = 0"))
     code, _, err = run(capsys, "sweep", path, "--out", tmp_path / "out")
     assert code == 2
-    assert "2 faults" in err
+    assert "2 errors" in err
     assert not (tmp_path / "out").exists()
 
 

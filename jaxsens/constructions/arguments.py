@@ -9,7 +9,8 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-from jaxsens.errors import collecting, is_count
+from jaxsens.errors import collecting
+from jaxsens.inputs import is_count
 
 
 def positive(subject: str, **values: float) -> float:

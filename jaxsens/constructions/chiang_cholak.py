@@ -35,7 +35,8 @@ from numpy.typing import ArrayLike
 
 from jaxsens.constructions import chiang_cholak_weights as weights
 from jaxsens.constructions.chiang_cholak_logits import Variant, logits
-from jaxsens.errors import InputError, is_count
+from jaxsens.errors import InputError
+from jaxsens.inputs import is_count
 from jaxsens.models.transformer import Transformer
 
 Read = Literal["output", "everything"]

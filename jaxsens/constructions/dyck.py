@@ -38,7 +38,8 @@ from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import Network, Pair
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, Softmax, Weighting
 

@@ -11,7 +11,8 @@ from jaxtyping import Float, Num
 
 from jaxsens.constructions.arguments import count, is_real, positive, within
 from jaxsens.constructions.lemmas import BOOLEAN_ERROR
-from jaxsens.errors import Faults, collecting, is_count
+from jaxsens.errors import Faults, collecting
+from jaxsens.inputs import is_count
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults, InputError, is_count
+from jaxsens.errors import Faults, InputError
+from jaxsens.inputs import is_count
 from jaxsens.models import layers
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig

@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read
 from jaxsens.constructions.conditions import Condition
-from jaxsens.errors import collecting, is_count
+from jaxsens.errors import collecting
 from jaxsens.experiments.constructions_cases import CASES, Case, Dtype
+from jaxsens.inputs import is_count
 from jaxsens.models.transformer import Transformer
 from jaxsens.precision import DTYPES
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from jaxsens.errors import is_count
 from jaxsens.experiments.inputs import Inputs
 from jaxsens.experiments.model_source import ModelSource
+from jaxsens.inputs import is_count
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.strict import STRICT
 

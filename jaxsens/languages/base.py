@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import InputError
-from jaxsens.languages.arguments import checked_count, checked_sampling, checked_tokens
+from jaxsens import inputs
+from jaxsens.errors import Faults, InputError, collecting
 from jaxsens.languages.distributions import draw, entropy
 
 NO_PREFIX = -(2**31)
@@ -48,6 +48,12 @@ class Language(ABC):
     """
 
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        with collecting(self.name) as faults:
+            for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+                value = self._checked_option(field.name, getattr(self, field.name), faults)
+                object.__setattr__(self, field.name, value)
 
     @property
     @abstractmethod
@@ -84,7 +90,7 @@ class Language(ABC):
 
     def length_probabilities(self, longest: int) -> Float[np.ndarray, " lengths"]:
         """P(a word has l symbols), l = 0..longest. They add up to less than 1 where words may be longer. O(longest)."""
-        longest = checked_count(self.name, "longest", longest)
+        longest = self._checked_count("longest", longest)
         return self._length_probabilities(longest)
 
     def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
@@ -94,8 +100,8 @@ class Language(ABC):
             InputError: if an argument cannot be used; if without `longest` words of more than 2^20 symbols would have a
                 probability above 1e-12, or if with it no word is short enough.
         """
-        count, most = checked_sampling(
-            self.name, generator, count=count, longest=0 if longest is None else longest
+        count, most = self._checked_sampling(
+            generator, count=count, longest=0 if longest is None else longest
         )
         lengths = draw(self._lengths_to_draw(None if longest is None else most), count, generator)
         tokens = np.full((count, int(lengths.max(initial=0))), self.end, np.int32)
@@ -114,7 +120,7 @@ class Language(ABC):
         Raises:
             InputError: if an argument cannot be used.
         """
-        count, n = checked_sampling(self.name, generator, count=count, n=n)
+        count, n = self._checked_sampling(generator, count=count, n=n)
         return self._in_parts(self._prefixes, count, n, generator)
 
     def sample_labelled(
@@ -129,7 +135,7 @@ class Language(ABC):
         Raises:
             InputError: if an argument cannot be used.
         """
-        count, n = checked_sampling(self.name, generator, count=count, n=n)
+        count, n = self._checked_sampling(generator, count=count, n=n)
         if n == 0:
             tokens = np.zeros((count, 0), np.int32)
             return tokens, self.member(tokens)
@@ -184,7 +190,7 @@ class Language(ABC):
 
         A model whose logits are all equal is here. What Theorem 6 calls chance is `unigram_cross_entropy`.
         """
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         return float(np.log(self.outcomes))
 
     # What each language says
@@ -227,8 +233,23 @@ class Language(ABC):
 
     # Arguments
 
-    def _checked_tokens(self, tokens: np.ndarray) -> np.ndarray:
-        return checked_tokens(self.name, self.alphabet, tokens)
+    def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
+        """An option, a field of the class: a probability, unless the class overrides this for options of its own."""
+        return inputs.probability(name, value, faults)
+
+    def _checked_count(self, name: str, value: Any) -> int:
+        with collecting(self.name) as faults:
+            return inputs.count(name, value, faults)
+
+    def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
+        with collecting(self.name) as faults:
+            found = [inputs.count(name, value, faults) for name, value in counts.items()]
+            inputs.generator(generator, faults)
+        return found
+
+    def _checked_tokens(self, tokens: np.ndarray) -> Int[np.ndarray, "*batch n"]:
+        with collecting(self.name) as faults:
+            return inputs.words(tokens, self.alphabet, faults)
 
     def _checked_states(self, prefixes: np.ndarray) -> np.ndarray:
         tokens = self._checked_tokens(prefixes)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import collecting, is_count, keep_plain
-from jaxsens.languages.arguments import add_probability_faults, checked_count
+from jaxsens import inputs
+from jaxsens.errors import Faults, collecting
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy, draw
 from jaxsens.languages.walks import (
@@ -57,12 +57,10 @@ class Dyck(Language):
     open_probability: float = 0.45
     name: ClassVar[str] = "dyck"
 
-    def __post_init__(self) -> None:
-        keep_plain(self, "kinds")
-        with collecting(self.name) as faults:
-            if not is_count(self.kinds, least=1):
-                faults.add("kinds", self.kinds, "give a whole number, 1 or more")
-            add_probability_faults(faults, open_probability=self.open_probability)
+    def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
+        if name == "kinds":
+            return inputs.count(name, value, faults, least=1)
+        return super()._checked_option(name, value, faults)
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -72,7 +70,7 @@ class Dyck(Language):
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
         """The heights possible after n symbols, and their probabilities. O(n)."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         return final_heights(n), final_height_law(n, self.open_probability)
 
     def marginal(self, n: int) -> np.ndarray:
@@ -85,7 +83,7 @@ class Dyck(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p) + p log k after every prefix: whether to open, and which kind; what closes is known."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         p = self.open_probability
         return binary_entropy(p) + p * float(np.log(self.kinds))
 
@@ -145,7 +143,7 @@ class Dyck(Language):
         with collecting(self.name) as faults:
             if values.shape != (*choice.kind.shape, self.outcomes):
                 wanted = (*choice.kind.shape, self.outcomes)
-                faults.add("log_probabilities' shape", values.shape, f"give one number an outcome, {wanted}")
+                faults.add("log_probabilities' shape", values.shape, f"one number an outcome, {wanted}")
         closing = values[choice.hard, self.kinds : 2 * self.kinds]
         right = np.take_along_axis(closing, choice.kind[choice.hard][:, None], axis=-1)[:, 0]
         possible = right > -np.inf

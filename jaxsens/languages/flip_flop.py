@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxsens.languages.arguments import check_probabilities, checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy, entropy
 
@@ -36,11 +35,6 @@ class FlipFlop(Language):
     end_probability: float = 0.1
     name: ClassVar[str] = "flip-flop"
 
-    def __post_init__(self) -> None:
-        check_probabilities(
-            self.name, ignore_probability=self.ignore_probability, end_probability=self.end_probability
-        )
-
     @property
     def alphabet(self) -> tuple[str, ...]:
         """The instructions write, read and ignore, and the two bits: w r i 0 1."""
@@ -53,7 +47,7 @@ class FlipFlop(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """w at the start; after an instruction 0 or 1, 1/2 each; after a pair the end with e P(r), or instructions."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         laws = self._laws(np.arange(6))
         if n in (0, 2):
             return laws[_START if n == 0 else _BETWEEN]
@@ -64,7 +58,7 @@ class FlipFlop(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """After an instruction (odd n) log 2, unless it reads; after a pair the entropies of end and instruction."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         read = float(self._instructions[_READ])
         if n == 0:
             return 0.0

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxsens.languages.arguments import check_probabilities, checked_count
 from jaxsens.languages.base import Language
 from jaxsens.languages.distributions import draw, entropy, from_log_ratios
 
@@ -37,9 +36,6 @@ class Majority(Language):
     end_probability: float = 0.1
     name: ClassVar[str] = "majority"
 
-    def __post_init__(self) -> None:
-        check_probabilities(self.name, end_probability=self.end_probability)
-
     @property
     def alphabet(self) -> tuple[str, ...]:
         """0 and 1."""
@@ -66,7 +62,7 @@ class Majority(Language):
 
     def difference_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The differences possible after n bits, -n, -n + 2, ..., n, and their probabilities. O(n)."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         differences = np.arange(-n, n + 1, 2)
         gain = self._log_gain(differences[:-1]) + self._log_gain(differences[:-1] + 1)
         return differences, from_log_ratios(_binomial_log_ratios(n) + gain)

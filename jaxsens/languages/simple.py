@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxsens.languages.arguments import check_probabilities, checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy
 
@@ -25,9 +24,6 @@ class OneStar(Language):
     end_probability: float = 0.1
     name: ClassVar[str] = "one-star"
 
-    def __post_init__(self) -> None:
-        check_probabilities(self.name, end_probability=self.end_probability)
-
     @property
     def alphabet(self) -> tuple[str, ...]:
         """0 and 1."""
@@ -35,12 +31,12 @@ class OneStar(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """The law after the one prefix there is: 1 with 1 - p, end with p."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         return self._laws(np.array(0))
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p), the same as the unigram level: the one prefix says nothing."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         return binary_entropy(self.end_probability)
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
@@ -79,9 +75,6 @@ class EqualBlocks(Language):
     stop_probability: float = 0.1
     name: ClassVar[str] = "equal-blocks"
 
-    def __post_init__(self) -> None:
-        check_probabilities(self.name, stop_probability=self.stop_probability)
-
     @property
     def alphabet(self) -> tuple[str, ...]:
         """The letters a and b."""
@@ -89,7 +82,7 @@ class EqualBlocks(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """After an even number of symbols the word ends with p; an a comes with (1 - p)^(floor(n/2) + 1); else a b."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         p = self.stop_probability
         more = (1 - p) ** (n // 2 + 1)
         end = p if n % 2 == 0 else 0.0
@@ -97,7 +90,7 @@ class EqualBlocks(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p) after as only, and 0 once a b has come: (1 - p)^floor(n/2) h(p)."""
-        n = checked_count(self.name, "n", n)
+        n = self._checked_count("n", n)
         p = self.stop_probability
         return (1 - p) ** (n // 2) * binary_entropy(p)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from jaxsens.errors import InputError, collecting, is_count
+from jaxsens.errors import InputError, collecting
+from jaxsens.inputs import is_count
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 

@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxsens.errors import Faults, is_count, keep_plain
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, keep_plain
 from jaxsens.precision import DTYPES
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from jaxsens.errors import Faults, is_count, keep_plain
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, keep_plain
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import (
     POSITION_NAMES,

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.errors import Faults, InputError, collecting, is_count
+from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.inputs import is_count
 from jaxsens.precision import numerics
 
 Tree = TypeVar("Tree")

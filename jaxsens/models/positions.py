@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import Faults, InputError, collecting, is_count, keep_plain
+from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.inputs import is_count, keep_plain
 
 
 @dataclass(frozen=True)

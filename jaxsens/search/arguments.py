@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity.adapters import Measurable

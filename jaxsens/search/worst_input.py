@@ -12,7 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsens import stopping
-from jaxsens.errors import InputError, PrecisionWarning, plain_numbers
+from jaxsens.errors import InputError, PrecisionWarning
+from jaxsens.inputs import plain_numbers
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
 from jaxsens.search.arguments import checked_words

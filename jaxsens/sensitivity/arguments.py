@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens.errors import Faults, is_count, plain_numbers
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes, check_runs
 from jaxsens.sensitivity.adapters import Measurable

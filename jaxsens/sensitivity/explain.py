@@ -10,7 +10,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults, is_count
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count
 from jaxsens.sensitivity.ids import whole_numbers
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, array_of
+from jaxsens.errors import Faults
+from jaxsens.inputs import array_of
 
 LARGEST_ID = 2**31 - 1
 """Models read ids as 32-bit integers: one beyond would wrap around, 2**40 + 1 to 1."""

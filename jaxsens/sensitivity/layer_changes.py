@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults, array_of, is_count
+from jaxsens.errors import Faults
+from jaxsens.inputs import array_of, is_count
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of

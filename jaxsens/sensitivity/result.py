@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import InputError, is_count
+from jaxsens.errors import InputError
+from jaxsens.inputs import is_count
 from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.result_file import read_columns, write_columns

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxsens.errors import Faults, array_of, is_count, plain_numbers
+from jaxsens.errors import Faults
+from jaxsens.inputs import array_of, is_count, plain_numbers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.layers import readout_position

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsens.errors import Faults, is_count, plain_numbers
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig

@@ -23,7 +23,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from jaxsens.errors import Faults, InputError, is_count, keep_plain
+from jaxsens.errors import Faults, InputError
+from jaxsens.inputs import is_count, keep_plain
 from jaxsens.languages import Language, language
 from jaxsens.models.baselines_config import ConvolutionConfig
 from jaxsens.models.config import TransformerConfig

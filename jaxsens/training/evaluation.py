@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import collecting, is_count
+from jaxsens.errors import collecting
+from jaxsens.inputs import is_count
 from jaxsens.languages import Dyck, Language
 from jaxsens.models import baselines
 from jaxsens.models.config import TransformerConfig

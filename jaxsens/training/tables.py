@@ -6,7 +6,8 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from jaxsens.errors import Faults, is_count, keep_plain
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, keep_plain
 from jaxsens.strict import STRICT
 
 

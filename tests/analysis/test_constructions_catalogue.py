@@ -73,7 +73,7 @@ def test_chiang_and_cholaks_print_how_far_a_flip_moves_them(capsys):
         (["pairity"], "one of parity, "),
         (["--out", "x.md"], "belong to --measure"),
         (["parity", "--cap", "50"], "belong to --measure"),
-        (["first", "--measure", "--cap", "2"], "2 faults"),
+        (["first", "--measure", "--cap", "2"], "2 errors"),
     ],
 )
 def test_refusals(arguments, message, capsys):

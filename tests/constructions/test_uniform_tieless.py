@@ -108,7 +108,7 @@ def test_a_tie_is_no_tie_where_only_one_of_them_is_seen():
 
 def test_all_heads_that_tie_are_named_but_no_uniform_one():
     """Without position embeddings equal symbols have equal keys."""
-    with pytest.raises(InputError, match="3 faults") as refusal:
+    with pytest.raises(InputError, match="3 errors") as refusal:
         measure(random_model("two layers of two heads", seed=0, positions="none"), 2)
     for name, tied in {"0, head 0": True, "0, head 1": False, "1, head 0": True, "1, head 1": True}.items():
         assert (f"layer {name} = 'gap 0 at position 1 of [0, 0]'" in str(refusal.value)) == tied
@@ -134,7 +134,7 @@ def test_every_reason_is_given_at_once():
         activation="gelu",
         positions=("alibi", "rotary"),
     )
-    with pytest.raises(InputError, match="12 faults") as refusal:
+    with pytest.raises(InputError, match="12 errors") as refusal:
         measure(Transformer(config), 0)
     for reason in (
         "layer 0: weighting",

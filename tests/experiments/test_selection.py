@@ -50,7 +50,7 @@ def test_everything_that_cannot_be_selected_is_said_at_once():
     with pytest.raises(InputError) as caught:
         select(POINTS, only=["n=5", "depth=2", "variant"], shard="4/4")
     message = str(caught.value)
-    assert "4 faults" in message
+    assert "4 errors" in message
     assert "n is one of 4, 6, 9" in message
     assert "--shard = '4/4'" in message
 

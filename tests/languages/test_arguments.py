@@ -41,12 +41,12 @@ def test_the_alphabet_of_dyck_has_opening_brackets_first_in_the_order_of_the_con
         ({"name": "no-such"}, "'no-such': give one of parity, 2dyck, dyck"),
         ({"name": "parity", "p": 0.1}, "p = 0.1: no option of this language, which has: end_probability"),
         ({"name": "2dyck", "kinds": 2}, "kinds = 2: no option of this language, which has: open_probability"),
-        ({"name": "parity", "end_probability": 1}, "end_probability = 1: give a number strictly between"),
+        ({"name": "parity", "end_probability": 1}, "end_probability = 1: a number above 0 and below 1"),
         ({"name": "majority", "end_probability": True}, "end_probability = True"),
         ({"name": "one-star", "end_probability": "0.1"}, "end_probability = '0.1'"),
         ({"name": "equal-blocks", "stop_probability": float("nan")}, "stop_probability = nan"),
-        ({"name": "dyck", "kinds": 0, "open_probability": 0.0}, "2 faults\n  - kinds = 0.*\n  - open_prob"),
-        ({"name": "flip-flop", "ignore_probability": 2, "end_probability": -1}, "2 faults"),
+        ({"name": "dyck", "kinds": 0, "open_probability": 0.0}, "2 errors\n  - kinds = 0.*\n  - open_prob"),
+        ({"name": "flip-flop", "ignore_probability": 2, "end_probability": -1}, "2 errors"),
     ],
 )
 def test_bad_options_are_refused(arguments, message):
@@ -56,7 +56,7 @@ def test_bad_options_are_refused(arguments, message):
 
 @pytest.mark.parametrize("method", ["sample_prefixes", "sample_labelled"])
 def test_bad_counts_lengths_and_generators_are_refused_together(method):
-    with pytest.raises(InputError, match=r"(?s)3 faults.*count = -1.*n = 2\.5.*generator = 7: give numpy"):
+    with pytest.raises(InputError, match=r"(?s)3 errors.*count = -1.*n = 2\.5.*generator = 7: give numpy"):
         getattr(jaxsens.language("parity"), method)(-1, 2.5, 7)
 
 
@@ -65,7 +65,7 @@ def test_bad_counts_lengths_and_generators_are_refused_together(method):
     "method", ["marginal", "optimal_cross_entropy", "unigram_cross_entropy", "chance_cross_entropy"]
 )
 def test_lengths_below_zero_are_refused(name, method):
-    with pytest.raises(InputError, match="n = -1: give a whole number"):
+    with pytest.raises(InputError, match="n = -1: a whole number of at least 0"):
         getattr(CASES[name][0], method)(-1)
 
 

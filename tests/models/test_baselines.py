@@ -196,7 +196,7 @@ def test_an_nnx_module_can_be_split_and_merged():
     ],
 )
 def test_all_faults_of_a_config_are_reported_at_once(kind, changes, arguments):
-    with pytest.raises(InputError, match=f"{kind.__name__}: {len(arguments)} faults") as refusal:
+    with pytest.raises(InputError, match=f"{kind.__name__}: {len(arguments)} errors") as refusal:
         kind(**{"alphabet_size": 2, **changes})
     assert all(f"{name} = {changes[name]!r}" in str(refusal.value) for name in arguments)
 
@@ -229,7 +229,7 @@ def test_a_config_of_another_model_is_refused():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, np.bool_(True)])
 def test_a_seed_that_is_none_is_refused_with_any_other_fault(seed):
-    with pytest.raises(InputError, match=r"Convolution: 2 faults(?s:.)*config(?s:.)*seed = .*whole number"):
+    with pytest.raises(InputError, match=r"Convolution: 2 errors(?s:.)*config(?s:.)*seed = .*whole number"):
         Convolution(RNNConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
 
 
@@ -259,7 +259,7 @@ def test_a_baseline_of_given_parameters_is_the_one_that_they_came_from(config):
 
 def test_parameters_of_another_config_are_refused_with_every_shape():
     given = RNN(RNNConfig(2, width=4)).parameters
-    with pytest.raises(InputError, match=r"4 faults(?s:.)*embedding.*shape \(3, 5\)"):
+    with pytest.raises(InputError, match=r"4 errors(?s:.)*embedding.*shape \(3, 5\)"):
         RNN(RNNConfig(2, width=5), parameters=given)
     with pytest.raises(InputError, match="the structure of this config"):
         RNN(RNNConfig(2, width=4, layers=2), parameters=given)

@@ -164,7 +164,7 @@ def test_tokens_that_cannot_be_read_are_refused(tokens, message):
 
 def test_parameters_of_another_config_are_refused_with_all_that_is_wrong():
     parameters = random_parameters(small(width=8))
-    with pytest.raises(InputError, match="faults") as refusal:
+    with pytest.raises(InputError, match="errors") as refusal:
         Transformer(small(), parameters=parameters)
     assert "embedding" in str(refusal.value)
     assert "layers[1].w2" in str(refusal.value)
@@ -176,7 +176,7 @@ def test_parameters_of_another_config_are_refused_with_all_that_is_wrong():
 def test_a_seed_or_a_config_that_is_none_is_refused(seed):
     with pytest.raises(InputError, match=r"Transformer: seed = .*: a whole number of at least 0"):
         Transformer(small(), seed=seed)
-    with pytest.raises(InputError, match=r"2 faults(?s:.)*give a TransformerConfig(?s:.)*seed = "):
+    with pytest.raises(InputError, match=r"2 errors(?s:.)*give a TransformerConfig(?s:.)*seed = "):
         Transformer(LSTMConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
 
 

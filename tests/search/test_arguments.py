@@ -28,7 +28,7 @@ def test_all_faults_come_together():
     with pytest.raises(jaxsens.InputError) as caught:
         worst_input(model_of(), **faults)
     message = str(caught.value)
-    assert f"worst_input: {len(faults)} faults" in message
+    assert f"worst_input: {len(faults)} errors" in message
     for name in faults:
         assert f"- {name} = " in message
 

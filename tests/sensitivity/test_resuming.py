@@ -167,7 +167,7 @@ CHANGES = {
     "norm": ({"norm": "l1"}, "norm = 'l2': this call has 'l1'"),
     "engine": ({"engine": "auto"}, "engine = 'vmap': this call has 'auto'"),
     "outputs": ({"outputs": [0]}, r"outputs = None: this call has \(0,\)"),
-    "symbols": ({"symbols": [0, 1]}, "(?s)2 faults.*alphabet = .*symbols = None"),
+    "symbols": ({"symbols": [0, 1]}, "(?s)2 errors.*alphabet = .*symbols = None"),
     "all symbols by name": ({"symbols": [0, 1, 2]}, r"symbols = None: this call has \(0, 1, 2\)"),
     "positions": ({"positions": range(23)}, r"positions = None: this call has \(0, 1, 2"),
     "sample": ({"positions": sample(20)}, r"sample = None: this call has Sample\(count=20"),

@@ -221,7 +221,7 @@ def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
 
 def test_words_are_drawn_from_sound_arguments_only():
     restriction, generator = restrict(hard(0), 6, 0.5, fixed={0: 1}), np.random.default_rng(0)
-    with pytest.raises(InputError, match=r"2 faults(?s:.)*generator = 0: give(?s:.)*count = -1"):
+    with pytest.raises(InputError, match=r"2 errors(?s:.)*generator = 0: give(?s:.)*count = -1"):
         restriction.complete(0, -1)  # pyright: ignore[reportArgumentType]
     word = restriction.complete(generator)[0]
     elsewhere, unknown = word.copy(), word.copy()
@@ -235,7 +235,7 @@ def test_words_are_drawn_from_sound_arguments_only():
     ):
         with pytest.raises(InputError, match=message):
             restriction.vary(given, generator)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"3 faults(?s:.)*word = (?s:.)*generator = (?s:.)*count = True"):
+    with pytest.raises(InputError, match=r"3 errors(?s:.)*word = (?s:.)*generator = (?s:.)*count = True"):
         restriction.vary(elsewhere, None, count=True)  # pyright: ignore[reportArgumentType]
     assert restriction.vary(word.tolist(), generator, np.int64(2)).shape == (2, 6)  # pyright: ignore[reportArgumentType]
 
@@ -265,10 +265,10 @@ def test_bad_arguments_are_named_together():
         assert name in str(error.value)
     with pytest.raises(InputError) as error:
         restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=[0, 9], method="x")  # pyright: ignore[reportArgumentType]
-    for name in ("4 faults", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: symbols from 0 to 2"):
+    for name in ("4 errors", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: symbols from 0 to 2"):
         assert name in str(error.value)
     with pytest.raises(
-        InputError, match=r"3 faults(?s:.)*model(?s:.)*symbols = \(0, 0\)(?s:.)*\{9: 0\}"
+        InputError, match=r"3 errors(?s:.)*model(?s:.)*symbols = \(0, 0\)(?s:.)*\{9: 0\}"
     ) as error:
         restrict(None, 8, fixed={9: 0}, symbols=(0, 0))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="fixed = '5 positions': at most 4"):

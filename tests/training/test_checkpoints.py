@@ -132,7 +132,7 @@ def test_truncated_missing_and_additional_files_are_named_all_at_once(copy):
     data[0].write_bytes(short)
     data[1].unlink()
     (copy / FOLDER / NEWEST / "state" / "new").write_text("x")
-    with pytest.raises(DamagedCheckpoint, match="3 faults") as caught:
+    with pytest.raises(DamagedCheckpoint, match="3 errors") as caught:
         load_checkpoint(copy)
     names = [file.relative_to(copy / FOLDER / NEWEST).as_posix() for file in data]
     assert f"{names[0]}: {len(short)} bytes, but {len(short) + 1} were written" in str(caught.value)

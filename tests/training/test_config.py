@@ -152,7 +152,7 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
     with pytest.raises(InputError) as caught:
         TrainConfig.from_toml(tmp_path / "train.toml")
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'train.toml'}: 15 faults")
+    assert message.startswith(f"{tmp_path / 'train.toml'}: 15 errors")
     for line in (
         "modle: unknown key",
         "task = 'predict'",

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens import stopping
-from jaxsens.errors import Faults, is_count, plain_numbers
+from jaxsens.errors import Faults
+from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import Softmax

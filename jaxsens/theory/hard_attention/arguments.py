@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, array_of, is_count, plain_numbers
+from jaxsens.errors import Faults
+from jaxsens.inputs import array_of, is_count, plain_numbers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.transformer import Transformer, check_runs

@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import Faults, InputError, is_count, plain_numbers
+from jaxsens.errors import Faults, InputError
+from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.arguments import check_fraction, check_model, check_seed

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults, InputError, array_of, is_count
+from jaxsens.errors import Faults, InputError
+from jaxsens.inputs import array_of, is_count
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 FREE = -1

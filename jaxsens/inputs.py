@@ -1,0 +1,417 @@
+"""The one vocabulary of arguments: what lengths, seeds, tokens, positions, symbols and the like may be.
+
+Each function takes an argument as the user gave it. It notes in `faults` what cannot be used, with the value and the
+remedy, and returns the argument in the form that jaxsens computes with: Python's numbers, NumPy arrays. NumPy's
+numbers count as the numbers they are; True and False never count as numbers.
+
+What is returned for an unusable argument is a stand-in (0, an empty array or mapping), so that the arguments after it
+are still checked and all errors are raised together. A length of 0 stands for "not known": nothing is checked against
+it. Call `faults.raise_if_any()` before computing with any of it.
+
+>>> faults = Faults("worst_input")
+>>> n = length(np.int64(4), faults)
+>>> fixed({4: 0}, n, vocabulary=3, faults=faults)
+{}
+>>> seed(-1, faults)
+0
+>>> faults.raise_if_any()
+Traceback (most recent call last):
+...
+jaxsens.errors.InputError: worst_input: 2 errors
+  - fixed = {4: 0}: positions from 0 to 3
+  - seed = -1: a whole number of at least 0
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.errors import Faults
+from jaxsens.memory import FLIP_BYTES, check_fits
+
+Norm = Literal["l2", "l1", "linf"]
+"""The norms in which changes are measured."""
+
+NORMS: tuple[str, ...] = get_args(Norm)
+
+LARGEST_ID = 2**31 - 1
+"""Models read ids as 32-bit integers: a larger one would wrap around, 2**40 + 1 to 1."""
+
+FEWER_FLIPS = (
+    "put in fewer symbols (symbols=...), flip fewer positions, or a sample: positions=jaxsens.sample(count)"
+)
+"""The remedy where flips do not fit this machine's memory."""
+
+# Kinds of values
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether a value is a whole number of at least `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a real number; infinity and NaN are."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def plain_numbers(value: Any) -> Any:
+    """NumPy's whole numbers as Python's, in tuples and lists too; anything else as it is."""
+    if isinstance(value, tuple | list):
+        # A namedtuple is built from separate arguments, and is no list of numbers.
+        return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def keep_plain(config: object, *fields: str) -> None:
+    """Makes whole numbers in fields of a frozen dataclass Python's, which compare, print and serialise alike."""
+    for name in fields:
+        object.__setattr__(config, name, plain_numbers(getattr(config, name)))
+
+
+def array_of(value: object) -> np.ndarray:
+    """The value as an array. A value that is none (lists of unequal length, a tensor on another device) becomes an
+    empty array of objects, which no check accepts."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        return np.zeros(0, object)
+
+
+def whole_numbers(value: object) -> np.ndarray | None:
+    """The value as an array of whole numbers, or None if it is not one.
+
+    Python's numbers in an array of objects (a nullable column of pandas, a number beyond 64 bits) count. A number
+    beyond 64 bits becomes the end of that range, which no check of ids accepts.
+    """
+    found = array_of(value)
+    if found.dtype.kind == "f" and isinstance(value, list | tuple):
+        found = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
+    if found.dtype == object and found.size and all(_is_whole(one) for one in found.flat):
+        ends = np.iinfo(np.int64)
+        cut = [min(max(int(one), ends.min), ends.max) for one in found.flat]
+        found = np.array(cut, np.int64).reshape(found.shape)
+    return found if np.issubdtype(found.dtype, np.integer) else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+
+
+# Numbers and names
+
+
+def count(name: str, value: Any, faults: Faults, least: int = 0) -> int:
+    """A whole number of at least `least`."""
+    if is_count(value, least):
+        return int(value)
+    faults.add(name, value, f"a whole number of at least {least}")
+    return 0
+
+
+def optional_count(name: str, value: Any, faults: Faults, least: int = 1) -> int | None:
+    """A whole number of at least `least`, or None."""
+    if value is None or is_count(value, least):
+        return plain_numbers(value)
+    faults.add(name, value, f"a whole number of at least {least}, or None")
+    return None
+
+
+def length(value: Any, faults: Faults, least: int = 1) -> int:
+    """n, the number of symbols of an input."""
+    return count("n", value, faults, least)
+
+
+def seed(value: Any, faults: Faults) -> int:
+    """A seed of random numbers."""
+    return count("seed", value, faults)
+
+
+def number(
+    name: str,
+    value: Any,
+    faults: Faults,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> float:
+    """A real number within limits: greater than `above`, at least `least`, less than `below`, at most `most`."""
+    limits = {"above": above, "of at least": least, "below": below, "at most": most}
+    if (
+        is_real(value)
+        and (above is None or value > above)
+        and (least is None or value >= least)
+        and (below is None or value < below)
+        and (most is None or value <= most)
+    ):
+        return float(value)
+    said = [f"{word} {limit}" for word, limit in limits.items() if limit is not None and limit < math.inf]
+    faults.add(name, value, f"a number {' and '.join(said)}")
+    return 0.0
+
+
+def probability(name: str, value: Any, faults: Faults) -> float:
+    """A number strictly between 0 and 1."""
+    return number(name, value, faults, above=0, below=1)
+
+
+def choice(name: str, value: Any, known: Sequence[Any], faults: Faults) -> Any:
+    """One of a few names (or None, True and False, which are compared by identity)."""
+    if not any(
+        value is one or (isinstance(one, str) and isinstance(value, str) and value == one) for one in known
+    ):
+        faults.add(
+            name, value, f"one of {', '.join(one if isinstance(one, str) else repr(one) for one in known)}"
+        )
+    return value
+
+
+def norm(value: Any, faults: Faults) -> Norm:
+    """A norm of `NORMS`."""
+    return choice("norm", value, NORMS, faults)
+
+
+def generator(value: Any, faults: Faults) -> None:
+    """Notes a value that is not a NumPy generator of random numbers."""
+    if not isinstance(value, np.random.Generator):
+        faults.add("generator", value, "give numpy.random.default_rng(seed)")
+
+
+def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar: bool = True) -> None:
+    """Notes a value that is neither None nor a function of so many arguments, nor, with `bar`, True or False.
+
+    `wanted` completes "a function that is called with ...".
+    """
+    silent = value is None or (bar and isinstance(value, bool))
+    if not silent and not (callable(value) and takes(value, arguments)):
+        faults.add("progress", value, f"a function that is called with {wanted}")
+
+
+def takes(function: Any, arguments: int) -> bool:
+    """Whether a callable can be called with so many arguments, as far as its signature tells."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+# Ids of symbols, positions and outputs
+
+
+def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults) -> bool:
+    """Notes ids that are negative, that the model does not read, or that 32 bits do not hold; whether there are none.
+
+    `vocabulary` is how many symbols the model reads, where it says.
+    """
+    least, largest = int(ids.min()), int(ids.max())
+    if least < 0:
+        faults.add(name, least, "ids of at least 0")
+    if vocabulary is not None and largest >= vocabulary:
+        faults.add(name, largest, f"the model reads ids 0 to {vocabulary - 1}")
+    elif largest > LARGEST_ID:
+        faults.add(name, largest, f"ids of at most {LARGEST_ID}: models read them as 32-bit integers")
+    else:
+        return least >= 0
+    return False
+
+
+def tokens(
+    value: Any, vocabulary: int | None, faults: Faults, *, one: bool = False
+) -> Int[np.ndarray, "batch n"]:
+    """Inputs (batch, n) as int32; one input (n,) becomes a batch of one. With `one`, only that is accepted.
+
+    The stand-in has shape (0, 0).
+    """
+    from jax.core import Tracer
+
+    if isinstance(value, Tracer):
+        remedy = "known values: call this outside jit, vmap and grad; it compiles what it runs"
+        faults.add("tokens", value, remedy)
+        return np.zeros((0, 0), np.int32)
+    found, words = array_of(value), whole_numbers(value)
+    if words is None and found.dtype.kind in "US":
+        remedy = "ids, not text: such as [int(symbol) for symbol in word], or what a tokenizer gives"
+        faults.add("tokens", value, remedy)
+    elif words is None and found.dtype == object:
+        wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
+        faults.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
+    elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
+        only = "shape (n,), one input of at least one symbol"
+        several = "shape (n,) or (batch, n), neither of them 0"
+        faults.add("tokens", f"shape {found.shape}", only if one else several)
+    elif words is None:
+        faults.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
+    elif check_ids("tokens", words, vocabulary, faults):
+        return words.reshape(-1, words.shape[-1]).astype(np.int32)
+    return np.zeros((0, 0), np.int32)
+
+
+def words(value: Any, alphabet: Sequence[str], faults: Faults) -> Int[np.ndarray, "*batch n"]:
+    """Words over a named alphabet, int64, the last axis along the word; they may be empty."""
+    found = whole_numbers(value)
+    if found is None or found.ndim == 0:
+        given = array_of(value)
+        what = f"{given.dtype}, shape {given.shape}"
+        faults.add("tokens", what, "whole numbers, the last axis along the word")
+    elif found.size and (found.min() < 0 or found.max() >= len(alphabet)):
+        names = ", ".join(f"{i} {name!r}" for i, name in enumerate(alphabet))
+        ends = (int(found.min()), int(found.max()))
+        faults.add("tokens' least and largest", ends, f"symbols of the alphabet: {names}")
+    else:
+        return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
+    return np.zeros(0, np.int64)
+
+
+def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positions"]:
+    """0-based positions of an input, sorted, each once."""
+    found = whole_numbers(value)
+    if found is None or found.ndim != 1 or not found.size:
+        faults.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+        return np.zeros(0, int)
+    wrong = int(found.min() if found.min() < 0 else found.max())
+    if wrong < 0 or (n and wrong >= n):
+        faults.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
+    return np.unique(found)
+
+
+def symbols(
+    value: object, vocabulary: int | None, faults: Faults, *, least: int = 1, name: str = "symbols"
+) -> Int[np.ndarray, " symbols"]:
+    """Ids of at least `least` different symbols, in the order given, each once."""
+    found = whole_numbers(value)
+    if found is None or found.ndim != 1 or len(np.unique(found)) < least:
+        some = "at least one symbol id" if least == 1 else f"at least {least} different symbol ids"
+        hint = f": {name}=[{found}]" if found is not None and found.ndim == 0 else ""
+        faults.add(name, value, f"{some}, in a sequence{hint}")
+        return np.zeros(0, int)
+    check_ids(name, found, vocabulary, faults)
+    return np.array(list(dict.fromkeys(found.tolist())), int)
+
+
+def alphabet(
+    size: Any, chosen: Any, own: int | None, vocabulary: int | None, faults: Faults
+) -> Int[np.ndarray, " symbols"]:
+    """The symbols that flips may put in, sorted: those of `chosen`, or 0 .. size - 1.
+
+    Args:
+        size: given as `alphabet_size`; None for the model's own.
+        chosen: given as `symbols`.
+        own: the size of the model's alphabet, where it says.
+        vocabulary: how many symbols the model reads, where it says.
+        faults: takes the errors.
+    """
+    if size is not None and chosen is not None:
+        faults.add("symbols", chosen, "give alphabet_size or symbols, not both")
+    if chosen is not None:
+        return np.sort(symbols(chosen, vocabulary, faults))
+    size = own if size is None else size
+    if size is None:
+        faults.add(
+            "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
+        )
+    elif not is_count(size, 2):
+        faults.add("alphabet_size", size, "a whole number of at least 2")
+    elif size > LARGEST_ID:
+        faults.add("alphabet_size", size, f"at most {LARGEST_ID}: models read ids as 32-bit integers")
+    elif own is not None and size > own:
+        faults.add("alphabet_size", size, f"the model's alphabet has {own} symbols")
+    elif check_fits(
+        "alphabet_size", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, faults
+    ):
+        return np.arange(size)
+    return np.zeros(0, int)
+
+
+def fixed(value: Any, n: int, vocabulary: int | None, faults: Faults) -> dict[int, int]:
+    """Positions that hold the same symbol in all inputs: 0-based position to symbol, sorted by position."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(is_count(i) and is_count(s) for i, s in value.items()):
+        faults.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
+        return {}
+    sound = {}
+    for position, symbol in sorted(value.items()):
+        if n and position >= n:
+            faults.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
+        elif symbol >= (LARGEST_ID + 1 if vocabulary is None else vocabulary):
+            largest = LARGEST_ID if vocabulary is None else vocabulary - 1
+            faults.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
+        else:
+            sound[int(position)] = int(symbol)
+    return sound
+
+
+def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | None:
+    """0-based coordinates of an output of `size` numbers, in the order given; None for all, which "all" asks for.
+
+    `size` is None where it is not known yet.
+    """
+    if value is None or (isinstance(value, str) and value == "all"):
+        return None
+    found = whole_numbers(value)
+    if (
+        found is None
+        or found.ndim != 1
+        or not found.size
+        or found.min() < 0
+        or (size and found.max() >= size)
+    ):
+        below = f" below {size}" if size else ""
+        faults.add("outputs", value, f'a sequence of 0-based output coordinates{below}, "all", or None')
+        return None
+    return tuple(found.tolist())
+
+
+def readout(value: object, own: int | str | None, n: int, faults: Faults) -> bool:
+    """Notes an unusable readout ("last", "mean", a 0-based position, None, or "auto"); whether it is usable.
+
+    `own` is where the model itself says that it reads its output, "auto" where it does not say.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        place = int(value)
+        if place < 0:
+            instead = '"last"' if place == -1 else f"n - {-place}"
+            faults.add("readout", place, f"positions count from the front, from 0: give {instead}")
+            return False
+        if n and place >= n:
+            faults.add("readout", place, f"a position from 0 to {n - 1}")
+            return False
+    elif value is not None and not (isinstance(value, str) and value in ("auto", "last", "mean")):
+        faults.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
+        return False
+    if value != "auto" and own not in ("auto", value):
+        elsewhere = "for another, config.replace(readout=...)"
+        faults.add("readout", value, f"this model reads where its config says, {own!r}; {elsewhere}")
+        return False
+    return True
+
+
+def mesh(value: object, faults: Faults) -> None:
+    """Notes a value that is neither None nor a mesh of devices."""
+    from jax.sharding import Mesh
+
+    if value is None or (isinstance(value, Mesh) and value.size):
+        return
+    platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
+    devices = f"jax.devices({value!r})" if platform else "devices"
+    faults.add(
+        "mesh",
+        value,
+        "the devices to spread flips over, or None for all of this process:\n"
+        f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
+        "    jaxsens.flip_sensitivity(model, tokens, mesh=mesh)",
+    )
