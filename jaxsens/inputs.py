@@ -33,7 +33,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, collecting
 from jaxsens.memory import FLIP_BYTES, check_fits
 
 Norm = Literal["l2", "l1", "linf"]
@@ -184,6 +184,30 @@ def generator(value: Any, faults: Faults) -> None:
     """Notes a value that is not a NumPy generator of random numbers."""
     if not isinstance(value, np.random.Generator):
         faults.add("generator", value, "give numpy.random.default_rng(seed)")
+
+
+def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
+    """The first of some whole numbers of at least `least`; an error of any of them is raised at once."""
+    with collecting(subject) as faults:
+        found = [count(name, value, faults, least) for name, value in values.items()]
+    return found[0]
+
+
+def checked_number(
+    subject: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    **values: Any,
+) -> float:
+    """The first of some numbers within the limits of `number`; an error of any of them is raised at once."""
+    with collecting(subject) as faults:
+        found = [
+            number(name, value, faults, above=above, least=least, below=below)
+            for name, value in values.items()
+        ]
+    return found[0]
 
 
 def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar: bool = True) -> None:

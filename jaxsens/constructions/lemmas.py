@@ -13,8 +13,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.constructions.arguments import at_least_0, count, is_real, positive, within
-from jaxsens.errors import collecting
+from jaxsens.inputs import checked_count, checked_number
 
 BOOLEAN_ERROR = 1 / 4
 """How far an approximate Boolean may be from 0 or 1 and still be rounded right (Lemma 9)."""
@@ -29,7 +28,7 @@ def value_error(weight_error: float, spread: float = 1.0) -> float:
     At most `weight_error` / 2 times the spread max v - min v of the values: both vectors of weights sum to 1, so as
     much weight is taken from some values as others get, and that is half of the 1-norm. Attained.
     """
-    at_least_0("value_error", weight_error=weight_error, spread=spread)
+    checked_number("value_error", weight_error=weight_error, spread=spread, least=0)
     return float(weight_error) * float(spread) / 2
 
 
@@ -42,23 +41,23 @@ def linear_gap_error(gap: float) -> float:
     Raises:
         InputError: unless gap > 0.
     """
-    x = math.exp(-positive("linear_gap_error", gap=gap))
+    x = math.exp(-checked_number("linear_gap_error", gap=gap, above=0))
     return 4 * x / (1 + x)
 
 
 def linear_gap_error_simple(gap: float) -> float:
     """Lemma 6 as the paper has it: 4 e^-gap."""
-    return 4 * math.exp(-positive("linear_gap_error_simple", gap=gap))
+    return 4 * math.exp(-checked_number("linear_gap_error_simple", gap=gap, above=0))
 
 
 def linear_gap_for(error: float) -> float:
     """The least gap with `linear_gap_error(gap)` <= error, for 0 < error < 2; log 15 for an error of 1/4."""
-    return math.log(4 / within("linear_gap_for", 2, error=error) - 1)
+    return math.log(4 / checked_number("linear_gap_for", error=error, above=0, below=2) - 1)
 
 
 def linear_gap_for_simple(error: float) -> float:
     """The least gap with `linear_gap_error_simple(gap)` <= error, for 0 < error < 4; `KAPPA` for an error of 1/4."""
-    return math.log(4 / within("linear_gap_for_simple", 4, error=error))
+    return math.log(4 / checked_number("linear_gap_for_simple", error=error, above=0, below=4))
 
 
 def gap_error(gap: float, n: int) -> float:
@@ -71,25 +70,28 @@ def gap_error(gap: float, n: int) -> float:
     Raises:
         InputError: unless gap >= 0 and n is a whole number of at least 1.
     """
-    y = (count("gap_error", n=n) - 1) * math.exp(-at_least_0("gap_error", gap=gap))
+    n, gap = checked_count("gap_error", n=n, least=1), checked_number("gap_error", gap=gap, least=0)
+    y = (n - 1) * math.exp(-gap)
     return 2 * y / (1 + y)
 
 
 def gap_error_simple(gap: float, n: int) -> float:
     """2 n e^-gap, at least `gap_error`."""
-    return 2 * count("gap_error_simple", n=n) * math.exp(-at_least_0("gap_error_simple", gap=gap))
+    n = checked_count("gap_error_simple", n=n, least=1)
+    return 2 * n * math.exp(-checked_number("gap_error_simple", gap=gap, least=0))
 
 
 def gap_for(error: float, n: int) -> float:
     """The least gap, 0 or more, with `gap_error(gap, n)` <= error, for 0 < error < 2."""
-    others = count("gap_for", n=n) - 1
-    allowed = within("gap_for", 2, error=error)
+    others = checked_count("gap_for", n=n, least=1) - 1
+    allowed = checked_number("gap_for", error=error, above=0, below=2)
     return max(0.0, math.log(others * (2 - allowed) / allowed)) if others else 0.0
 
 
 def gap_for_simple(error: float, n: int) -> float:
     """The least gap with `gap_error_simple(gap, n)` <= error, 0 < error < 2: log(8 n) for an error of 1/4."""
-    return math.log(2 * count("gap_for_simple", n=n) / within("gap_for_simple", 2, error=error))
+    n = checked_count("gap_for_simple", n=n, least=1)
+    return math.log(2 * n / checked_number("gap_for_simple", error=error, above=0, below=2))
 
 
 def lookup_scores(
@@ -146,7 +148,7 @@ def lookup_sharpness(weight: int) -> float:
     Raises:
         InputError: unless `weight` = H is a whole number of at least 1.
     """
-    return math.log(12 * count("lookup_sharpness", weight=weight))
+    return math.log(12 * checked_count("lookup_sharpness", weight=weight, least=1))
 
 
 def lookup_sharpness_for(error: float) -> float:
@@ -155,7 +157,7 @@ def lookup_sharpness_for(error: float) -> float:
     Raises:
         InputError: unless 0 < error < 1.
     """
-    error = within("lookup_sharpness_for", 1, error=error)
+    error = checked_number("lookup_sharpness_for", error=error, above=0, below=1)
     low, high = 0.5, max(1.0, math.log(3 / error))
     if lookup_error(low) <= error:
         return low
@@ -173,7 +175,4 @@ def _one_sided_sums(sharpness: float) -> tuple[float, float]:
 
 
 def _sharp(subject: str, sharpness: float) -> float:
-    with collecting(subject) as faults:
-        if not (is_real(sharpness) and sharpness >= 0.5):
-            faults.add("sharpness", sharpness, "at least 1/2, as Lemma 7 needs")
-    return float(sharpness)
+    return checked_number(subject, sharpness=sharpness, least=0.5)  # Lemma 7 needs at least 1/2

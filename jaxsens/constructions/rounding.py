@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.constructions.arguments import count
+from jaxsens.inputs import checked_count
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def affine_pieces(width: int, layers: int) -> int:
     (width + 1)^layers: where the input of a layer is affine in x, so is the argument of each unit, which then changes
     sign once at most. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
     """
-    count("affine_pieces", width=width, layers=layers)
+    checked_count("affine_pieces", width=width, layers=layers, least=1)
     return (int(width) + 1) ** int(layers)
 
 
 def affine_pieces_simple(width: int, layers: int) -> int:
     """(2 width)^layers, at least `affine_pieces`."""
-    count("affine_pieces_simple", width=width, layers=layers)
+    checked_count("affine_pieces_simple", width=width, layers=layers, least=1)
     return (2 * int(width)) ** int(layers)
 
 
@@ -84,7 +84,7 @@ def rounding_width(layers: int, bits: int) -> int:
     next are not on a line, so there is a kink between any such three, and these lie apart. So with bits = log n and
     a fixed depth the width is a power of n: a transformer of fixed size cannot round its activations.
     """
-    count("rounding_width", layers=layers, bits=bits)
+    checked_count("rounding_width", layers=layers, bits=bits, least=1)
     # In whole numbers, for 2^bits may be beyond any floating-point number.
     bits, layers = int(bits), int(layers)
     power = 2 ** (bits // layers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxsens.constructions.arguments import is_real
+from jaxsens import inputs
 from jaxsens.constructions.error_growth import (
     Constants,
     head_gain,
@@ -104,11 +104,9 @@ def soften(
             the arithmetic resolves.
     """
     faults = Faults("soften")
-    if not is_real(epsilon) or not 0 < epsilon < math.inf:
-        faults.add("epsilon", epsilon, "a number above 0")
+    epsilon = inputs.number("epsilon", epsilon, faults, above=0, below=math.inf)
     check_measurable(model, n, words, faults)
     faults.raise_if_any()
-    epsilon = float(epsilon)
     measured = measure(model, n, words)
     promise = _promise(model, measured, epsilon)
     limits = np.finfo(model.config.dtype)

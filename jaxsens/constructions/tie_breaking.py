@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from jaxsens.constructions.arguments import count, is_real, positive, within
 from jaxsens.constructions.lemmas import BOOLEAN_ERROR
 from jaxsens.errors import Faults, collecting
-from jaxsens.inputs import is_count
+from jaxsens.inputs import checked_count, checked_number, is_count, is_real
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class TieBreak:
     ) -> Float[np.ndarray, "..."]:
         """What is added to the scores of the (1-based) positions j of n; n may be left out where slope is None."""
         position = np.asarray(j, np.float64)
-        positive("TieBreak.terms", gap=gap)
+        checked_number("TieBreak.terms", gap=gap, above=0)
         faults = Faults("TieBreak.terms")
         if self.slope is not None and not is_count(n, 1):
             faults.add("n", n, "the length, a whole number of at least 1")
@@ -70,12 +69,12 @@ class TieBreak:
 
     def fall_off(self, gap: float, n: int) -> float:
         """The linear gap that the terms leave, before the temperature: gap / n^2 for gap / j, else slope gap / n."""
-        given, length = positive("TieBreak", gap=gap), count("TieBreak", n=n)
+        given, length = checked_number("TieBreak", gap=gap, above=0), checked_count("TieBreak", n=n, least=1)
         return given / length**2 if self.slope is None else self.slope * given / length
 
     def error(self, gap: float, n: int, tau: float) -> float:
         """2 e^-g, g = `fall_off` / tau: the largest 1-norm; a value in [0, 1] is retrieved within e^-g."""
-        return 2 * math.exp(-self.fall_off(gap, n) / positive("TieBreak.error", tau=tau))
+        return 2 * math.exp(-self.fall_off(gap, n) / checked_number("TieBreak.error", tau=tau, above=0))
 
     def error_simple(self, gap: float, n: int, tau: float) -> float:
         """4 e^-g, as the paper has it, by Lemma 6."""
@@ -83,11 +82,13 @@ class TieBreak:
 
     def temperature(self, gap: float, n: int, error: float = BOOLEAN_ERROR) -> float:
         """The warmest tau with which values in [0, 1] are retrieved within `error`, 0 < error < 1."""
-        return self.fall_off(gap, n) / -math.log(within("TieBreak.temperature", 1, error=error))
+        error = checked_number("TieBreak.temperature", error=error, above=0, below=1)
+        return self.fall_off(gap, n) / -math.log(error)
 
     def temperature_simple(self, gap: float, n: int, error: float = BOOLEAN_ERROR) -> float:
         """The same by the paper's bound: `fall_off` / log(2 / error), which has `KAPPA` for an error of 1/8."""
-        return self.fall_off(gap, n) / math.log(2 / within("TieBreak.temperature_simple", 1, error=error))
+        error = checked_number("TieBreak.temperature_simple", error=error, above=0, below=1)
+        return self.fall_off(gap, n) / math.log(2 / error)
 
 
 RIGHTMOST_RECIPROCAL = TieBreak("rightmost", None)

@@ -18,8 +18,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from jaxsens import inputs
 from jaxsens.errors import Faults, InputError
-from jaxsens.inputs import is_count
 from jaxsens.models import layers
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
@@ -108,13 +108,11 @@ def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults
         faults.add("model", type(model).__name__, "a jaxsens.Transformer")
     else:
         _check_config(model.config, faults)
-    if not is_count(n, 1):
-        faults.add("n", n, "a whole number of at least 1")
-        return
-    if known:
-        check_runs(model.config, int(n), faults)
-    if known and words is not None:
-        _check_words(model.config, int(n), words, faults)
+    n = inputs.length(n, faults)
+    if known and n:
+        check_runs(model.config, n, faults)
+        if words is not None:
+            _check_words(model.config, n, words, faults)
 
 
 def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:

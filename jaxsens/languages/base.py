@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.inputs import checked_count
 from jaxsens.languages.distributions import draw, entropy
 
 NO_PREFIX = -(2**31)
@@ -90,7 +91,7 @@ class Language(ABC):
 
     def length_probabilities(self, longest: int) -> Float[np.ndarray, " lengths"]:
         """P(a word has l symbols), l = 0..longest. They add up to less than 1 where words may be longer. O(longest)."""
-        longest = self._checked_count("longest", longest)
+        longest = checked_count(self.name, longest=longest)
         return self._length_probabilities(longest)
 
     def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
@@ -190,7 +191,7 @@ class Language(ABC):
 
         A model whose logits are all equal is here. What Theorem 6 calls chance is `unigram_cross_entropy`.
         """
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         return float(np.log(self.outcomes))
 
     # What each language says
@@ -236,10 +237,6 @@ class Language(ABC):
     def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
         """An option, a field of the class: a probability, unless the class overrides this for options of its own."""
         return inputs.probability(name, value, faults)
-
-    def _checked_count(self, name: str, value: Any) -> int:
-        with collecting(self.name) as faults:
-            return inputs.count(name, value, faults)
 
     def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
         with collecting(self.name) as faults:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import Faults, collecting
+from jaxsens.inputs import checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy, draw
 from jaxsens.languages.walks import (
@@ -70,7 +71,7 @@ class Dyck(Language):
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
         """The heights possible after n symbols, and their probabilities. O(n)."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         return final_heights(n), final_height_law(n, self.open_probability)
 
     def marginal(self, n: int) -> np.ndarray:
@@ -83,7 +84,7 @@ class Dyck(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p) + p log k after every prefix: whether to open, and which kind; what closes is known."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         p = self.open_probability
         return binary_entropy(p) + p * float(np.log(self.kinds))
 

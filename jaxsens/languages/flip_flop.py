@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxsens.inputs import checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy, entropy
 
@@ -47,7 +48,7 @@ class FlipFlop(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """w at the start; after an instruction 0 or 1, 1/2 each; after a pair the end with e P(r), or instructions."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         laws = self._laws(np.arange(6))
         if n in (0, 2):
             return laws[_START if n == 0 else _BETWEEN]
@@ -58,7 +59,7 @@ class FlipFlop(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """After an instruction (odd n) log 2, unless it reads; after a pair the entropies of end and instruction."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         read = float(self._instructions[_READ])
         if n == 0:
             return 0.0

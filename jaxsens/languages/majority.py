@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxsens.inputs import checked_count
 from jaxsens.languages.base import Language
 from jaxsens.languages.distributions import draw, entropy, from_log_ratios
 
@@ -62,7 +63,7 @@ class Majority(Language):
 
     def difference_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The differences possible after n bits, -n, -n + 2, ..., n, and their probabilities. O(n)."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         differences = np.arange(-n, n + 1, 2)
         gain = self._log_gain(differences[:-1]) + self._log_gain(differences[:-1] + 1)
         return differences, from_log_ratios(_binomial_log_ratios(n) + gain)

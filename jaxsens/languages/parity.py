@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxsens.inputs import checked_count
 from jaxsens.languages.base import Language
 from jaxsens.languages.distributions import binary_entropy
 
@@ -36,7 +37,7 @@ class Parity(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """The even state's law for n = 0, and the average of both states' laws for every n >= 1."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         laws = self._laws(np.arange(2))
         return laws[0] if n == 0 else laws.mean(axis=0)
 
@@ -45,7 +46,7 @@ class Parity(Language):
 
         For n >= 1 it is less than the unigram level by what the state tells of the end: h(p/2) - h(p)/2.
         """
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         p = self.end_probability
         even = binary_entropy(p) + (1 - p) * float(np.log(2))
         return even if n == 0 else (even + float(np.log(2))) / 2

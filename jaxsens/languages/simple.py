@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from jaxsens.inputs import checked_count
 from jaxsens.languages.base import NO_PREFIX, Language
 from jaxsens.languages.distributions import binary_entropy
 
@@ -31,12 +32,12 @@ class OneStar(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """The law after the one prefix there is: 1 with 1 - p, end with p."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         return self._laws(np.array(0))
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p), the same as the unigram level: the one prefix says nothing."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         return binary_entropy(self.end_probability)
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
@@ -82,7 +83,7 @@ class EqualBlocks(Language):
 
     def marginal(self, n: int) -> np.ndarray:
         """After an even number of symbols the word ends with p; an a comes with (1 - p)^(floor(n/2) + 1); else a b."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         p = self.stop_probability
         more = (1 - p) ** (n // 2 + 1)
         end = p if n % 2 == 0 else 0.0
@@ -90,7 +91,7 @@ class EqualBlocks(Language):
 
     def optimal_cross_entropy(self, n: int) -> float:
         """h(p) after as only, and 0 once a b has come: (1 - p)^floor(n/2) h(p)."""
-        n = self._checked_count("n", n)
+        n = checked_count(self.name, n=n)
         p = self.stop_probability
         return (1 - p) ** (n // 2) * binary_entropy(p)
 

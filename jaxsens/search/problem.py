@@ -12,14 +12,85 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.search.arguments import Words
+from jaxsens import inputs
+from jaxsens.errors import Faults
+from jaxsens.inputs import whole_numbers
+from jaxsens.memory import TOKEN_BYTES, check_fits
+from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.flips import enumerate_flips
+from jaxsens.sensitivity.flips import enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_symbol_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
+
+
+@dataclass(frozen=True)
+class Words:
+    """Which words are searched.
+
+    Attributes:
+        n: their length.
+        alphabet: the symbols that they are made of, sorted.
+        fixed: position to symbol, of the positions that are the same in all words.
+        flipped: the 0-based positions that are flipped.
+        given: the words to start from, if any.
+    """
+
+    n: int
+    alphabet: Int[np.ndarray, " symbols"]
+    fixed: dict[int, int]
+    flipped: Int[np.ndarray, " flipped"]
+    given: Int[np.ndarray, "given n"]
+
+
+def words_of(
+    subject: Measurable, n: int, alphabet: Int[np.ndarray, " symbols"], fixed: Any, start: Any, faults: Faults
+) -> Words:
+    """The words to search; notes what is wrong with `fixed` and `start`, and a length that cannot be searched.
+
+    n is 0, and `alphabet` empty, where they are not known.
+    """
+    if n and not check_fits("n", n, n * TOKEN_BYTES, "a word of this length", "give a smaller one", faults):
+        n = 0
+    if n and subject.config is not None:
+        check_runs(subject.config, n, faults)
+    held = inputs.fixed(fixed, n, subject.vocabulary_size, faults)
+    everywhere = places(None, n, subject.position_read(n), faults)
+    flipped = everywhere[~np.isin(everywhere, list(held))]
+    if n and not len(flipped):
+        name, value = ("fixed", fixed) if held else ("n", n)
+        remedy = (
+            "nothing to flip: the readout position is not flipped, nor are fixed ones; leave another one free"
+        )
+        faults.add(name, value, remedy)
+    given = np.zeros((0, n), np.int32)
+    if start is not None and n and len(alphabet):
+        given = _given(start, n, alphabet, held, faults)
+    return Words(n, alphabet, held, flipped, given)
+
+
+def _given(
+    start: Any, n: int, alphabet: Int[np.ndarray, " symbols"], fixed: Mapping[int, int], faults: Faults
+) -> Int[np.ndarray, "given n"]:
+    """The words to start from; notes those that are not among the words searched."""
+    words = whole_numbers(start)
+    if words is None or words.ndim not in (1, 2) or words.size == 0:
+        faults.add("start", start, f"whole numbers of shape ({n},) or (words, {n})")
+        return np.zeros((0, n), np.int32)
+    words = words.reshape(-1, words.shape[-1])
+    if words.shape[1] != n:
+        faults.add("start", f"shape {words.shape}", f"words of length {n}")
+        return np.zeros((0, n), np.int32)
+    for k, word in enumerate(words):
+        wrong = [p for p in range(n) if (word[p] != fixed[p] if p in fixed else word[p] not in alphabet)]
+        if wrong:
+            p = wrong[0]
+            remedy = f"the fixed symbol {fixed[p]}" if p in fixed else f"a symbol of {alphabet.tolist()}"
+            faults.add("start", int(word[p]), f"{remedy} (word {k}, position {p})")
+    return words.astype(np.int32)
+
 
 _ORDER = {"l2": 2, "l1": 1, "linf": np.inf}
 

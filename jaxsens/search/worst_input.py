@@ -11,22 +11,20 @@ from typing import Any, Literal
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens import stopping
-from jaxsens.errors import InputError, PrecisionWarning
-from jaxsens.inputs import plain_numbers
+from jaxsens import inputs, stopping
+from jaxsens.errors import InputError, PrecisionWarning, collecting
+from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
-from jaxsens.search.arguments import checked_words
 from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import State, climb, ended
 from jaxsens.search.meter import Meter, SearchProgress
-from jaxsens.search.problem import Problem, problem_of
+from jaxsens.search.problem import Problem, problem_of, words_of
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.arguments import beyond_precision, chosen_outputs, reading
-from jaxsens.sensitivity.norms import Norm
-from jaxsens.sensitivity.resolution import checked_scores
+from jaxsens.sensitivity.choice import check_measuring
+from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.versions import versions
 
 
@@ -100,28 +98,23 @@ def worst_input(
             another search; and for a model that `flip_sensitivity` refuses.
     """
     subject = measurable(model)
-    restarts, budget, seed = plain_numbers((restarts, budget, seed))
-    words = checked_words(
-        subject,
-        n,
-        alphabet_size,
-        symbols,
-        fixed,
-        start,
-        readout,
-        {
-            "norm": norm,
-            "outputs": outputs,
-            "engine": engine,
-            "batch_size": batch_size,
-            "memory_budget": memory_budget,
-            "mesh": mesh,
-        },
-        progress,
-        {"restarts": (restarts, 1 if start is None else 0), "budget": (budget, None), "seed": (seed, 0)},
-        {"objective": (objective, ("max", "mean")), "exact": (exact, (None, True, False))},
-    )
-    subject = reading(subject, readout)
+    with collecting("worst_input") as faults:
+        alphabet = inputs.alphabet(
+            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, faults
+        )
+        if len(alphabet) == 1:
+            faults.add("symbols", symbols, "at least two symbols: of one there is only one word")
+        n = inputs.length(n, faults)
+        if inputs.readout(readout, subject.readout, n, faults):
+            subject = subject.reading(readout)
+        words = words_of(subject, n, alphabet, fixed, start, faults)
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, faults)
+        inputs.choice("objective", objective, ("max", "mean"), faults)
+        inputs.choice("exact", exact, (None, True, False), faults)
+        restarts = inputs.count("restarts", restarts, faults, least=1 if start is None else 0)
+        budget = inputs.optional_count("budget", budget, faults)
+        seed = inputs.seed(seed, faults)
+        inputs.progress(progress, 1, "a SearchProgress, or None", faults, bar=False)
     imprecise = beyond_precision(subject, words.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
@@ -130,7 +123,7 @@ def worst_input(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
         problem = problem_of(
-            subject, words, objective, norm, chosen_outputs(subject, outputs), engine, devices
+            subject, words, objective, norm, subject.chosen_outputs(outputs), engine, devices
         )
         first = problem.word(np.full((1, len(problem.free)), problem.alphabet[0]))
         blurred = checked_scores(problem.subject, first, problem.engine.widens)

@@ -6,8 +6,9 @@ with the same architecture does not compile again, and weights are arguments, no
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
+from jaxsens.inputs import plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
@@ -60,6 +62,18 @@ class Measurable:
         if self.readout in ("last", "auto"):
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
+
+    def reading(self, readout: int | str | None) -> Measurable:
+        """The model, read out at `readout`; with "auto", where it says itself."""
+        if isinstance(readout, str) and readout == "auto":
+            return self
+        return dataclasses.replace(self, readout=plain_numbers(readout))
+
+    def chosen_outputs(self, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
+        """The output coordinates that enter the norm: those asked for, else the model's own; None means all."""
+        if outputs is None:
+            return self.outputs
+        return None if isinstance(outputs, str) else tuple(int(k) for k in outputs)
 
     @property
     def dtype(self) -> str:

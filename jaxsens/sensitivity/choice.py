@@ -15,10 +15,13 @@ model designates: there too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from jaxsens.errors import EngineRefusal
+from jaxsens import inputs
+from jaxsens.errors import EngineRefusal, Faults
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
 from jaxsens.models.weighting import Softmax, is_hard
@@ -52,6 +55,18 @@ COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
 
 FASTER = "estimated to be faster, compilation included"
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
+
+
+def check_measuring(
+    norm: Any, outputs: Any, engine: Any, batch_size: Any, memory_budget: Any, mesh: Any, faults: Faults
+) -> None:
+    """Notes what is wrong with the arguments that say how flips are measured."""
+    inputs.norm(norm, faults)
+    inputs.outputs(outputs, None, faults)
+    inputs.choice("engine", engine, ("auto", *ENGINES), faults)
+    inputs.optional_count("batch_size", batch_size, faults)
+    inputs.optional_count("memory_budget", memory_budget, faults)
+    inputs.mesh(mesh, faults)
 
 
 def choose(

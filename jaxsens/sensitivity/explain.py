@@ -10,13 +10,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from jaxsens import inputs
 from jaxsens.errors import Faults
-from jaxsens.inputs import is_count
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.arguments import check_readout, reading
 from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.output import traced_output
@@ -75,37 +74,33 @@ def explain(
             `flip_sensitivity` refuses.
     """
     subject = measurable(model)
-    size = alphabet_size if alphabet_size is not None else subject.alphabet_size
     faults = Faults("explain")
-    if not is_count(n, 1):
-        faults.add("n", n, "a length of at least 1")
-    elif subject.config is not None:
-        check_runs(subject.config, int(n), faults)
-    if not is_count(size, 2):
-        faults.add("alphabet_size", size, "say how many symbols may be put in, at least 2")
-    elif is_count(n, 1) and not faults:
-        needed = int(n) * (TOKEN_BYTES + (int(size or 2) - 1) * FLIP_BYTES)
+    n = inputs.length(n, faults)
+    if n and subject.config is not None:
+        check_runs(subject.config, n, faults)
+    size = len(inputs.alphabet(alphabet_size, None, subject.alphabet_size, subject.vocabulary_size, faults))
+    if not faults:
+        needed = n * (TOKEN_BYTES + (size - 1) * FLIP_BYTES)
         remedy = "give a shorter input; samples of its flips take less"
         check_fits("n", n, needed, "the list of its flips", remedy, faults)
-    if engine not in ("auto", *ENGINES):
-        faults.add("engine", engine, f"one of auto, {', '.join(ENGINES)}")
-    check_readout(subject, readout, int(n) if is_count(n, 1) else None, faults)
+    inputs.choice("engine", engine, ("auto", *ENGINES), faults)
+    inputs.readout(readout, subject.readout, n, faults)
     faults.raise_if_any()
-    subject = reading(subject, readout)
+    subject = subject.reading(readout)
     platform = jax.default_backend()
     with numerics(subject.dtype):
         if subject.config is None:
-            subject, _, _ = traced_output(subject, int(n))
-        runner, choice = choose(subject, engine, "l2", subject.outputs, int(n))
-        flips = (int(n) - (subject.position_read(int(n)) is not None)) * ((size or 2) - 1)
-        tokens = jax.ShapeDtypeStruct((int(n),), jnp.int32)
+            subject, _, _ = traced_output(subject, n)
+        runner, choice = choose(subject, engine, "l2", subject.outputs, n)
+        flips = (n - (subject.position_read(n) is not None)) * (size - 1)
+        tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         cost = runner.cost(subject.parameters, tokens, platform)
         prepared = jax.eval_shape(runner.prepare, subject.parameters, tokens)
         rate = _matmul_rate(subject.dtype) * cost.efficiency
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
     block = min(cost.block_bytes, DEFAULT_MEMORY.get(platform, 2**31))
     operations = cost.prepare + flips * cost.per_flip
-    return Explanation(choice, int(n), flips, operations, kept + block, operations / rate)
+    return Explanation(choice, n, flips, operations, kept + block, operations / rate)
 
 
 @lru_cache(maxsize=4)

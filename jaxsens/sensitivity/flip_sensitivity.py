@@ -12,28 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens import stopping
-from jaxsens.errors import InputError, PrecisionWarning
+from jaxsens import inputs, stopping
+from jaxsens.errors import InputError, PrecisionWarning, collecting
+from jaxsens.inputs import FEWER_FLIPS, Norm
+from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.models.transformer import activation_bytes, check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.arguments import (
-    beyond_precision,
-    check_size,
-    checked,
-    chosen_outputs,
-    places,
-    reading,
-)
+from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.asked import Asked
-from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.fingerprint import fingerprint
-from jaxsens.sensitivity.flips import Sample, enumerate_flips
+from jaxsens.sensitivity.flips import Sample, enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_reads
-from jaxsens.sensitivity.norms import Norm
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
-from jaxsens.sensitivity.resolution import checked_scores
+from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.resuming import check_resumable, merged, taken_over
 from jaxsens.versions import versions
@@ -124,24 +118,23 @@ def flip_sensitivity(
     """
     partial = check_resumable(resume)
     subject = measurable(model)
-    words, alphabet = checked(
-        subject,
-        tokens,
-        alphabet_size,
-        symbols,
-        readout,
-        norm,
-        outputs,
-        engine,
-        batch_size,
-        memory_budget,
-        mesh,
-        progress,
-    )
-    subject = reading(subject, readout)
-    where, drawn = places(subject, words.shape[1], positions)
-    check_size(subject, words, where, alphabet, drawn)
-    chosen = chosen_outputs(subject, outputs)
+    with collecting("flip_sensitivity") as faults:
+        words = inputs.tokens(tokens, subject.vocabulary_size, faults)
+        n = words.shape[1]
+        if n and subject.config is not None:
+            check_runs(subject.config, n, faults)
+        if inputs.readout(readout, subject.readout, n, faults):
+            subject = subject.reading(readout)
+        alphabet = inputs.alphabet(
+            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, faults
+        )
+        where = places(positions, n, subject.position_read(n), faults)
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, faults)
+        called = "(flips done, flips in all), True for a bar, or False for nothing"
+        inputs.progress(progress, 2, called, faults)
+    drawn = positions if isinstance(positions, Sample) else None
+    _check_size(subject, words, where, alphabet, drawn)
+    chosen = subject.chosen_outputs(outputs)
     imprecise = beyond_precision(subject, words.shape[1])
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
@@ -223,3 +216,23 @@ def flip_sensitivity(
 def _counting_from(known: int, progress: placement.Progress | None) -> placement.Progress | None:
     """Progress over all flips, of which some are known."""
     return progress and (lambda done, total: progress(known + done, known + total))
+
+
+def _check_size(
+    subject: Measurable, words: np.ndarray, where: np.ndarray, alphabet: np.ndarray, drawn: Sample | None
+) -> None:
+    """Refuses more flips than this machine holds, before they are listed.
+
+    A position that holds a symbol that is never put in is counted like the others.
+
+    Raises:
+        InputError: with the bytes that the flips take.
+    """
+    flips = len(words) * len(where) * max(1, len(alphabet) - 1)
+    counted = flips if drawn is None else min(flips, drawn.count)
+    needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
+    if subject.config is not None:
+        needed += activation_bytes(subject.config, words.shape[1])
+    with collecting("flip_sensitivity") as faults:
+        what = f"a measurement of {counted} flips"
+        check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, faults)

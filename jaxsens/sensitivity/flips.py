@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults
-from jaxsens.inputs import is_count
-from jaxsens.sensitivity.ids import whole_numbers
+from jaxsens import inputs
+from jaxsens.errors import Faults, collecting
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,22 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
     Raises:
         InputError: naming each argument that cannot be used.
     """
-    faults = Faults("sample")
-    if not is_count(count, 1):
-        faults.add("count", count, "a whole number of at least 1")
-    if not is_count(seed):
-        faults.add("seed", seed, "a whole number of at least 0")
-    chosen = None if positions is None else whole_numbers(positions)
-    if positions is not None and (chosen is None or chosen.ndim != 1 or not chosen.size or chosen.min() < 0):
-        faults.add("positions", positions, "a sequence of 0-based positions, or None for all")
-    faults.raise_if_any()
-    return Sample(int(count), int(seed), None if chosen is None else tuple(chosen.tolist()))
+    with collecting("sample") as faults:
+        count = inputs.count("count", count, faults, least=1)
+        seed = inputs.seed(seed, faults)
+        chosen = None if positions is None else inputs.positions(positions, 0, faults)
+    return Sample(count, seed, None if chosen is None else tuple(chosen.tolist()))
+
+
+def places(
+    positions: Sequence[int] | Sample | None, n: int, readout: int | None, faults: Faults
+) -> Int[np.ndarray, " places"]:
+    """The positions that may be flipped, sorted: those given, or all but the one that is read out, if one is."""
+    given = positions.positions if isinstance(positions, Sample) else positions
+    if given is not None:
+        return inputs.positions(given, n, faults)
+    everywhere = np.arange(n)
+    return everywhere if readout is None else everywhere[everywhere != readout]
 
 
 @dataclass(frozen=True, eq=False)

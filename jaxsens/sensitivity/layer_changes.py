@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens import inputs
 from jaxsens.errors import Faults
-from jaxsens.inputs import array_of, is_count
+from jaxsens.inputs import Norm, array_of
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
@@ -25,8 +26,7 @@ from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips
-from jaxsens.sensitivity.ids import position_ids, token_ids
-from jaxsens.sensitivity.norms import NORMS, Norm, norm_of
+from jaxsens.sensitivity.norms import norm_of
 from jaxsens.versions import versions
 
 SYMBOLS_AT_ONCE = 2**12
@@ -231,19 +231,18 @@ def _checked(
             type(model).__name__,
             instead_of(model, "a jaxsens Transformer: other models have no layers to look into"),
         )
-    words = token_ids(tokens, None if config is None else config.vocabulary_size, faults, one=True)
-    n = words.shape[1] or None
-    if config is not None and n is not None:
+    vocabulary = None if config is None else config.vocabulary_size
+    words = inputs.tokens(tokens, vocabulary, faults, one=True)
+    n = words.shape[1]
+    readout = None
+    if config is not None and n:
         check_runs(config, n, faults)
-    where = _places(config, n, positions, faults)
-    if symbol is not None and not is_count(symbol):
-        faults.add("symbol", symbol, "a symbol's id, or None for every other symbol of the alphabet")
-    elif symbol is not None and config is not None and symbol >= config.vocabulary_size:
-        faults.add("symbol", symbol, f"the model reads ids 0 to {config.vocabulary_size - 1}")
-    if norm not in NORMS:
-        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    if batch_size is not None and not is_count(batch_size, 1):
-        faults.add("batch_size", batch_size, "a whole number of at least 1, or None for the default")
+        readout = layers.readout_position(config, n)
+    where = places(positions, n, readout, faults)
+    if symbol is not None and inputs.optional_count("symbol", symbol, faults, least=0) is not None:
+        inputs.check_ids("symbol", np.array(symbol), vocabulary, faults)
+    inputs.norm(norm, faults)
+    inputs.optional_count("batch_size", batch_size, faults)
     if keep is not None:
         indices = array_of(keep)
         nothing = not indices.size and indices.dtype != object
@@ -252,16 +251,6 @@ def _checked(
     faults.raise_if_any()
     alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
     return model.config, words[0], where, alphabet
-
-
-def _places(config: TransformerConfig | None, n: int | None, positions: Any, faults: Faults) -> np.ndarray:
-    given = positions.positions if isinstance(positions, Sample) else positions
-    if given is None:
-        if config is None or n is None:
-            return np.zeros(0, int)
-        readout = layers.readout_position(config, n)
-        return np.arange(n) if readout is None else np.delete(np.arange(n), readout)
-    return position_ids(given, n, faults)
 
 
 def _kept(flips: Flips, keep: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
+from jaxsens.inputs import takes
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
@@ -112,19 +113,6 @@ def _what_the_pair_is(function: Any, parameters: Any) -> str | None:
             f"{lines('(lambda parameters, tokens: ..., parameters)')}"
         )
     return None
-
-
-def takes(function: Any, count: int) -> bool:
-    """Whether a callable can be called with so many arguments, as far as can be seen."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
 
 
 def _is_array(leaf: Any) -> bool:

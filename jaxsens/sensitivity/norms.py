@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-
-Norm = Literal["l2", "l1", "linf"]
-NORMS: tuple[str, ...] = ("l2", "l1", "linf")
 
 
 def norm_of(change: Float[Array, "*batch outputs"], norm: str) -> Float[Array, "*batch"]:

@@ -71,3 +71,17 @@ def _pass(
     sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
     output = layers.read_out(config, parameters, y)
     return jnp.all(jnp.isfinite(output)), jnp.stack(sizes) if sizes else jnp.zeros(0)
+
+
+def beyond_precision(subject: Measurable, n: int) -> str | None:
+    """Why a model that is exact only up to some length cannot be trusted at length n, or None if it can."""
+    limit = subject.exact_length
+    if limit is None or n <= limit:
+        return None
+    remedy = "under another condition"
+    if subject.dtype == "float32":
+        remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
+    return (
+        f"n = {n}: in {subject.dtype} this model is exact up to n = {limit} only. Rounding blurs which key its "
+        f"attention chooses, so what is measured may be an effect of rounding; build the model {remedy}"
+    )

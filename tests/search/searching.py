@@ -10,8 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.search.arguments import checked_words
-from jaxsens.search.problem import Problem, problem_of
+from jaxsens.errors import Faults
+from jaxsens.search.problem import Problem, problem_of, words_of
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.placement import Placement
 from tests.small_models import random_parameters, small
@@ -45,9 +45,5 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
-    options = dict.fromkeys(("outputs", "batch_size", "memory_budget", "mesh")) | {
-        "norm": norm,
-        "engine": engine,
-    }
-    words = checked_words(subject, n, None, None, None, None, "auto", options, None, {}, {})
+    words = words_of(subject, n, np.arange(subject.alphabet_size or 0), None, None, Faults("test"))
     return problem_of(subject, words, objective, norm, subject.outputs, engine, Placement(ONE))

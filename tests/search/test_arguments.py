@@ -51,7 +51,7 @@ def test_all_faults_come_together():
         ),
         ({"n": 4, "start": [[0, 1], [2]]}, r"start = .*: whole numbers of shape \(4,\)"),
         ({"n": 4, "start": 0.5}, r"start = 0.5: whole numbers"),
-        ({"n": True}, r"n = True: a length of at least 1"),
+        ({"n": True}, r"n = True: a whole number of at least 1"),
         ({"n": 4, "budget": 2.5}, r"budget = 2.5: a whole number of at least 1, or None"),
         ({"n": 4, "outputs": [6]}, r"outputs = \[6\]: the model has the outputs 0 to 5"),
         ({"n": 4, "exact": "yes"}, r"exact = 'yes': one of None, True, False"),

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens import inputs
 from jaxsens.errors import Faults
-from jaxsens.sensitivity.ids import token_ids
 
 WRAPS = 2**40 + 1
 CONFIG = jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
@@ -83,11 +83,11 @@ def test_symbols_that_are_none_are_refused(symbols, remedy):
         (None, "tokens = None: whole numbers of shape (n,)"),
         ("0110", "tokens = '0110': ids, not text: such as [int(symbol) for symbol in word]"),
         (["the", "cat"], "tokens = ['the', 'cat']: ids, not text"),
-        ([0.0, 1.0], "tokens = 'float64': an array of whole numbers, the symbols' ids: tokens.astype(int)"),
-        ([True, False], "tokens = 'bool': an array of whole numbers"),
+        ([0.0, 1.0], "tokens = 'float64': whole numbers, the symbols' ids: tokens.astype(int)"),
+        ([True, False], "tokens = 'bool': whole numbers"),
         ([[0, 1], [1]], "tokens = [[0, 1], [1]]: whole numbers of shape (n,) or (batch, n), all inputs of one length"),
-        ((k for k in range(3)), "of what can only be counted through, make a list"),
-        ({0, 1}, "make a list"),
+        ((k for k in range(3)), "turn an iterator or a set into a list"),
+        ({0, 1}, "turn an iterator or a set into a list"),
         ([0, None, 1], "tokens = [0, None, 1]: whole numbers"),
         ([0, -1], "tokens = -1: ids of at least 0"),
     ],
@@ -128,7 +128,7 @@ def test_a_traced_input_is_refused():
 )
 def test_whole_numbers_in_any_array_are_tokens(tokens):
     faults = Faults("test")
-    read = token_ids(tokens, 2, faults)
+    read = inputs.tokens(tokens, 2, faults)
     assert not faults
     assert read is not None
     assert read.dtype == np.int32
