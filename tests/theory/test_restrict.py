@@ -260,12 +260,12 @@ def test_bad_arguments_are_named_together():
     for name in ("n = 0", "free_fraction = 1.5", "method = 'best'", "most_values = 1", "seed = -1"):
         assert name in str(error.value)
     with pytest.raises(InputError) as error:
-        restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=(0, 0, 9))
-    for name in ("{9: 0}", "{1: 7}", "two different symbols", "symbols from 0 to 2"):
+        restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=(0, 0))
+    for name in ("{9: 0}", "{1: 7}", "symbols = (0, 0): at least 2 different symbol ids"):
         assert name in str(error.value)
     with pytest.raises(InputError) as error:
         restrict(hard(0), 8, fixed={9: 0, 1: 7}, symbols=[0, 9], method="x")  # pyright: ignore[reportArgumentType]
-    for name in ("4 errors", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: symbols from 0 to 2"):
+    for name in ("4 errors", "method = 'x'", "{9: 0}", "{1: 7}", "symbols = 9: the model reads ids 0 to 2"):
         assert name in str(error.value)
     with pytest.raises(
         InputError, match=r"3 errors(?s:.)*model(?s:.)*symbols = \(0, 0\)(?s:.)*\{9: 0\}"
@@ -308,8 +308,8 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 def test_fixed_positions_and_symbols_of_another_kind_are_refused():
     for changes, message in (
         ({"fixed": [1]}, r"fixed = \[1\]: a mapping"),
-        ({"symbols": 2}, "symbols = 2: a sequence"),
-        ({"symbols": ([0], [1])}, r"symbols = \[0\]: symbols from 0"),
+        ({"symbols": 2}, "symbols = 2: at least 2 different symbol ids, in a sequence"),
+        ({"symbols": ([0], [1])}, r"symbols = \(\[0\], \[1\]\): at least 2 different symbol ids"),
     ):
         with pytest.raises(InputError, match=message):
             restrict(hard(0), 6, **changes)  # pyright: ignore[reportArgumentType]

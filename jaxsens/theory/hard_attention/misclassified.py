@@ -13,12 +13,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxsens import inputs
 from jaxsens.errors import Faults, InputError
-from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer import Transformer
-from jaxsens.theory.hard_attention.arguments import check_fraction, check_model, check_seed
-from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restrict import check_model, restrict
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
 
 LanguageName = Literal["parity", "dyck-1"]
@@ -76,14 +75,11 @@ def misclassified_pair(
     """
     faults = Faults("misclassified_pair")
     config = check_model(model, faults)
-    check_fraction(free_fraction, faults)
-    check_seed(seed, faults)
-    n = plain_numbers(n)
-    if not isinstance(language, str) or language not in LANGUAGES:
-        faults.add("language", language, f"one of {', '.join(LANGUAGES)}")
-    if not is_count(n, 2 + end_symbol):
-        faults.add("n", n, f"a whole number of at least {2 + end_symbol}")
-    elif language == "dyck-1" and (n - end_symbol) % 2:
+    free_fraction = inputs.number("free_fraction", free_fraction, faults, least=0, most=1)
+    seed = inputs.seed(seed, faults)
+    inputs.choice("language", language, tuple(LANGUAGES), faults)
+    n = inputs.length(n, faults, least=2 + end_symbol)
+    if n and language == "dyck-1" and (n - end_symbol) % 2:
         faults.add(
             "n", n, "a length at which words have an even number of symbols: others are never balanced"
         )

@@ -8,15 +8,20 @@ depends on few inputs. So does this; docs/restrictions.md sets it beside the pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.models.transformer import Transformer
-from jaxsens.theory.hard_attention.arguments import checked
+from jaxsens import inputs
+from jaxsens.errors import Faults, collecting
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import instead_of
+from jaxsens.models.transformer import Transformer, check_runs
+from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
 from jaxsens.theory.hard_attention.contest import Contest, Level
 from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, cover, unsettled
@@ -25,6 +30,8 @@ from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, R
 from jaxsens.theory.hard_attention.values import HardModel
 
 Method = Literal["auto", "greedy", "resample"]
+
+METHODS = get_args(Method)
 
 ALLOWED = (0, 1, 2, 4, 8, 16, 32)
 """How many open rows may be left to win a head, tried in turn: the proof's k, which it lets grow until all works."""
@@ -75,8 +82,27 @@ def restrict(
     Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
     layer but the last, which costs O(n |symbols| d heads).
     """
-    values, held, budget = checked(model, n, free_fraction, fixed, symbols, method, most_values, seed)
-    hard = HardModel(model.config, model.parameters, len(values))
+    with collecting("restrict") as faults:
+        config = check_model(model, faults)
+        n = inputs.length(n, faults)
+        if config is not None and n:
+            check_runs(config, n, faults)
+        vocabulary = None if config is None else config.vocabulary_size
+        held = tuple(range(0 if config is None else config.alphabet_size))
+        if symbols is not None:
+            held = tuple(inputs.symbols(symbols, vocabulary, faults, least=2).tolist())
+        before = inputs.fixed(fixed, n, vocabulary, faults)
+        fraction = inputs.number("free_fraction", free_fraction, faults, least=0, most=1)
+        budget = n - math.ceil(fraction * n - 1e-9) - len(before)
+        if n and budget < 0:
+            most = f"at most {budget + len(before)}, or a smaller free_fraction"
+            faults.add("fixed", f"{len(before)} positions", most)
+        inputs.choice("method", method, METHODS, faults)
+        most_values = inputs.count("most_values", most_values, faults, least=2)
+        seed = inputs.seed(seed, faults)
+    values = np.full(n, FREE, np.int64)
+    values[list(before)] = list(before.values())
+    hard = HardModel(model.config, model.parameters, n)
     found: list[Restriction] = []
     refusals: list[RestrictionRefused] = []
     # Mostly the readout can stay free. Where every row likes it best, it must be fixed to settle the others.
@@ -94,6 +120,36 @@ def restrict(
     if not found:
         raise refusals[0]
     return min(found, key=lambda restriction: restriction.c)
+
+
+def check_model(model: object, faults: Faults) -> TransformerConfig | None:
+    """Notes why Theorem 1's construction does not apply to a model; its config if it does."""
+    if not isinstance(model, Transformer):
+        faults.add("model", type(model).__name__, instead_of(model, "a jaxsens Transformer"))
+        return None
+    config = model.config
+    for k in range(config.layers):
+        weighting = config.layer(k).weighting
+        if not isinstance(weighting, LeftmostHard | RightmostHard):
+            faults.add(
+                "model",
+                f"layer {k} is {type(weighting).__name__}",
+                "every layer leftmost-hard or rightmost-hard: elsewhere a head averages over keys, and no key "
+                "settles it (Hahn 2020, section 5, treats soft attention by Lemma 5)",
+            )
+    if config.readout == "mean":
+        faults.add(
+            "model",
+            'readout "mean"',
+            "one position's readout: every free symbol reaches the mean through its own skip connection",
+        )
+    if config.centred_scores:
+        faults.add(
+            "model",
+            "centred_scores",
+            'plain scores, as constructions in dtype="float64" have them: centred ones are relative to the winner',
+        )
+    return config
 
 
 @dataclass

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults, InputError
-from jaxsens.inputs import array_of, is_count
+from jaxsens import inputs
+from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.inputs import array_of
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 FREE = -1
@@ -109,7 +110,8 @@ class Restriction:
         Raises:
             InputError: naming each argument that cannot be used.
         """
-        _check_drawing(Faults("Restriction.complete"), generator, count)
+        with collecting("Restriction.complete") as faults:
+            _check_drawing(faults, generator, count)
         words = np.repeat(self.values[None].astype(np.int32), count, axis=0)
         free = np.flatnonzero(self.free)
         words[:, free] = generator.choice(np.array(self.symbols), size=(count, len(free)))
@@ -123,10 +125,10 @@ class Restriction:
         Raises:
             InputError: naming each argument that cannot be used; also for a word that is not under the restriction.
         """
-        faults = Faults("Restriction.vary")
         given = array_of(word)
-        self._check_word(given, word, faults)
-        _check_drawing(faults, generator, count)
+        with collecting("Restriction.vary") as faults:
+            self._check_word(given, word, faults)
+            _check_drawing(faults, generator, count)
         words = np.repeat(given.astype(np.int32)[None], count, axis=0)
         where = self.irrelevant
         words[:, where] = generator.choice(np.array(self.symbols), size=(count, len(where)))
@@ -163,11 +165,8 @@ class Restriction:
 
 
 def _check_drawing(faults: Faults, generator: object, count: object) -> None:
-    if not isinstance(generator, np.random.Generator):
-        faults.add("generator", generator, "give numpy.random.default_rng(seed)")
-    if not is_count(count):
-        faults.add("count", count, "a whole number of at least 0")
-    faults.raise_if_any()
+    inputs.generator(generator, faults)
+    inputs.count("count", count, faults)
 
 
 def load_restriction(path: str | os.PathLike[str]) -> Restriction:
