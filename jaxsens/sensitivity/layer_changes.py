@@ -25,7 +25,7 @@ from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.precision import numerics
-from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips
+from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.norms import norm_of
 from jaxsens.versions import versions
 
@@ -143,11 +143,11 @@ def layer_changes(
         InputError: naming every argument that cannot be used; also if there is nothing to flip, or an activation is
             not finite.
     """
-    config, word, places, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep)
+    config, word, flipped, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep)
     drawn = positions if isinstance(positions, Sample) else None
     given = drawn.positions is not None if drawn is not None else positions is not None
     swappable = np.full((1, len(word)), given) | (word < config.alphabet_size)[None]
-    flips = enumerate_flips(word[None], symbols, places, swappable, drawn)
+    flips = enumerate_flips(word[None], symbols, flipped, swappable, drawn)
     kept = _kept(flips, keep)
     batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(flips))
     shape = (len(flips), config.layers + 1)
