@@ -236,8 +236,8 @@ def takes(function: Any, arguments: int) -> bool:
 # Ids of symbols, positions and outputs
 
 
-def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults) -> bool:
-    """Notes ids that are negative, that the model does not read, or that 32 bits do not hold; whether there are none.
+def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults) -> None:
+    """Notes ids that are negative, that the model does not read, or that 32 bits do not hold.
 
     `vocabulary` is how many symbols the model reads, where it says.
     """
@@ -248,9 +248,6 @@ def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults
         faults.add(name, largest, f"the model reads ids 0 to {vocabulary - 1}")
     elif largest > LARGEST_ID:
         faults.add(name, largest, f"ids of at most {LARGEST_ID}: models read them as 32-bit integers")
-    else:
-        return least >= 0
-    return False
 
 
 def tokens(
@@ -279,7 +276,8 @@ def tokens(
         faults.add("tokens", f"shape {found.shape}", only if one else several)
     elif words is None:
         faults.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
-    elif check_ids("tokens", words, vocabulary, faults):
+    else:
+        check_ids("tokens", words, vocabulary, faults)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
 
@@ -301,7 +299,7 @@ def words(value: Any, alphabet: Sequence[str], faults: Faults) -> Int[np.ndarray
 
 
 def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positions"]:
-    """0-based positions of an input, sorted, each once."""
+    """0-based positions of an input, in the order given, each once."""
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or not found.size:
         faults.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
@@ -309,7 +307,7 @@ def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positi
     wrong = int(found.min() if found.min() < 0 else found.max())
     if wrong < 0 or (n and wrong >= n):
         faults.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
-    return np.unique(found)
+    return np.array(list(dict.fromkeys(found.tolist())), int)
 
 
 def symbols(

@@ -50,7 +50,7 @@ def places(
     """The positions that may be flipped, sorted: those given, or all but the one that is read out, if one is."""
     given = positions.positions if isinstance(positions, Sample) else positions
     if given is not None:
-        return inputs.positions(given, n, faults)
+        return np.sort(inputs.positions(given, n, faults))
     everywhere = np.arange(n)
     return everywhere if readout is None else everywhere[everywhere != readout]
 

@@ -79,7 +79,7 @@ def test_all_that_is_wrong_with_a_sample_is_named_at_once():
     message = str(caught.value)
     assert "count = 0: a whole number of at least 1" in message
     assert "seed = -1: a whole number of at least 0" in message
-    assert "positions = [-2]: " in message
+    assert "positions = -2: 0-based positions" in message
 
 
 def test_huge_alphabets_are_sampled_without_listing_all_flips():
@@ -99,7 +99,9 @@ def test_a_sample_of_no_size_is_refused(count):
 
 @pytest.mark.parametrize("positions", [[1.5], ["1"], [-1], [True], [], [[0, 1]], 3, [0, None]])
 def test_a_sample_of_what_are_no_positions_is_refused(positions):
-    with pytest.raises(jaxsens.InputError, match=r"sample: positions = .*: a sequence of 0-based positions"):
+    with pytest.raises(
+        jaxsens.InputError, match=r"sample: positions = .*: (a sequence of )?0-based positions"
+    ):
         jaxsens.sample(4, 0, positions)
 
 
