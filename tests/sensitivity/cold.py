@@ -110,7 +110,7 @@ def drawn(seed: int, n: int = 12, weightings: tuple[str, ...] = SOFT + HARD, **f
     return Model(config, parameters, tuple(word.tolist()), flips, factor)
 
 
-def errors_of(model: Model, dtype: str, compiled: bool = False) -> Errors | None:
+def errors_of(model: Model, dtype: str, compiled: bool = True) -> Errors | None:
     """The errors of both engines on a model in a dtype; None where nothing is left to compare."""
     config, flips = model.config.replace(dtype=dtype), list(model.flips)
     rounded = jax.tree.map(lambda leaf: leaf.astype(dtype).astype(np.float64), model.parameters)

@@ -75,8 +75,9 @@ def moved_scores(draw: Any) -> tuple[str, np.ndarray, np.ndarray]:
 @settings(max_examples=300, deadline=None)
 def test_weights_and_their_change_are_right_to_the_rounding_of_the_scores(case):
     dtype, s, ds = case
-    with numerics(dtype), jax.disable_jit():
-        new, change = (np.asarray(x, np.longdouble) for x in softmax_change(jnp.asarray(s), jnp.asarray(ds)))
+    with numerics(dtype):
+        found = jax.jit(softmax_change)(jnp.asarray(s), jnp.asarray(ds))
+    new, change = (np.asarray(x, np.longdouble) for x in found)
     old, expected_new, expected, shift = true_change(s, ds)
     # Weights within 1e-50 of 0 or 1 are beyond the digits of the truth.
     eps, tiny = np.finfo(dtype).eps, np.finfo(dtype).tiny * len(s) + 1e-50
@@ -117,30 +118,38 @@ def binary(weighting: str, **changes: Any) -> jaxsens.TransformerConfig:
 
 FOUND_WRONG = {
     "cubic, 52 % off": (binary("temperature-cubic"), 3, 64, 1, 1, "float32"),
-    "cubic, another seed, 42 % off": (binary("temperature-cubic"), 2, 64, 1, 1, "float32"),
     "cubic, short": (binary("temperature-cubic"), 3, 32, 1, 1, "float32"),
-    "three layers": (binary("temperature-cubic", layers=3), 3, 64, 1, 1, "float32"),
-    "quadratic": (binary("temperature-quadratic"), 2, 128, 1, 1, "float32"),
     "a row that sees only itself": (binary("softmax", mask="future"), 1, 16, 1, 30, "float32"),
     "weights times 30": (binary("softmax"), 0, 16, 30, 1, "float64"),
+}
+ALSO_WRONG = {
+    "cubic, another seed, 42 % off": (binary("temperature-cubic"), 2, 64, 1, 1, "float32"),
+    "three layers": (binary("temperature-cubic", layers=3), 3, 64, 1, 1, "float32"),
+    "quadratic": (binary("temperature-quadratic"), 2, 128, 1, 1, "float32"),
     "weights times 30 in float32, which overflowed": (binary("softmax"), 0, 16, 30, 1, "float32"),
 }
 
 
-@pytest.mark.parametrize("case", FOUND_WRONG.values(), ids=FOUND_WRONG)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, id=name) for name, case in FOUND_WRONG.items()),
+        *(pytest.param(case, id=name, marks=pytest.mark.slow) for name, case in ALSO_WRONG.items()),
+    ],
+)
 def test_models_that_were_wrong_by_up_to_all_digits(case):
     config, seed, n, everything, scores, dtype = case
     word = np.random.default_rng(seed).integers(0, 2, n)
     places = np.sort(np.random.default_rng(0).choice(n - 1, 8, replace=False))
     flips = tuple((int(p), int(1 - word[p])) for p in places)
     model = Model(config, with_factors(config, seed, everything, scores), tuple(word.tolist()), flips, 1)
-    errors = errors_of(model, dtype, compiled=n > 64)
+    errors = errors_of(model, dtype, compiled=True)
     assert errors is not None
     assert errors.difference <= errors.allowed(dtype), errors
 
 
 @pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):
     errors = errors_of(drawn(seed), dtype)
     if errors is not None:
@@ -149,7 +158,7 @@ def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("seed", range(4, 200))
+@pytest.mark.parametrize("seed", range(2, 200))
 def test_none_of_many_models_is_measured_worse(seed, dtype):
     errors = errors_of(drawn(seed), dtype)
     if errors is not None:
@@ -168,11 +177,10 @@ def test_nor_at_any_length(weighting, n, dtype):
 
 def test_plain_models_are_measured_in_their_own_dtype():
     # Were everything declined, the engine would pass all of the above and be of no use.
-    for seed in range(3):
-        errors = errors_of(
-            drawn(seed, weightings=("softmax",), layer_norm="none", scores="dot-product"), "float64"
-        )
-        assert errors is not None
+    plain = drawn(0, weightings=("softmax",), layer_norm="none", scores="dot-product")
+    errors = errors_of(plain, "float64")
+    assert errors is not None
+    assert errors.elsewhere == 0
     config = binary("softmax", dtype="float32")
     result = jaxsens.flip_sensitivity(
         jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4, engine="difference"
