@@ -80,7 +80,9 @@ def differences(now: Mapping[str, pd.DataFrame], then: Mapping[str, pd.DataFrame
 
 def main() -> int:
     """Runs the comparison, prints a line a config, and returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("baseline", type=Path, help="another checkout")
     parser.add_argument("--only", nargs="*", choices=SMALL, default=[], help="these configs alone")
     arguments = parser.parse_args()

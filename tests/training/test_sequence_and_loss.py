@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,11 +34,16 @@ CAUSAL: list[Any] = [
 TOKENS = np.array([[3, 0, 1, 2, 2], [3, 2, 2, 0, 1], [3, 1, 1, 1, 1]], np.int32)
 
 
+def rows_of(config: Any, parameters: Any, word: np.ndarray) -> np.ndarray:
+    """`sequence_logits` of one word, compiled whole: operation by operation takes longer."""
+    with numerics("float64"):
+        return np.asarray(jax.jit(partial(sequence_logits, config))(parameters, jnp.asarray(word)))
+
+
 @pytest.mark.parametrize("config", CAUSAL)
 def test_row_i_is_what_the_model_puts_out_where_the_input_ends_at_i(config):
     model = build(config, seed=1)
-    with numerics("float64"):
-        rows = np.asarray(sequence_logits(config, model.parameters, jnp.asarray(TOKENS[0])))
+    rows = rows_of(config, model.parameters, TOKENS[0])
     ended = np.stack([model(TOKENS[0, : i + 1]) for i in range(TOKENS.shape[1])])
     np.testing.assert_allclose(rows, ended, rtol=FORWARD.relative, atol=FORWARD.absolute)
     assert np.ptp(rows, axis=0).min() > 1e-3
@@ -56,8 +62,7 @@ def test_of_a_model_that_reads_the_length_the_rows_are_those_of_the_whole_word(c
     """As TrainConfig and docs/learned.md say: on the prefix alone such a model puts out something else."""
     config = TransformerConfig(**SIZES, heads=2, feed_forward=5, mask="future", **changes)
     model = build(config, seed=1)
-    with numerics("float64"):
-        rows = np.asarray(sequence_logits(config, model.parameters, jnp.asarray(TOKENS[0])))
+    rows = rows_of(config, model.parameters, TOKENS[0])
     ended = np.stack([model(TOKENS[0, : i + 1]) for i in range(TOKENS.shape[1])])
     np.testing.assert_allclose(rows[-1], ended[-1], rtol=FORWARD.relative, atol=FORWARD.absolute)
     assert np.allclose(rows, ended, rtol=FORWARD.relative, atol=FORWARD.absolute) == same
@@ -83,7 +88,8 @@ def test_the_next_symbol_loss_is_the_cross_entropy_of_a_plain_loop(config):
     targets = rng.dirichlet([0.5] * 4, size=TOKENS.shape)
     targets[0, 1] = [0, 0, 1, 0]
     with numerics("float64"):
-        loss = float(next_symbol_loss(config, model.parameters, jnp.asarray(TOKENS), jnp.asarray(targets)))
+        compiled = jax.jit(partial(next_symbol_loss, config))
+        loss = float(compiled(model.parameters, jnp.asarray(TOKENS), jnp.asarray(targets)))
     assert loss == pytest.approx(reference_loss(config, model, TOKENS, targets), rel=1e-12)
 
 
@@ -98,7 +104,8 @@ def test_the_recognition_loss_is_that_of_the_labels_at_the_readout(config):
     model, tokens = build(config, seed=2), TOKENS[:, ::-1]
     targets = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     with numerics("float64"):
-        loss = float(recognition_loss(config, model.parameters, jnp.asarray(tokens), jnp.asarray(targets)))
+        compiled = jax.jit(partial(recognition_loss, config))
+        loss = float(compiled(model.parameters, jnp.asarray(tokens), jnp.asarray(targets)))
     expected = 0.0
     for word, target in zip(tokens, targets, strict=True):
         out = np.asarray(model(word))
@@ -110,9 +117,9 @@ def test_the_recognition_loss_is_that_of_the_labels_at_the_readout(config):
 def test_a_row_of_the_embedding_for_every_position_changes_no_bit_of_the_output(config):
     parameters = initial_parameters(config, 3)
     with numerics("float64"):
-        word = jnp.asarray(TOKENS[0])
-        usual = readout_logits(config, parameters, word)
-        assert np.array_equal(readout_logits(config, *own_rows(config, parameters, word)), usual)
+        word, logits = jnp.asarray(TOKENS[0]), jax.jit(partial(readout_logits, config))
+        usual = logits(parameters, word)
+        assert np.array_equal(logits(*own_rows(config, parameters, word)), usual)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +140,7 @@ def test_the_gradient_is_that_of_the_loss_for_every_kind_of_weighting(weighting,
         def loss(tree: Any) -> Any:
             return next_symbol_loss(config, tree, jnp.asarray(TOKENS), targets)
 
-        gradient = jax.grad(loss)(parameters)
+        gradient = jax.jit(jax.grad(loss))(parameters)
         for _ in range(3):
             direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), parameters)
             ahead, behind = (
