@@ -43,7 +43,7 @@ def shrunk(text: str, settings: Mapping[str, str]) -> str:
     for name, value in settings.items():
         count = 0 if name in ("steps", "warmup", "every") else 1
         text = re.sub(
-            rf"(^|[{{ ]){name} = (\[[^\]]*\]|[\d.e-]+)", rf"\g<1>{name} = {value}", text, count, re.MULTILINE
+            rf"(^|[{{ ]){name} = (\[[^\]]*\]|[\d.e-]+)", rf"\g<1>{name} = {value}", text, count=count, flags=re.MULTILINE
         )
     return text
 
