@@ -42,9 +42,8 @@ def shrunk(text: str, settings: Mapping[str, str]) -> str:
     """The config with these settings replaced: those of training in every model, others where they occur first."""
     for name, value in settings.items():
         count = 0 if name in ("steps", "warmup", "every") else 1
-        text = re.sub(
-            rf"(^|[{{ ]){name} = (\[[^\]]*\]|[\d.e-]+)", rf"\g<1>{name} = {value}", text, count=count, flags=re.MULTILINE
-        )
+        setting = re.compile(rf"(^|[{{ ]){name} = (\[[^\]]*\]|[\d.e-]+)", re.MULTILINE)
+        text = setting.sub(rf"\g<1>{name} = {value}", text, count=count)
     return text
 
 
