@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.precision import Tolerance
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+"""How far a norm may be from float64, the absolute part in units of the largest norm.
 
-FLOAT32 = Tolerance(
-    1e-3,
-    1e-4,
-    "float32 outputs subtracted: rounding of the outputs (1e-7 of some tens) beside norms of 0.01 to 1 at n = 128; "
-    "the absolute part is in units of the largest norm",
-)
+Float32 outputs are subtracted: their rounding is 1e-7 of some tens, and norms are 0.01 to 1 at n = 128."""
 
 
 class Disagreement(RuntimeError):
@@ -22,10 +18,10 @@ class Disagreement(RuntimeError):
 def disagreement(
     method: str, norms: Float[np.ndarray, " flips"], exact: Float[np.ndarray, " flips"]
 ) -> str | None:
-    """In what `norms` is not the same as the float64 reference, within `FLOAT32`, or None."""
+    """In what `norms` is not the same as the float64 reference, within `RELATIVE` and `ABSOLUTE`, or None."""
     if norms.shape != exact.shape:
         return f"{method}: {norms.shape[0]} flips, where the reference has {exact.shape[0]}"
-    allowed = FLOAT32.relative * exact + FLOAT32.absolute * np.max(exact)
+    allowed = RELATIVE * exact + ABSOLUTE * np.max(exact)
     off = ~(np.abs(norms - exact) <= allowed)
     if not off.any():
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
+
+Rule = TypeVar("Rule")
 
 
 class InputError(ValueError):
@@ -46,6 +49,17 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
     return InputError(
         f"{consumer} has no rule for the {family} {name(kind)}" + (f"; it knows {names}" if names else "")
     )
+
+
+def rule_for(consumer: str, family: str, name: str, rules: Mapping[str, Rule]) -> Rule:
+    """The entry of a table of rules, one for each name of a family; `no_rule` where it has none.
+
+    Raises:
+        InputError: naming the kind and those the table knows.
+    """
+    if name not in rules:
+        raise no_rule(consumer, family, name, rules)
+    return rules[name]
 
 
 class Faults:

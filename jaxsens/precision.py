@@ -1,4 +1,4 @@
-"""The numbers computed with, set on purpose, and every tolerance with its reason."""
+"""The precision of all arithmetic, set on purpose, and the sizes up to which it resolves attention scores."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ it chooses between keys that lie close. Where one key is ahead of all others by 
 same, so below 1 nothing is said. The score that reaches it is 8.4e6 in float32 and 4.5e15 in float64."""
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far two ways to the same number may be apart: |a - b| <= absolute + relative |b|."""
+LARGEST_SCORE = {"float32": 64.0, "float64": float("inf")}
+"""Scores, and changes of scores, up to which the difference engine keeps its digits, by dtype.
 
-    relative: float
-    absolute: float
-    reason: str
+A score s is rounded by eps |s|, which is the relative error of its weight: 4e-6 at 64 in float32. Larger scores are
+measured in float64. No wider type is at hand there, so float64 has no limit: a forward pass loses the same digits."""
 
+LARGEST_TIED = 1e3
+"""Scores up to which a tie between two keys keeps its digits in float64, where eps |s| = 2e-13 is lost.
 
-REFERENCE = Tolerance(
-    1e-10, 1e-12, "same formulas in another order of summation, float64, n up to some dozens"
-)
-FORWARD = Tolerance(1e-12, 1e-12, "one forward pass in float64 beside plain loops")
+Equal keys have bitwise equal scores in a forward pass, whose weights are then right however large the scores are. In
+the difference engine a score after the flip is s + ds, which is rounded once more, so a tie between a moved key and
+another is lost."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +77,3 @@ SUBTRACTED = {
     "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
 }
 """Of engines that run the model on the flipped input, by dtype."""
-
-CARRIED = {
-    "float64": EngineTolerance(1e-9, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
-    "float32": EngineTolerance(1e-4, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
-}
-"""Of engines that carry the change from layer to layer, by dtype: relative to the change, however small it is."""
-
-CANCELLING = {
-    "float64": EngineTolerance(1e-9, 1e-15, "terms of the change that are of order y may cancel"),
-    "float32": EngineTolerance(1e-4, 1e-6, "terms of the change that are of order y may cancel"),
-}
-"""As `CARRIED`, for models nobody has looked at: a flipped symbol may take over the attention of one just like it."""
-
-CHOSEN = {
-    "float64": EngineTolerance(
-        1e-9, 1e-14, "a hard choice that moves subtracts two values, which may be equal"
-    ),
-    "float32": EngineTolerance(
-        1e-4, 1e-5, "a hard choice that moves subtracts two values, which may be equal"
-    ),
-}
-"""As `CARRIED`, for models with a hard layer."""

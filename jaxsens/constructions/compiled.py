@@ -179,7 +179,7 @@ def make(
     told = replace(
         promise,
         temperature=_temperature(weighting),
-        components=tuple(term.name for term in network.terms),
+        components=tuple(term.label for term in network.terms),
         bounded=config.bounded,
         layers=config.layers,
         heads=len(heads),

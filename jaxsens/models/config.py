@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, rule_for
 from jaxsens.inputs import is_count, keep_plain
-from jaxsens.models.masks import MASKS
-from jaxsens.models.positions import (
-    POSITION_NAMES,
-    Alibi,
-    CoordinateTerm,
-    FunctionComponent,
-    PositionTerm,
-    Rotary,
-    check_term,
+from jaxsens.models.choices import (
+    ACTIVATIONS,
+    LAYER_NORMS,
+    SCORES,
+    Activation,
+    LayerNorm,
+    LayerNormPlaces,
+    Scores,
 )
-from jaxsens.models.weighting import WEIGHTINGS, Softmax, Sparsemax, Weighting, is_hard
+from jaxsens.models.masks import MASKS
+from jaxsens.models.positions import POSITION_NAMES, CoordinateTerm, PositionTerm, Rotary, ScoreTerm
+from jaxsens.models.weighting import WEIGHTINGS, HardWeighting, Softmax, Weighting
 from jaxsens.precision import DTYPES
 
-Term = PositionTerm | FunctionComponent
-"""What may stand in `positions`, names apart."""
-
-Scores = Literal["dot-product", "additive"]
-LayerNorm = Literal["none", "pre", "post"]
-Activation = Literal["relu", "gelu", "silu", "tanh"]
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "scores": get_args(Scores),
-    "layer_norm": get_args(LayerNorm),
-    "activation": get_args(Activation),
+_CHOICES: dict[str, Collection[str]] = {
+    "scores": SCORES,
+    "layer_norm": LAYER_NORMS,
+    "activation": ACTIVATIONS,
     "dtype": DTYPES,
 }
 _WHOLE = ("alphabet_size", "width", "heads", "layers", "feed_forward", "head_width", "readout", "logits")
@@ -52,9 +46,14 @@ class LayerConfig:
     layer_norm: LayerNorm
     layer_norm_epsilon: float
     activation: Activation
-    position_scores: tuple[Rotary | Alibi, ...]
+    position_scores: tuple[ScoreTerm, ...]
     exact_rows: bool
     centred_scores: bool
+
+    @property
+    def norm(self) -> LayerNormPlaces:
+        """Where layer normalisation stands."""
+        return rule_for("LayerConfig", "layer normalisation", self.layer_norm, LAYER_NORMS)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class TransformerConfig:
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: forms each row's scores relative to its best key, from differences of keys: the same weights,
             with digits that large scores lose (`jaxsens.models.centred`). For dot products without rotary or ALiBi
-            embeddings and every weighting but sparsemax; slower, and measured by the vmap engine only.
+            embeddings and for softmax and hard weightings; slower, and measured by the vmap engine only.
         layer_norm: "none", "pre" (of each map's input) or "post" (after each skip connection).
         layer_norm_epsilon: added to the variance; 0 makes layer normalisation non-Lipschitz.
         activation: of the per-position map; "gelu" is the tanh form.
@@ -97,7 +96,7 @@ class TransformerConfig:
     head_width: int | tuple[int, ...] | None = None
     weighting: str | Weighting | tuple[str | Weighting, ...] = "softmax"
     mask: str | tuple[str, ...] = "none"
-    positions: str | Term | Sequence[str | Term] = "sinusoidal"
+    positions: str | PositionTerm | Sequence[str | PositionTerm] = "sinusoidal"
     scores: Scores = "dot-product"
     centred_scores: bool = False
     layer_norm: LayerNorm = "none"
@@ -171,32 +170,30 @@ class TransformerConfig:
         for term in self.position_terms:
             if isinstance(term, Rotary) and any(self.layer(k).head_width % 2 for k in range(self.layers)):
                 faults.add("head_width", self.head_width, "an even number, for rotary embeddings turn pairs")
-            check_term(term, faults)
+            term.check(faults)
         kinds = [type(term) for term in self.position_terms if not isinstance(term, CoordinateTerm)]
         if len(set(kinds)) < len(kinds):
             faults.add("positions", self.positions, "one term of each kind; only components may be several")
-        names = [term.name for term in self.coordinate_terms]
+        names = [term.label for term in self.coordinate_terms]
         for name in sorted({name for name in names if names.count(name) > 1}):
             faults.add("positions", name, "a name of its own for each component: it draws the vector by it")
 
     def _check_centred(self, faults: Faults) -> None:
-        layers = [self.layer(k) for k in range(self.layers)]
+        weightings = [self.layer(k).weighting for k in range(self.layers)]
+        others = [type(w).__name__ for w in weightings if not isinstance(w, Softmax | HardWeighting)]
         checks = (
             (self.scores == "dot-product", 'scores="dot-product"'),
-            (
-                not any(isinstance(t, Rotary | Alibi) for t in self.position_terms),
-                "no rotary or ALiBi positions",
-            ),
-            (not any(isinstance(layer.weighting, Sparsemax) for layer in layers), "no sparsemax layer"),
+            (not any(isinstance(t, ScoreTerm) for t in self.position_terms), "no rotary or ALiBi positions"),
+            (not others, f"softmax or hard weightings, not {', '.join(others)}"),
         )
         missing = [needs for holds, needs in checks if not holds]
         if missing:
             faults.add("centred_scores", True, f"it needs {', '.join(missing)}")
 
     @property
-    def position_terms(self) -> tuple[Term, ...]:
+    def position_terms(self) -> tuple[PositionTerm, ...]:
         """The position embeddings, typed."""
-        return cast("tuple[Term, ...]", self.positions)
+        return cast("tuple[PositionTerm, ...]", self.positions)
 
     @property
     def coordinate_terms(self) -> tuple[CoordinateTerm, ...]:
@@ -228,7 +225,7 @@ class TransformerConfig:
     def exact_rows(self) -> bool:
         """Whether equal rows must get bitwise equal results, as they must where a hard layer breaks ties."""
         weightings = [_of_layer(self.weighting, k) for k in range(self.layers)]
-        return any(is_hard(weighting) for weighting in weightings)
+        return any(weighting.hard for weighting in weightings)
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""
@@ -244,7 +241,7 @@ class TransformerConfig:
             layer_norm=self.layer_norm,
             layer_norm_epsilon=self.layer_norm_epsilon,
             activation=self.activation,
-            position_scores=tuple(t for t in self.position_terms if isinstance(t, Rotary | Alibi)),
+            position_scores=tuple(t for t in self.position_terms if isinstance(t, ScoreTerm)),
             exact_rows=self.exact_rows,
             centred_scores=self.centred_scores,
         )
@@ -270,10 +267,10 @@ def _weighting(value: object, faults: Faults) -> Any:
     return value
 
 
-def _term(value: object, faults: Faults) -> Term | None:
+def _term(value: object, faults: Faults) -> PositionTerm | None:
     if isinstance(value, str) and value in POSITION_NAMES:
         return POSITION_NAMES[value]
-    if isinstance(value, Term):
+    if isinstance(value, PositionTerm):
         return value
     faults.add("positions", value, f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms")
     return None

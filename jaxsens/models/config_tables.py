@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,10 +12,10 @@ from jaxsens.errors import Faults, InputError
 from jaxsens.models.baselines import LSTM, RNN, Convolution
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.positions import PositionTerm
+from jaxsens.models.positions import POSITION_TYPES
 from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import Weighting
+from jaxsens.models.weighting import WEIGHTING_TYPES
 from jaxsens.strict import check_fields, did_you_mean, field_names, messages, note_faults
 
 NetworkConfig = TransformerConfig | BaselineConfig
@@ -36,9 +36,7 @@ _MODULES: dict[type, Callable[..., Any]] = {
     ConvolutionConfig: Convolution,
 }
 
-_TYPED: dict[str, type] = {
-    cls.__name__: cls for cls in (*get_args(Weighting), *get_args(PositionTerm), Schedule)
-}
+_TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSITION_TYPES, Schedule)}
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models.centred import REFINEMENTS
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import CoordinateTerm, Learned, Sinusoidal
+from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.products import rows_times
 from jaxsens.models.trace import LayerTrace, transformer_layer
 
@@ -20,14 +21,24 @@ def position_embedding(
     total = jnp.zeros((n, config.width), config.dtype)
     row = 0
     for term in config.position_terms:
-        if isinstance(term, Sinusoidal):
-            total = total + jnp.asarray(term.values(n, config.width), config.dtype)
-        elif isinstance(term, Learned):
-            total = total + needed(parameters.learned, "learned")[:n]
-        elif isinstance(term, CoordinateTerm):
-            vector = needed(parameters.components, "components")[row]
-            total = total + jnp.asarray(term.values(n), config.dtype)[:, None] * vector
-            row += 1
+        match term:
+            case CoordinateTerm():
+                vector = needed(parameters.components, "components")[row]
+                total = total + jnp.asarray(term.values(n), config.dtype)[:, None] * vector
+                row += 1
+            case AddedTerm():
+                total = total + jnp.asarray(term.values(n, config.width), config.dtype)
+            case Learned():
+                total = total + needed(parameters.learned, "learned")[:n]
+            case ScoreTerm():
+                pass  # it enters the scores, not the embedding
+            case _:
+                raise no_rule(
+                    "position_embedding",
+                    "position term",
+                    term,
+                    (CoordinateTerm, AddedTerm, Learned, ScoreTerm),
+                )
     return total
 
 

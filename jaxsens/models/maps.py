@@ -1,11 +1,12 @@
-"""Maps applied to every position alone: layer normalisation and the activation."""
+"""Maps applied to each position separately: layer normalisation and the activation."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxsens.errors import rule_for
+from jaxsens.models.choices import ACTIVATIONS
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters
 
@@ -23,10 +24,4 @@ def layer_norm(
 
 def activation(layer: LayerConfig, h: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The per-position map's nonlinearity."""
-    if layer.activation == "relu":
-        return jax.nn.relu(h)
-    if layer.activation == "gelu":
-        return jax.nn.gelu(h, approximate=True)
-    if layer.activation == "silu":
-        return jax.nn.silu(h)
-    return jnp.tanh(h)
+    return rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)(h)

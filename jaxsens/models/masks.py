@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-Mask = Literal["none", "future", "past", "strict-future", "strict-past"]
+from jaxsens.errors import rule_for
 
-MASKS: dict[str, str] = {
-    "none": "every key is visible",
-    "future": "the future is masked: key j is visible to query i if j <= i",
-    "past": "the past is masked: key j is visible to query i if j >= i",
-    "strict-future": "key j is visible to query i if j < i; the first row sees nothing",
-    "strict-past": "key j is visible to query i if j > i; the last row sees nothing",
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query may see, and so which rows can move when one key does.
+
+    Attributes:
+        meaning: what it does, in words.
+        sees: from query and key positions, which broadcast, to whether the query sees the key.
+        earlier: whether a query may see a later key, so that a key can move earlier rows.
+        later: whether a query may see an earlier key, so that a key can move later rows.
+    """
+
+    meaning: str
+    sees: Callable[[Array, Array], Bool[Array, "*b"]]
+    earlier: bool
+    later: bool
+
+
+def _all(queries: Array, keys: Array) -> Bool[Array, "*b"]:
+    return jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool)
+
+
+MASKS: dict[str, Mask] = {
+    "none": Mask("every key is visible", _all, earlier=True, later=True),
+    "future": Mask(
+        "the future is masked: key j is visible to query i if j <= i",
+        lambda queries, keys: keys <= queries,
+        earlier=False,
+        later=True,
+    ),
+    "past": Mask(
+        "the past is masked: key j is visible to query i if j >= i",
+        lambda queries, keys: keys >= queries,
+        earlier=True,
+        later=False,
+    ),
+    "strict-future": Mask(
+        "key j is visible to query i if j < i; the first row sees nothing",
+        lambda queries, keys: keys < queries,
+        earlier=False,
+        later=True,
+    ),
+    "strict-past": Mask(
+        "key j is visible to query i if j > i; the last row sees nothing",
+        lambda queries, keys: keys > queries,
+        earlier=True,
+        later=False,
+    ),
 }
-"""The masks by name. The non-strict ones are those of Yang et al. (2024), section 2; a row that sees no key gets
-weight 0 on every key, so its head's output is the zero vector."""
+"""The masks by name. The non-strict ones are those of Yang et al. (2024), section 2. A row that sees no key gets weight
+0 on every key, so its head's output is the zero vector."""
 
 
 def visible(mask: str, queries: Int[Array, "*q"], keys: Int[Array, "*k"]) -> Bool[Array, "*b"]:
     """Whether each key position is visible to each query position; the two arrays broadcast."""
-    if mask == "future":
-        return keys <= queries
-    if mask == "past":
-        return keys >= queries
-    if mask == "strict-future":
-        return keys < queries
-    if mask == "strict-past":
-        return keys > queries
-    return jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool)
+    return rule_for("attention", "mask", mask, MASKS).sees(queries, keys)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxsens.errors import rule_for
 from jaxsens.models import initialisation
+from jaxsens.models.choices import SCORES
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.positions import Learned
 from jaxsens.precision import numerics
@@ -73,7 +75,7 @@ def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
     """
     d = config.width
     learned = [term for term in config.position_terms if isinstance(term, Learned)]
-    rows = [normal(f"component:{term.name}", (d,), 1.0) for term in config.coordinate_terms]
+    rows = [normal(f"component:{term.label}", (d,), 1.0) for term in config.coordinate_terms]
     return TransformerParameters(
         embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
         components=jnp.stack(rows) if rows else None,
@@ -87,6 +89,8 @@ def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
 def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
     layer, d, dtype = config.layer(k), config.width, config.dtype
     heads, dk, hidden = layer.heads, layer.head_width, layer.feed_forward
+    vector = rule_for("initialise", "score", layer.scores, SCORES).vector
+    normalised = layer.norm.before or layer.norm.after
 
     def norm(present: bool) -> NormParameters | None:
         return NormParameters(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if present else None
@@ -96,13 +100,13 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
         key=normal(f"layer{k}.key", (heads, d, dk), 1 / d),
         value=normal(f"layer{k}.value", (heads, d, dk), 1 / d),
         output=normal(f"layer{k}.output", (heads, dk, d), 1 / (heads * dk)),
-        additive=normal(f"layer{k}.additive", (heads, dk), 1.0) if layer.scores == "additive" else None,
+        additive=normal(f"layer{k}.additive", (heads, dk), 1.0) if vector else None,
         w1=normal(f"layer{k}.w1", (d, hidden), 2 / d) if hidden else None,
         b1=jnp.zeros(hidden, dtype) if hidden else None,
         w2=normal(f"layer{k}.w2", (hidden, d), 1 / hidden) if hidden else None,
         b2=jnp.zeros(d, dtype) if hidden else None,
-        attention_norm=norm(layer.layer_norm != "none"),
-        feed_forward_norm=norm(layer.layer_norm != "none" and hidden > 0),
+        attention_norm=norm(normalised),
+        feed_forward_norm=norm(normalised and hidden > 0),
     )
 
 

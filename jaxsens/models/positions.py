@@ -6,14 +6,17 @@ formulas are 1-based, i = 1..n. Values are made in float64 on the host and round
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import Faults, InputError, collecting
 from jaxsens.inputs import is_count, keep_plain
+from jaxsens.models.parts import Part
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,82 @@ LIMB_LENGTH = 2**21
 
 
 @dataclass(frozen=True)
-class Component:
+class PositionTerm(Part):
+    """One position embedding. A member is an `AddedTerm`, a `CoordinateTerm`, a `ScoreTerm`, or `Learned`."""
+
+    @property
+    @abc.abstractmethod
+    def bounded(self) -> bool:
+        """Whether it stays bounded over all positions and lengths (a hypothesis of Hahn's Lemma 5)."""
+
+    def check(self, faults: Faults) -> None:
+        """Notes what is wrong with the values of its fields."""
+        del faults
+
+    def check_length(self, n: int, faults: Faults) -> None:
+        """Notes why it cannot serve an input of length n."""
+        del n, faults
+
+
+@dataclass(frozen=True)
+class AddedTerm(PositionTerm):
+    """A fixed vector for each position, added to the symbol's embedding."""
+
+    @abc.abstractmethod
+    def values(self, n: int, width: int) -> Float[np.ndarray, "n width"]:
+        """The n vectors, float64."""
+
+
+@dataclass(frozen=True)
+class CoordinateTerm(PositionTerm):
+    """A coordinate p_n(i) times a vector of parameters, added to the symbol's embedding."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """Its name among the coordinates of a model. Random initialisation draws the vector by it."""
+
+    @property
+    @abc.abstractmethod
+    def bounded(self) -> bool:
+        """Whether |p_n(i)| stays bounded over all i and n."""
+
+    @abc.abstractmethod
+    def values(self, n: int) -> Float[np.ndarray, " n"]:
+        """p_n(1), ..., p_n(n), float64."""
+
+
+@dataclass(frozen=True)
+class ScoreTerm(PositionTerm):
+    """A position embedding that enters the attention scores of every layer, and no embedding."""
+
+    @abc.abstractmethod
+    def turned(
+        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
+    ) -> Float[Array, "*heads rows head_width"]:
+        """What becomes of queries or keys at 0-based `positions` of an input of length n."""
+
+    @abc.abstractmethod
+    def penalty(
+        self,
+        heads: int,
+        query_positions: Int[Array, " m"],
+        key_positions: Int[Array, "*k"],
+        dtype: jnp.dtype,
+    ) -> Float[Array, "heads m k"] | None:
+        """What is added to the scores, or None. `key_positions` is (k,), or (heads, m, k) with keys for each row."""
+
+
+@dataclass(frozen=True)
+class Component(CoordinateTerm):
     """One coordinate function added along a parameter vector: x_i += p_n(i) * vector."""
 
     name: str
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name
 
     @property
     def bounded(self) -> bool:
@@ -76,9 +151,14 @@ class Component:
             COMPONENTS[self.name].function(np.arange(1, n + 1, dtype=np.float64), n), np.float64
         )
 
+    def check(self, faults: Faults) -> None:
+        """Notes a name that no component has."""
+        if self.name not in COMPONENTS:
+            faults.add("positions", self.name, f"one of {', '.join(COMPONENTS)}")
+
 
 @dataclass(frozen=True)
-class FunctionComponent:
+class FunctionComponent(CoordinateTerm):
     """A coordinate p_n(i) given by any function: a numerical predicate, say. It has no form in a config file.
 
     Attributes:
@@ -93,7 +173,7 @@ class FunctionComponent:
 
     name: str
     function: Callable[[np.ndarray, int], np.ndarray]
-    bounded: bool = True
+    bounded: bool = True  # pyright: ignore[reportIncompatibleMethodOverride]  a field serves as well
 
     def __post_init__(self) -> None:
         with collecting("FunctionComponent") as faults:
@@ -105,6 +185,11 @@ class FunctionComponent:
                 faults.add("function", self.function, "something hashable, such as a frozen dataclass")
             if not isinstance(self.bounded, bool):
                 faults.add("bounded", self.bounded, "True or False")
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name
 
     def values(self, n: int) -> Float[np.ndarray, " n"]:
         """p_n(1), ..., p_n(n) in float64."""
@@ -121,7 +206,7 @@ class FunctionComponent:
 
 
 @dataclass(frozen=True)
-class Limb:
+class Limb(CoordinateTerm):
     """One of the float32 numbers that together are a whole component's value, exactly.
 
     Place 0 is the value rounded to float32, place 1 what that left out, rounded to float32, place 2 the rest. The
@@ -144,7 +229,7 @@ class Limb:
         keep_plain(self, "place")
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """The component's name and the place: "square[0]"."""
         return f"{self.of}[{self.place}]"
 
@@ -168,13 +253,24 @@ class Limb:
             rest = rest - limb
         return limb.astype(np.float64)
 
+    def check(self, faults: Faults) -> None:
+        """Notes a component that is not whole, and a place beyond the last."""
+        whole = [name for name, component in COMPONENTS.items() if component.whole]
+        if self.of not in whole:
+            known = isinstance(self.of, str) and self.of in COMPONENTS
+            why = f"{COMPONENTS[self.of].formula} is no whole number; limbs are of " if known else ""
+            faults.add("positions", self, f"{why}one of {', '.join(whole)}")
+        if not is_count(self.place) or self.place >= LIMBS:
+            faults.add("positions", self, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
 
-CoordinateTerm = Component | FunctionComponent | Limb
-"""The terms that add p_n(i) times a parameter vector: each has `name`, `bounded` and `values(n)`."""
+    def check_length(self, n: int, faults: Faults) -> None:
+        """Notes a length from `LIMB_LENGTH` on."""
+        if n >= LIMB_LENGTH:
+            faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
 
 
 @dataclass(frozen=True)
-class Sinusoidal:
+class Sinusoidal(AddedTerm):
     """Sines and cosines of i / base^(2c/d), added to the symbol's embedding (Vaswani et al., 2017). Bounded."""
 
     base: float = 10_000.0
@@ -192,9 +288,13 @@ class Sinusoidal:
         values[:, 1::2] = np.cos(angle)[:, : width // 2]
         return values
 
+    def check(self, faults: Faults) -> None:
+        """Notes a base that is not a number above 0."""
+        _check_base(self, self.base, faults)
+
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(PositionTerm):
     """A table of parameters, one row a position up to `max_length`. Bounded, being finite."""
 
     max_length: int = 1024
@@ -207,9 +307,21 @@ class Learned:
         """True: the table is finite, and longer inputs are refused."""
         return True
 
+    def check(self, faults: Faults) -> None:
+        """Notes a table without rows."""
+        if not is_count(self.max_length, 1):
+            faults.add("positions", self, "a max_length of at least 1")
+
+    def check_length(self, n: int, faults: Faults) -> None:
+        """Notes a length beyond `max_length`."""
+        if n > self.max_length:
+            faults.add(
+                "tokens", f"length {n}", f"at most the learned embedding's max_length = {self.max_length}"
+            )
+
 
 @dataclass(frozen=True)
-class Rotary:
+class Rotary(ScoreTerm):
     """Queries and keys turned by angles that grow with the position (Su et al., 2021). Bounded: rotations."""
 
     base: float = 10_000.0
@@ -223,9 +335,30 @@ class Rotary:
         """The angle of position i and pair (2c, 2c+1): i * base^(-2c/head_width), float64."""
         return _angles(n, head_width, self.base)
 
+    def turned(
+        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
+    ) -> Float[Array, "*heads rows head_width"]:
+        """Each pair (x_2c, x_2c+1) turned by the angle of its position."""
+        angles = self.angles(n, x.shape[-1])
+        cosine = jnp.asarray(np.cos(angles), x.dtype)[positions]
+        sine = jnp.asarray(np.sin(angles), x.dtype)[positions]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        pairs = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+        return pairs.reshape(x.shape)
+
+    def penalty(
+        self, heads: int, query_positions: Array, key_positions: Array, dtype: jnp.dtype
+    ) -> Float[Array, "heads m k"] | None:
+        """None: it adds nothing to a score."""
+        del heads, query_positions, key_positions, dtype
+
+    def check(self, faults: Faults) -> None:
+        """Notes a base that is not a number above 0."""
+        _check_base(self, self.base, faults)
+
 
 @dataclass(frozen=True)
-class Alibi:
+class Alibi(ScoreTerm):
     """A penalty -slope_h |i - j| on the score (Press et al., 2022), slope_h = 2^(-8h/H). Unbounded in n."""
 
     @property
@@ -237,27 +370,23 @@ class Alibi:
         """2^(-8h/H) for h = 1..H, float64."""
         return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
 
+    def turned(
+        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
+    ) -> Float[Array, "*heads rows head_width"]:
+        """Queries and keys as they are."""
+        del positions, n
+        return x
 
-def check_term(term: PositionTerm | FunctionComponent, faults: Faults) -> None:
-    """Notes what is wrong with the values of a typed term."""
-    if isinstance(term, Component) and term.name not in COMPONENTS:
-        faults.add("positions", term.name, f"one of {', '.join(COMPONENTS)}")
-    if isinstance(term, Limb):
-        _check_limb(term, faults)
-    if isinstance(term, Learned) and not is_count(term.max_length, 1):
-        faults.add("positions", term, "a max_length of at least 1")
-    if isinstance(term, Sinusoidal | Rotary) and not (isinstance(term.base, int | float) and term.base > 0):
-        faults.add("positions", term, "a base above 0")
-
-
-def _check_limb(term: Limb, faults: Faults) -> None:
-    whole = [name for name, component in COMPONENTS.items() if component.whole]
-    if term.of not in whole:
-        known = isinstance(term.of, str) and term.of in COMPONENTS
-        why = f"{COMPONENTS[term.of].formula} is no whole number; limbs are of " if known else ""
-        faults.add("positions", term, f"{why}one of {', '.join(whole)}")
-    if not is_count(term.place) or term.place >= LIMBS:
-        faults.add("positions", term, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
+    def penalty(
+        self,
+        heads: int,
+        query_positions: Int[Array, " m"],
+        key_positions: Int[Array, "*k"],
+        dtype: jnp.dtype,
+    ) -> Float[Array, "heads m k"] | None:
+        """-slope_h |i - j|."""
+        distance = jnp.abs(query_positions[:, None] - key_positions).astype(dtype)
+        return -jnp.asarray(self.slopes(heads), dtype)[:, None, None] * distance
 
 
 def _hashable(value: object) -> bool:
@@ -270,7 +399,7 @@ def _hashable(value: object) -> bool:
     return True
 
 
-PositionTerm = Component | Limb | Sinusoidal | Learned | Rotary | Alibi
+POSITION_TYPES: tuple[type[PositionTerm], ...] = (Component, Limb, Sinusoidal, Learned, Rotary, Alibi)
 """The terms that a config file can describe; a `TransformerConfig` takes `FunctionComponent`s too."""
 
 POSITION_NAMES: dict[str, PositionTerm] = {
@@ -281,6 +410,11 @@ POSITION_NAMES: dict[str, PositionTerm] = {
     **{name: Component(name) for name in COMPONENTS},
 }
 """The position embeddings that have a name; "none" is the empty tuple of terms."""
+
+
+def _check_base(term: Sinusoidal | Rotary, base: object, faults: Faults) -> None:
+    if not (isinstance(base, int | float) and base > 0):
+        faults.add("positions", term, "a base above 0")
 
 
 def _angles(n: int, width: int, base: float) -> np.ndarray:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsens.errors import collecting
+from jaxsens.models.parts import Part
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Part):
     """The inverse temperature 1/tau(n) = coefficient * n^power * (log n)^log_power.
 
     Scores are multiplied by it before the softmax. Natural logarithm; at n = 1 a positive `log_power` gives 0,

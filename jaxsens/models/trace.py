@@ -20,8 +20,8 @@ from jaxsens.models.maps import activation, layer_norm
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.products import rows_times
-from jaxsens.models.scores import projected, scores, tempered, turned
-from jaxsens.models.weighting import Softmax, averages
+from jaxsens.models.scores import projected, scores, turned
+from jaxsens.models.weighting import averages
 
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that no more than this many scores are held at once."""
@@ -91,7 +91,7 @@ def transformer_layer(
     """
     n = x.shape[0]
     everywhere = jnp.arange(n)
-    z = layer_norm(layer, parameters.attention_norm, x) if layer.layer_norm == "pre" else x
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
     queries = turned(layer, projected(layer, z, parameters.query), everywhere, n)
     keys = turned(layer, projected(layer, z, parameters.key), everywhere, n)
     values = projected(layer, z, parameters.value)
@@ -100,14 +100,11 @@ def transformer_layer(
         shape = (layer.heads, block.shape[0], n)
         seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
         if layer.centred_scores:
-            s = tempered(layer, centred_scores(layer, queries[:, block], keys, seen), block, n)
+            s = layer.weighting.tempered(centred_scores(layer, queries[:, block], keys, seen), block, n)
         else:
             s = scores(layer, parameters, queries[:, block], keys, block, everywhere, n)
         b = averages(layer.weighting, s, seen, values, layer.exact_rows)
-        if not isinstance(layer.weighting, Softmax):
-            return b, jnp.zeros(b.shape[:-1], x.dtype)
-        normaliser = jax.nn.logsumexp(jnp.where(seen, s, -jnp.inf), axis=-1)
-        return b, jnp.where(jnp.any(seen, axis=-1), normaliser, 0)
+        return b, layer.weighting.log_normaliser(s, seen)
 
     b, normaliser = over_row_blocks(rows, layer.heads, n, only)
     return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
@@ -125,14 +122,14 @@ def after_attention(
     b: Float[Array, "heads m head_width"],
 ) -> tuple[LayerTrace, Float[Array, "m width"]]:
     """The rest of a layer, from the heads' outputs b of any rows: output projection, skips, per-position map."""
-    exact, post = layer.exact_rows, layer.layer_norm == "post"
+    exact, places = layer.exact_rows, layer.norm
     attended = x + jnp.sum(jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(b, parameters.output), axis=0)
-    c = layer_norm(layer, parameters.attention_norm, attended) if post else attended
+    c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
     if not layer.feed_forward:
         return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, None, None), c
-    inner = layer_norm(layer, parameters.feed_forward_norm, c) if layer.layer_norm == "pre" else c
+    inner = layer_norm(layer, parameters.feed_forward_norm, c) if places.before else c
     h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
     out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
     mapped = c + out
-    y = layer_norm(layer, parameters.feed_forward_norm, mapped) if post else mapped
+    y = layer_norm(layer, parameters.feed_forward_norm, mapped) if places.after else mapped
     return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, h, mapped), y

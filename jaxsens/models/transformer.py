@@ -18,7 +18,6 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import check_is_array, checked_making, checked_parameters
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
-from jaxsens.models.positions import LIMB_LENGTH, Learned, Limb
 from jaxsens.precision import numerics
 
 
@@ -86,12 +85,7 @@ def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
     if n < 1:
         faults.add("tokens", f"length {n}", "give at least one symbol")
     for term in config.position_terms:
-        if isinstance(term, Learned) and n > term.max_length:
-            faults.add(
-                "tokens", f"length {n}", f"at most the learned embedding's max_length = {term.max_length}"
-            )
-        if isinstance(term, Limb) and n >= LIMB_LENGTH:
-            faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
+        term.check_length(n, faults)
     if isinstance(config.readout, int) and config.readout >= n:
         faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
 

@@ -6,24 +6,61 @@ and sparsemax (Martins and Astudillo, 2016). The hard ones are exactly hard: wei
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.errors import collecting
+from jaxsens.models.parts import Part
 from jaxsens.models.products import quotients, weighted_sums
 from jaxsens.models.schedules import SCHEDULES, Schedule
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Weighting(Part):
+    """A weighting function. A member owns all that a forward pass needs of it: `shares`, `hard`, its temperature."""
+
+    @property
+    @abc.abstractmethod
+    def hard(self) -> bool:
+        """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
+
+    @abc.abstractmethod
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """What each key's weight is proportional to, and what it has to be divided by to be the weight.
+
+        The shares of keys that are not visible are 0. A row without visible keys has shares 0 and a divisor of 1.
+        Every share is a sum of non-negative terms: nothing cancels.
+        """
+
+    def tempered(
+        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
+    ) -> Float[Array, "heads m k"]:
+        """The scores divided by the temperature of each query's row (0-based); as they are for want of one."""
+        del query_positions, n
+        return scores
+
+    def log_normaliser(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows"]:
+        """The log of each row's sum of exponentiated scores; 0 for weightings that exponentiate none."""
+        del visible
+        return jnp.zeros(scores.shape[:-1], scores.dtype)
+
+
+@dataclass(frozen=True)
+class Softmax(Weighting):
     """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau).
 
-    `inverse_temperature` is 1/tau as a function of the length; `by` says which length: "length" takes n, the
-    input's, "query" takes the (1-based) position of the query, as a decoder that does not know n must.
+    `inverse_temperature` is 1/tau as a function of the length. `by` says which length: "length" takes n, the input's;
+    "query" takes the 1-based position of the query, as a decoder that does not know n must.
     """
 
     inverse_temperature: Schedule = Schedule()
@@ -38,28 +75,134 @@ class Softmax:
             if self.by not in ("length", "query"):
                 faults.add("by", self.by, '"length" or "query"')
 
+    @property
+    def hard(self) -> bool:
+        """False: the weights are continuous in the scores."""
+        return False
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """exp(s_j - max s), of tempered scores, and their sum."""
+        masked, best = _masked(scores, visible)
+        best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
+        unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
+        total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+        return unnormalised, jnp.where(total > 0, total, 1)
+
+    def inverse_temperatures(
+        self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype
+    ) -> Float[Array, " m"]:
+        """1/tau of each query's row, 0-based, in an input of length n."""
+        if self.by == "length":
+            return jnp.full(query_positions.shape, self.inverse_temperature(n), dtype)
+        return jnp.asarray(self.inverse_temperature(np.arange(1, n + 1)), dtype)[query_positions]
+
+    def tempered(
+        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
+    ) -> Float[Array, "heads m k"]:
+        """The scores of each query's row times 1/tau."""
+        return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
+
+    def log_normaliser(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows"]:
+        """log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
+        found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
+        return jnp.where(jnp.any(visible, axis=-1), found, 0)
+
 
 @dataclass(frozen=True)
-class LeftmostHard:
+class HardWeighting(Weighting):
+    """Equal weight on some of the keys with the largest score; its members say which, by `winners`."""
+
+    @property
+    def hard(self) -> bool:
+        """True."""
+        return True
+
+    @abc.abstractmethod
+    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+        """The keys that get weight, of those that share the largest score; none where none does."""
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """1 for every winner, and how many there are."""
+        masked, best = _masked(scores, visible)
+        chosen = self.winners((masked == best) & visible).astype(scores.dtype)
+        # A score that is not a number spoils its row, as it does under softmax; no comparison would notice it.
+        chosen = jnp.where(jnp.isnan(best), jnp.nan, chosen)
+        return chosen, jnp.maximum(jnp.sum(chosen, axis=-1, keepdims=True), 1)
+
+
+@dataclass(frozen=True)
+class LeftmostHard(HardWeighting):
     """All weight on the first key with the largest score (Yang et al., lhardmax; Hahn's hard attention)."""
 
+    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+        """The first of them."""
+        return (jnp.arange(ties.shape[-1]) == jnp.argmax(ties, axis=-1)[..., None]) & ties
+
 
 @dataclass(frozen=True)
-class RightmostHard:
+class RightmostHard(HardWeighting):
     """All weight on the last key with the largest score (Yang et al., rhardmax)."""
 
+    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+        """The last of them."""
+        keys = ties.shape[-1]
+        last = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
+        return (jnp.arange(keys) == last[..., None]) & ties
+
 
 @dataclass(frozen=True)
-class AverageHard:
+class AverageHard(HardWeighting):
     """Equal weight on every key with the largest score (Yang et al., ahardmax)."""
 
+    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+        """All of them."""
+        return ties
+
 
 @dataclass(frozen=True)
-class Sparsemax:
+class Sparsemax(Weighting):
     """The point of the probability simplex nearest to the scores (Martins and Astudillo, 2016, eq. 2)."""
 
+    @property
+    def hard(self) -> bool:
+        """False: the weights are continuous in the scores."""
+        return False
 
-Weighting = Softmax | LeftmostHard | RightmostHard | AverageHard | Sparsemax
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """The weights themselves, and 1."""
+        # Scores are shifted so that the best is 0; the support is the longest prefix of the sorted scores with
+        # 1 + k s_(k) > sum_{m <= k} s_(m), and the threshold follows from it.
+        masked, best = _masked(scores, visible)
+        shifted = jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf)
+        # A key at least 1 below the best has weight 0, so -2 stands for any of those and keeps the sums finite.
+        ordered = jnp.sort(jnp.maximum(shifted, -2), axis=-1)[..., ::-1]
+        rank = jnp.arange(1, masked.shape[-1] + 1, dtype=masked.dtype)
+        partial = jnp.cumsum(ordered, axis=-1)
+        inside = 1 + rank * ordered > partial
+        size = jnp.sum(inside, axis=-1, keepdims=True)
+        taken = jnp.sum(jnp.where(inside, ordered, 0), axis=-1, keepdims=True)
+        threshold = (taken - 1) / jnp.maximum(size, 1)
+        return jnp.where(visible, jnp.maximum(shifted - threshold, 0), 0), jnp.ones_like(best)
+
+
+def _masked(
+    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    """The scores, -inf on keys that are not visible, and each row's largest."""
+    masked = jnp.where(visible, scores, -jnp.inf)
+    return masked, jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
+
+
+WEIGHTING_TYPES: tuple[type[Weighting], ...] = (Softmax, LeftmostHard, RightmostHard, AverageHard, Sparsemax)
+"""The weightings that a config file can describe."""
 
 WEIGHTINGS: dict[str, Weighting] = {
     "softmax": Softmax(),
@@ -72,11 +215,6 @@ WEIGHTINGS: dict[str, Weighting] = {
 """The weighting functions that have a name."""
 
 
-def is_hard(weighting: Weighting) -> bool:
-    """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
-    return isinstance(weighting, LeftmostHard | RightmostHard | AverageHard)
-
-
 def weights(
     weighting: Weighting,
     scores: Float[Array, "*rows keys"],
@@ -84,10 +222,9 @@ def weights(
 ) -> Float[Array, "*rows keys"]:
     """The attention weights of each row of scores over its visible keys, which are 0 on every key not visible.
 
-    A softmax's scores come divided by the temperature already (`scores.tempered`). A row without visible keys
-    gets weight 0 everywhere. Every branch is a sum of non-negative terms: nothing cancels.
+    The scores are tempered already (`Weighting.tempered`). A row without visible keys gets weight 0 everywhere.
     """
-    shares, total = _shares(weighting, scores, visible)
+    shares, total = weighting.shares(scores, visible)
     return shares / total
 
 
@@ -103,54 +240,5 @@ def averages(
     So the average of 0s and 1s under equal weights is the rounded quotient of two exact counts. Added up from n
     rounded shares 1/n, it was off by 4 counts at n = 20 000 in float32.
     """
-    shares, total = _shares(weighting, scores, visible)
+    shares, total = weighting.shares(scores, visible)
     return quotients(weighted_sums(shares, values, exact_rows), total)
-
-
-def _shares(
-    weighting: Weighting, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-    """What each key's weight is proportional to, and what makes it the weight when divided by."""
-    masked = jnp.where(visible, scores, -jnp.inf)
-    one = jnp.ones((*scores.shape[:-1], 1), scores.dtype)
-    if isinstance(weighting, Sparsemax):
-        return _sparsemax(masked, visible), one
-    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
-    if isinstance(weighting, Softmax):
-        best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
-        unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
-        total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-        return unnormalised, jnp.where(total > 0, total, 1)
-    chosen = _hard(weighting, (masked == best) & visible).astype(scores.dtype)
-    # A score that is not a number spoils its row, as it does under softmax; no comparison would notice it.
-    chosen = jnp.where(jnp.isnan(best), jnp.nan, chosen)
-    if isinstance(weighting, AverageHard):
-        return chosen, jnp.maximum(jnp.sum(chosen, axis=-1, keepdims=True), 1)
-    return chosen, one
-
-
-def _hard(weighting: Weighting, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
-    if isinstance(weighting, AverageHard):
-        return ties
-    keys = ties.shape[-1]
-    if isinstance(weighting, LeftmostHard):
-        chosen = jnp.argmax(ties, axis=-1)
-    else:
-        chosen = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
-    return (jnp.arange(keys) == chosen[..., None]) & ties
-
-
-def _sparsemax(masked: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Array:
-    # Scores are shifted so that the best is 0; the support is the longest prefix of the sorted scores with
-    # 1 + k s_(k) > sum_{m <= k} s_(m), and the threshold follows from it.
-    best = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
-    shifted = jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf)
-    # A key at least 1 below the best has weight 0, so -2 stands for any of those and keeps the sums finite.
-    ordered = jnp.sort(jnp.maximum(shifted, -2), axis=-1)[..., ::-1]
-    rank = jnp.arange(1, masked.shape[-1] + 1, dtype=masked.dtype)
-    partial = jnp.cumsum(ordered, axis=-1)
-    inside = 1 + rank * ordered > partial
-    size = jnp.sum(inside, axis=-1, keepdims=True)
-    taken = jnp.sum(jnp.where(inside, ordered, 0), axis=-1, keepdims=True)
-    threshold = (taken - 1) / jnp.maximum(size, 1)
-    return jnp.where(visible, jnp.maximum(shifted - threshold, 0), 0)

@@ -24,7 +24,7 @@ from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, Faults
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
-from jaxsens.models.weighting import Softmax, is_hard
+from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity import vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
@@ -114,7 +114,7 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
         return "1/temperature grows with n, and most changes fall faster than 1/n"
     if soft and not config.bounded:
         return "position embeddings are unbounded, and changes may fall faster than 1/n"
-    if any(is_hard(kind) for kind in kinds):
+    if any(kind.hard for kind in kinds):
         return "a flip that moves no choice of hard attention changes exactly nothing"
     if n * _eps(subject) > ROUNDING:
         return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.positions import PositionTerm
+from jaxsens.models.weighting import Weighting
 from jaxsens.sensitivity.norms import norm_of
 
 
@@ -55,6 +59,39 @@ class EngineChoice:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The kinds of parts that an engine has rules for. It refuses a config with any other.
+
+    Weightings and position terms are classes; a class that is derived from one of them is another kind. The others are
+    names, as in the config.
+    """
+
+    weightings: tuple[type[Weighting], ...]
+    position_terms: tuple[type[PositionTerm], ...]
+    masks: tuple[str, ...]
+    scores: tuple[str, ...]
+    layer_norms: tuple[str, ...]
+    activations: tuple[str, ...]
+
+    def refusal(self, engine: str, config: TransformerConfig) -> str | None:
+        """Why the engine cannot serve a config, naming the first kind that it has no rule for; None if it can."""
+        layers = [config.layer(k) for k in range(config.layers)]
+        used: tuple[tuple[str, Sequence[type | str], Sequence[type | str]], ...] = (
+            ("weighting", [type(layer.weighting) for layer in layers], self.weightings),
+            ("position term", [type(term) for term in config.position_terms], self.position_terms),
+            ("mask", [layer.mask for layer in layers], self.masks),
+            ("score", [layer.scores for layer in layers], self.scores),
+            ("layer normalisation", [layer.layer_norm for layer in layers], self.layer_norms),
+            ("activation", [layer.activation for layer in layers if layer.feed_forward], self.activations),
+        )
+        for family, kinds, known in used:
+            for kind in kinds:
+                if kind not in known:
+                    return str(no_rule(engine, family, kind, known))
+        return None
 
 
 @dataclass(frozen=True)
@@ -113,14 +150,18 @@ class Engine(abc.ABC):
         """Whether flips that float32 cannot resolve are measured in float64, here or by a fallback."""
         return self.widened or (self.fallback is not None and self.fallback.widens)
 
-    def suited(self, prepared: Any) -> Engine:
-        """The engine for flips of the prepared input: this one, unless it cannot keep their digits."""
-        return self
-
     @property
     def fallback(self) -> Engine | None:
-        """The engine for flips that this one declines (their norm is NaN), or None if it never does."""
+        """The engine for what this one declines, or None if it never does.
+
+        It declines all flips of an input that it does not `resolve`, and single flips, whose norm it gives as NaN.
+        """
         return None
+
+    def resolves(self, prepared: Any) -> bool:
+        """Whether it keeps the digits of flips of the prepared input. One that does not must have a `fallback`."""
+        del prepared
+        return True
 
     @property
     def for_few_flips(self) -> Engine:

@@ -163,9 +163,8 @@ def _measure(
                 flips = positions[chosen], symbols[chosen]
                 with numerics("float64") if runner.widened else nullcontext():
                     given = prepared_on(placement.mesh, runner, parameters, tokens[b])
-                    suited = runner.suited(given[1])
-                    if suited != runner:
-                        runner = suited
+                    if runner.fallback is not None and not runner.resolves(given[1]):
+                        runner = runner.fallback
                         continue
                     for finished, values in _chunks(
                         quantity, runner, given, len(tokens[b]), *flips, room, placement

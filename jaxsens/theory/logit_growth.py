@@ -27,7 +27,7 @@ from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.scores import scores, tempered
+from jaxsens.models.scores import scores
 from jaxsens.models.trace import over_row_blocks
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.precision import numerics
@@ -184,7 +184,7 @@ def _spreads(config: TransformerConfig, parameters: TransformerParameters, token
             seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
             queries = one.queries[:, block]
             if layer.centred_scores:
-                s = tempered(layer, centred_scores(layer, queries, one.keys, seen), block, n)
+                s = layer.weighting.tempered(centred_scores(layer, queries, one.keys, seen), block, n)
             else:
                 s = scores(layer, given, queries, one.keys, block, everywhere, n)
             high = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1)

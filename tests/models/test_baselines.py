@@ -15,7 +15,7 @@ from jaxsens import InputError, Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.models import baselines
 from jaxsens.models.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.precision import FORWARD, REFERENCE
+from tests.tolerances import FORWARD, REFERENCE
 
 MODELS: dict[type[BaselineConfig], Any] = {LSTMConfig: LSTM, RNNConfig: RNN, ConvolutionConfig: Convolution}
 CONFIGS: list[Any] = [

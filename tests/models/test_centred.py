@@ -18,11 +18,12 @@ from jaxsens.models.config import LayerConfig
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import Component, Limb
 from jaxsens.models.schedules import Schedule
-from jaxsens.models.scores import raw_scores, tempered
+from jaxsens.models.scores import raw_scores
 from jaxsens.models.weighting import Softmax, averages
-from jaxsens.precision import FORWARD, numerics
+from jaxsens.precision import numerics
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small, tying
+from tests.tolerances import FORWARD
 
 WORD = np.array([2, 0, 1, 0, 3])
 POSITIONS = ("sinusoidal", "alternating", "length")
@@ -131,7 +132,7 @@ def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs
         seen = jnp.ones((1, len(counts), n), bool)
         s = centred_scores(layer, q, k, seen) if is_centred else jnp.einsum("hid,hjd->hij", q / 2, k)
         if not in_keys:
-            s = tempered(layer, s, jnp.full(len(counts), n - 1), n)
+            s = layer.weighting.tempered(s, jnp.full(len(counts), n - 1), n)
         positions = jnp.arange(1, n + 1, dtype=dtype)[None, :, None]
         found = averages(Softmax(), s, seen, jnp.broadcast_to(positions, (1, n, 4)), False)
     return np.asarray(found, np.float64)[0, :, 0]
@@ -187,7 +188,7 @@ def test_no_array_of_all_products_is_held():
         ({"scores": "additive"}, 'scores="dot-product"'),
         ({"positions": "rotary"}, "no rotary or ALiBi positions"),
         ({"positions": ("index", "alibi")}, "no rotary or ALiBi positions"),
-        ({"weighting": ("softmax", "sparsemax")}, "no sparsemax layer"),
+        ({"weighting": ("softmax", "sparsemax")}, "softmax or hard weightings, not Sparsemax"),
         ({"centred_scores": 1}, "True or False"),
     ],
 )

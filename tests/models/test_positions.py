@@ -14,9 +14,9 @@ from jaxtyping import TypeCheckError
 from jaxsens import InputError, Transformer, TransformerConfig
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import COMPONENTS, LIMB_LENGTH, LIMBS, Component, FunctionComponent, Limb
-from jaxsens.precision import FORWARD
 from tests import reference
 from tests.small_models import small
+from tests.tolerances import FORWARD
 
 WHOLE = [name for name, component in COMPONENTS.items() if component.whole]
 

@@ -13,7 +13,7 @@ from jaxsens import InputError, LSTMConfig, Transformer, TransformerConfig
 from jaxsens.models import layers, trace
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.models.positions import Learned
-from jaxsens.precision import FORWARD, numerics
+from jaxsens.precision import numerics
 from tests import reference
 from tests.small_models import (
     POSITIONS_TRIED,
@@ -23,6 +23,7 @@ from tests.small_models import (
     small,
     tying,
 )
+from tests.tolerances import FORWARD
 
 WORD = np.array([2, 0, 1, 0, 3])
 

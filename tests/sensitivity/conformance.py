@@ -18,7 +18,7 @@ import numpy as np
 from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.precision import CANCELLING, CARRIED, CHOSEN, SUBTRACTED, EngineTolerance, numerics
+from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
@@ -26,6 +26,7 @@ from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
+from tests.tolerances import CANCELLING, CARRIED, CHOSEN
 
 ENGINES = ("vmap", "difference")
 
@@ -99,9 +100,8 @@ def measured(
     """The norms of flips of one word, those that the engine declines by its fallback, as placement does it."""
     norms, runner = np.full(len(flips), np.nan), engine
     while runner is not None and np.isnan(norms).any():
-        found, suited = _by_one(runner, parameters, word, flips, dtype, compiled)
-        norms = np.where(np.isnan(norms), found, norms)
-        runner = runner.fallback if suited == runner else suited
+        found = by_one(runner, parameters, word, flips, dtype, compiled)
+        norms, runner = np.where(np.isnan(norms), found, norms), runner.fallback
     return norms.astype(dtype)
 
 
@@ -113,14 +113,7 @@ def by_one(
     dtype: str,
     compiled: bool = False,
 ) -> Any:
-    """The norms of flips of one word; NaN where the engine declines."""
-    return _by_one(engine, parameters, word, flips, dtype, compiled)[0]
-
-
-def _by_one(
-    engine: Engine, parameters: Any, word: Any, flips: list[tuple[int, int]], dtype: str, compiled: bool
-) -> tuple[np.ndarray, Engine]:
-    """As `by_one`, and the engine that is suited to the word."""
+    """The norms of flips of one word; NaN where the engine declines, as it does all that it does not resolve."""
     dtype = "float64" if engine.widened else dtype
     with jax.disable_jit(not compiled), numerics(dtype):
         tokens, pairs = jnp.asarray(word, jnp.int32), jnp.asarray(flips, jnp.int32)
@@ -129,12 +122,11 @@ def _by_one(
             prepared = jax.jit(engine.prepare)(parameters_from_numpy(parameters, prepared_in), tokens)
         if prepared_in != dtype:
             prepared = jax.tree.map(_narrow, prepared)
-        suited = engine.suited(prepared)
-        if suited != engine:
-            return np.full(len(flips), np.nan), suited
+        if not engine.resolves(prepared):
+            return np.full(len(flips), np.nan)
         norms = jax.jit(engine.norms)
         given = parameters_from_numpy(parameters, dtype)
-        return np.asarray(norms(given, prepared, pairs[:, 0], pairs[:, 1])), engine
+        return np.asarray(norms(given, prepared, pairs[:, 0], pairs[:, 1]))
 
 
 def _narrow(leaf: jax.Array) -> jax.Array:

@@ -13,7 +13,6 @@ from jaxsens import FlipSensitivity, Transformer, TransformerConfig, flip_sensit
 from jaxsens.constructions.chiang_cholak import first, parity
 from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.precision import REFERENCE
 from tests import reference
 from tests.small_models import (
     KINDS,
@@ -24,6 +23,7 @@ from tests.small_models import (
     small,
     tying,
 )
+from tests.tolerances import REFERENCE
 
 # Equal symbols, an end-of-sequence symbol (3) at the end and one in the middle.
 WORDS = np.array([[0, 2, 1, 0, 1, 3], [1, 1, 3, 0, 2, 1]])

@@ -16,7 +16,7 @@ from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax
-from jaxsens.precision import CARRIED, CHOSEN, SUBTRACTED
+from jaxsens.precision import SUBTRACTED
 from tests import reference
 from tests.sensitivity.conformance import (
     CASES,
@@ -30,6 +30,7 @@ from tests.sensitivity.conformance import (
     truth,
 )
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
+from tests.tolerances import CARRIED, CHOSEN
 
 if np.finfo(np.longdouble).eps > 2e-19:
     pytest.skip(

@@ -12,13 +12,14 @@ from jaxsens import Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import Learned
-from jaxsens.precision import CARRIED, numerics
+from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from tests.sensitivity.conformance import sharpened
 from tests.small_models import small
+from tests.tolerances import CARRIED
 
 BLOCK = 16
 ONE_DEVICE = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("flips",))

@@ -11,10 +11,10 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer
-from jaxsens.precision import REFERENCE
 from jaxsens.sensitivity.layer_changes import layer_changes
 from tests import reference
 from tests.small_models import random_parameters, small
+from tests.tolerances import REFERENCE
 
 WORD = np.array([0, 2, 1, 1, 0, 3])  # 3 is the end-of-sequence symbol
 

@@ -10,10 +10,10 @@ import pytest
 
 import jaxsens
 from jaxsens.models.transformer import Transformer
-from jaxsens.precision import REFERENCE
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.lemma5 import lemma5
 from tests.theory.certified_truth import drawn, scaled_model
+from tests.tolerances import REFERENCE
 
 N = 5
 DRAWN = [

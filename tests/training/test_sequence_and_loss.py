@@ -15,9 +15,10 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import build
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.models.weighting import WEIGHTINGS, Softmax
-from jaxsens.precision import FORWARD, numerics
+from jaxsens.precision import numerics
 from jaxsens.training.loss import next_symbol_loss, recognition_loss
 from jaxsens.training.sequence import initial_parameters, own_rows, readout_logits, sequence_logits
+from tests.tolerances import FORWARD
 
 SIZES: dict[str, Any] = {"alphabet_size": 3, "width": 6, "layers": 2, "logits": 4, "dtype": "float64"}
 CAUSAL: list[Any] = [

@@ -7,16 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
-from jaxsens.models.positions import Rotary
+from jaxsens.models.positions import Alibi
 from jaxsens.models.products import inner_products, weighted_sums
-from jaxsens.models.scores import inverse_temperature, projected, scores, turned
+from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import LayerTrace
-from jaxsens.models.weighting import averages, weights
+from jaxsens.models.weighting import Softmax, averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change
 from jaxsens.sensitivity.difference.softmax_change import best_tied, softmax_change, too_large
+
+
+def inverse_temperature(
+    layer: LayerConfig, rows: Int[Array, " m"], n: int, dtype: jnp.dtype
+) -> Float[Array, " m"]:
+    """1/tau of each row of a softmax layer."""
+    if not isinstance(layer.weighting, Softmax):
+        raise no_rule("the change of a softmax", "weighting", layer.weighting, (Softmax,))
+    return layer.weighting.inverse_temperatures(rows, n, dtype)
 
 
 def score_change(
@@ -34,14 +44,17 @@ def score_change(
     Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel.
     """
     dq, dk = jnp.zeros_like(q) if dq is None else dq, jnp.zeros_like(k[:, :1]) if dk is None else dk
-    if layer.scores == "additive":
-        sums = q[:, :, None, :] + k[:, None, :, :]
-        steps = jnp.broadcast_to(dq[:, :, None, :] + dk[:, None, :, :], sums.shape)
-        change = tanh_change(sums, steps)
-        change = jnp.sum(change * needed(parameters.additive, "additive")[:, None, None, :], axis=-1)
-    else:
-        change = inner_products(q, dk, False) + inner_products(dq, k + dk, False)
-        change = change / np.sqrt(layer.head_width).astype(q.dtype)
+    match layer.scores:
+        case "additive":
+            sums = q[:, :, None, :] + k[:, None, :, :]
+            steps = jnp.broadcast_to(dq[:, :, None, :] + dk[:, None, :, :], sums.shape)
+            change = tanh_change(sums, steps)
+            change = jnp.sum(change * needed(parameters.additive, "additive")[:, None, None, :], axis=-1)
+        case "dot-product":
+            change = inner_products(q, dk, False) + inner_products(dq, k + dk, False)
+            change = change / np.sqrt(layer.head_width).astype(q.dtype)
+        case other:
+            raise no_rule("the difference engine", "score", other, ("dot-product", "additive"))
     return change * inverse_temperature(layer, rows, n, q.dtype)[:, None]
 
 
@@ -103,7 +116,8 @@ def readout_row(
     n = kept.x.shape[0]
     rows, everywhere = jnp.asarray([row]), jnp.arange(n)
     q = kept.queries[:, rows]
-    if layer.scores == "additive" or any(isinstance(term, Rotary) for term in layer.position_scores):
+    plain = all(isinstance(term, Alibi) for term in layer.position_scores)  # a penalty cancels in the change
+    if layer.scores != "dot-product" or not plain:
         dk = turned(layer, projected(layer, dz, parameters.key), everywhere, n)
         ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)
     else:

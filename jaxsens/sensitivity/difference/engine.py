@@ -9,33 +9,45 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.weighting import Sparsemax
+from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
+from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
-from jaxsens.sensitivity.difference.softmax_change import LARGEST_SCORE
+from jaxsens.sensitivity.difference.rules import ACTIVATION_CHANGES
 from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
-from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.engine import Cost, Engine, Served
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
 """Rows of the first layer that are worked on at once: their (rows, d_ff) arrays stay in cache."""
 
+SERVED = Served(
+    weightings=(Softmax, LeftmostHard, RightmostHard, AverageHard),
+    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Rotary, Alibi),
+    masks=("none", "future", "past", "strict-future", "strict-past"),
+    scores=("dot-product", "additive"),
+    layer_norms=("none", "pre", "post"),
+    activations=tuple(ACTIVATION_CHANGES),
+)
+"""Sparsemax is not among them: its support depends on all scores of a row at once, and no difference rule is known."""
+
 
 def refusal(config: TransformerConfig) -> str | None:
     """Why the difference engine cannot serve a config, or None if it can."""
-    if any(isinstance(config.layer(k).weighting, Sparsemax) for k in range(config.layers)):
-        return "sparsemax: its support depends on all scores of a row at once, and no difference rule is known to us"
     if config.centred_scores:
-        return "centred scores: the engine forms plain ones, which lose the digits that centring keeps"
-    return None
+        return "it forms plain scores, which lose the digits that centred ones keep"
+    return SERVED.refusal("the difference engine", config)
 
 
 @dataclass(frozen=True)
 class DifferenceEngine(Engine):
-    """Exact, for every transformer config but sparsemax and centred scores, hard attention and its ties included.
+    """Exact, for every config of `SERVED` parts with plain scores, hard attention and its ties included.
 
     Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
     With a readout of the mean over positions the last layer counts as a middle one.
@@ -64,10 +76,9 @@ class DifferenceEngine(Engine):
         """Whole rows of attention, as opposed to folded ones."""
         return "whole rows in float64" if self.wide else "whole rows"
 
-    def suited(self, prepared: Prepared) -> Engine:
-        """This engine, or in float64 where the unflipped run's scores are too large for float32."""
-        served = self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
-        return self if served else self.fallback
+    def resolves(self, prepared: Prepared) -> bool:
+        """Whether the scores of the unflipped run are small enough for the dtype; float64 takes them all."""
+        return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
         """One forward pass with its intermediate values, in the dtype of the parameters."""
@@ -143,10 +154,10 @@ class DifferenceEngine(Engine):
         count = -(-n // size)
         one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
         first, last = jnp.asarray(0), jnp.asarray(count)
-        mask = config.layer(0).mask
-        if mask in ("future", "strict-future") and not config.exact_rows:
+        mask = rule_for("the difference engine", "mask", config.layer(0).mask, MASKS)
+        if not mask.earlier and not config.exact_rows:
             first = jnp.min(positions) // size
-        if mask in ("past", "strict-past") and not config.exact_rows:
+        if not mask.later and not config.exact_rows:
             last = jnp.max(positions) // size + 1
         flips, width = positions.shape[0], config.width
         zero = jnp.zeros((flips, n, width), config.dtype)

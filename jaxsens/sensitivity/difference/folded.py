@@ -19,6 +19,7 @@ The flipped row itself and the readout row, which move by O(1), never take the f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,16 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
-from jaxsens.models.masks import visible
+from jaxsens.models.masks import MASKS, visible
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import Rotary
-from jaxsens.models.scores import inverse_temperature, penalty, projected, scores
+from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Sinusoidal
+from jaxsens.models.scores import penalty, projected, scores
 from jaxsens.models.weighting import Softmax
+from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
+from jaxsens.sensitivity.difference.attention import inverse_temperature
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.layer_change import first_layer_change
-from jaxsens.sensitivity.difference.softmax_change import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.sensitivity.difference.state import (
     Prepared,
     after_attention_change,
@@ -44,7 +47,7 @@ from jaxsens.sensitivity.difference.state import (
     of_dtype,
     prepare,
 )
-from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.engine import Cost, Engine, Served
 
 
 def candidates(n: int, hidden: int) -> int:
@@ -59,21 +62,28 @@ LARGEST_SCORE_CHANGE = 20.0
 """Flips that change a score by more are declined: e^20 times the rounding of a weight would be felt."""
 
 
+SERVED = Served(
+    weightings=(Softmax,),
+    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Alibi),
+    masks=("none", "future", "past", "strict-future", "strict-past"),
+    scores=("dot-product",),
+    layer_norms=("none",),
+    activations=("relu",),
+)
+
+
 def refusal(config: TransformerConfig) -> str | None:
     """Why the folded form does not apply to a config, or None if it does."""
-    layers = [config.layer(k) for k in range(config.layers)]
     checks = (
         (config.layers == 2, "two layers"),
-        (all(isinstance(layer.weighting, Softmax) for layer in layers), "softmax weighting"),
-        (config.scores == "dot-product" and not config.centred_scores, "plain dot-product scores"),
-        (config.layer_norm == "none", "no layer normalisation"),
-        (config.activation == "relu", "relu"),
-        (bool(layers) and layers[0].feed_forward > 1, "hidden units in the first layer"),
+        (not config.centred_scores, "plain scores"),
+        (config.layers > 0 and config.layer(0).feed_forward > 1, "hidden units in the first layer"),
         (config.readout != "mean", "one readout position"),
-        (not any(isinstance(term, Rotary) for term in config.position_terms), "no rotary embedding"),
     )
     missing = [needs for holds, needs in checks if not holds]
-    return f"the folded form needs {', '.join(missing)}" if missing else None
+    if missing:
+        return f"the folded form needs {', '.join(missing)}"
+    return SERVED.refusal("the folded form", config)
 
 
 SHORTEST = 512
@@ -226,84 +236,63 @@ class FoldedEngine(Engine):
     def _all_rows(
         self, prepared: Folded, positions: Array, dq: Array, direction: Array, step: _Step
     ) -> _Sums:
-        config, base = self.config, prepared.prepared
-        n, dtype = base.tokens.shape[0], base.output.dtype
-        first, second = config.layer(0), config.layer(1)
+        """The sums over all rows but the flipped one. Blocks whose rows the mask keeps still skip the first layer."""
+        config, dtype = self.config, prepared.prepared.output.dtype
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
-        start, stop = jnp.asarray(0), jnp.asarray(blocks)
-        if first.mask in ("future", "strict-future"):
-            start = jnp.min(positions) // ROWS
-        if first.mask in ("past", "strict-past"):
-            stop = jnp.max(positions) // ROWS + 1
-        width = config.width
+        second, mask = config.layer(1), rule_for("the folded form", "mask", config.layer(0).mask, MASKS)
+        start = jnp.asarray(0) if mask.earlier else jnp.min(positions) // ROWS
+        stop = jnp.asarray(blocks) if mask.later else jnp.max(positions) // ROWS + 1
         zero = _Sums(
             jnp.zeros((flips, second.heads), dtype),
             jnp.zeros((flips, second.heads, second.head_width), dtype),
-            jnp.zeros((flips, second.heads, width), dtype),
+            jnp.zeros((flips, second.heads, config.width), dtype),
             jnp.zeros(flips, bool),
         )
-        scale = np.sqrt(first.head_width).astype(dtype)
-
-        def cut(array: Array, k: Array, axis: int) -> Array:
-            return jax.lax.dynamic_slice_in_dim(array, k * ROWS, ROWS, axis)
-
-        def block(k: Array, sums: _Sums) -> _Sums:
-            rows = k * ROWS + jnp.arange(ROWS)
-            inside = jnp.minimum(rows, n - 1)
-            # Layer 1, closed form: weights of the moved key before, and what its move does; (heads, rows, flips).
-            tau = inverse_temperature(first, inside, n, dtype)[:, None] / scale
-            queries = cut(prepared.queries, k, 1)
-            s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
-            added = penalty(first, inside, positions, dtype)
-            s = s if added is None else s + added
-            seen = (
-                visible(first.mask, rows[:, None], positions)
-                & (rows[:, None] != positions)
-                & (rows < n)[:, None]
-            )
-            p = jnp.where(seen, jnp.exp(s - cut(prepared.normaliser, k, 1)[..., None]), 0)
-            ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
-            gain = p * jnp.expm1(ds)
-            inverse = 1 / (1 + gain)
-            alpha = jnp.moveaxis(gain * inverse, 0, 2)[..., None]
-            beta = jnp.moveaxis((p + gain) * inverse, 0, 2)[..., None]
-            b = cut(prepared.b, k, 0).reshape(ROWS, 1, first.heads, first.head_width)
-            db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
-            reached = jnp.sum(db**2, axis=-1) >= cut(prepared.reach, k, 0)[:, None] ** 2
-            strange = jnp.any((p > 0.5) | (jnp.abs(ds) > LARGEST_SCORE_CHANGE) & seen, axis=0)
-            # Layer 1, per-position map.
-            mapped = jnp.einsum("jfa,jab->jfb", db, cut(prepared.maps, k, 0))
-            crossed = jax.nn.relu(mapped[..., width:] + cut(prepared.margins, k, 0)[:, None])
-            dy = mapped[..., :width] + jnp.einsum("jfk,jkd->jfd", crossed, cut(prepared.returns, k, 0))
-            dy = jnp.moveaxis(dy, 0, 1)
-            declined = jnp.any(reached | strange, axis=0)
-            return readout(k, sums, dy, declined)
-
-        def readout(k: Array, sums: _Sums, dy: Array | None, declined: Array) -> _Sums:
-            """Adds a block's rows to the sums of layer 2's readout row; dy is None where no row of it moved."""
-            rows = k * ROWS + jnp.arange(ROWS)
-            change = jnp.einsum("fhk,hjk->fhj", dq, cut(prepared.keys, k, 1))
-            if dy is not None:
-                change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
-            others = (rows != positions[:, None])[:, None]
-            log_weight = cut(prepared.log_weight, k, 1)
-            weight = jnp.exp(log_weight) * others
-            gained = weight * jnp.expm1(change)
-            far = (jnp.abs(change) > LARGEST_SCORE_CHANGE) & jnp.isfinite(log_weight) & others
-            moved = sums.moved if dy is None else sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy)
-            return _Sums(
-                sums.total + jnp.sum(gained, axis=-1),
-                sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, cut(prepared.values, k, 1)),
-                moved,
-                sums.declined | declined | jnp.any(far, axis=(1, 2)),
-            )
+        add = partial(_with_block, prepared, positions, dq, direction)
 
         def unmoved(k: Array, sums: _Sums) -> _Sums:
-            return readout(k, sums, None, jnp.zeros(flips, bool))
+            return add(k, sums, None, jnp.zeros(flips, bool))
+
+        def moved(k: Array, sums: _Sums) -> _Sums:
+            return add(k, sums, *self._first_layer(prepared, positions, step, k))
 
         sums = jax.lax.fori_loop(0, start, unmoved, zero)
-        sums = jax.lax.fori_loop(start, stop, block, sums)
+        sums = jax.lax.fori_loop(start, stop, moved, sums)
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
+
+    def _first_layer(
+        self, prepared: Folded, positions: Array, step: _Step, k: Array
+    ) -> tuple[Float[Array, "flips rows width"], Bool[Array, " flips"]]:
+        """How the rows of block k leave the first layer under each flip, and which flips move one of them too far."""
+        config, base = self.config, prepared.prepared
+        layer, n, dtype, flips = config.layer(0), base.tokens.shape[0], base.output.dtype, positions.shape[0]
+        rows = k * ROWS + jnp.arange(ROWS)
+        inside = jnp.minimum(rows, n - 1)
+        # The closed form: weights of the moved key before, and what its move does; (heads, rows, flips).
+        scale = np.sqrt(layer.head_width).astype(dtype)
+        tau = inverse_temperature(layer, inside, n, dtype)[:, None] / scale
+        queries = _cut(prepared.queries, k, 1)
+        s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
+        added = penalty(layer, inside, positions, dtype)
+        s = s if added is None else s + added
+        seen = (
+            visible(layer.mask, rows[:, None], positions) & (rows[:, None] != positions) & (rows < n)[:, None]
+        )
+        p = jnp.where(seen, jnp.exp(s - _cut(prepared.normaliser, k, 1)[..., None]), 0)
+        ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
+        gain = p * jnp.expm1(ds)
+        inverse = 1 / (1 + gain)
+        alpha = jnp.moveaxis(gain * inverse, 0, 2)[..., None]
+        beta = jnp.moveaxis((p + gain) * inverse, 0, 2)[..., None]
+        b = _cut(prepared.b, k, 0).reshape(ROWS, 1, layer.heads, layer.head_width)
+        db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
+        reached = jnp.sum(db**2, axis=-1) >= _cut(prepared.reach, k, 0)[:, None] ** 2
+        strange = jnp.any((p > 0.5) | (jnp.abs(ds) > LARGEST_SCORE_CHANGE) & seen, axis=0)
+        # The per-position map: one matrix a row, and the units that change sign.
+        mapped = jnp.einsum("jfa,jab->jfb", db, _cut(prepared.maps, k, 0))
+        crossed = jax.nn.relu(mapped[..., config.width :] + _cut(prepared.margins, k, 0)[:, None])
+        dy = mapped[..., : config.width] + jnp.einsum("jfk,jkd->jfd", crossed, _cut(prepared.returns, k, 0))
+        return jnp.moveaxis(dy, 0, 1), jnp.any(reached | strange, axis=0)
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -312,7 +301,7 @@ class FoldedEngine(Engine):
 
     @property
     def fallback(self) -> Engine:
-        """The difference engine, for declined flips."""
+        """The difference engine."""
         return DifferenceEngine(self.norm, self.outputs, self.config)
 
     @property
@@ -325,10 +314,9 @@ class FoldedEngine(Engine):
         """The form's name."""
         return "the folded form"
 
-    def suited(self, prepared: Folded) -> Engine:
-        """This engine, or its fallback where the unflipped run's scores are too large for the dtype, or for ties."""
-        limit = min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
-        return self if largest_score(prepared.prepared) <= limit else self.fallback
+    def resolves(self, prepared: Folded) -> bool:
+        """Whether the scores of the unflipped run are small enough for the dtype, and for ties."""
+        return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
         """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
@@ -336,7 +324,8 @@ class FoldedEngine(Engine):
         first, second = config.layer(0), config.layer(1)
         heads, k = first.heads * first.head_width, candidates(n, first.feed_forward)
         pair = 2 * heads * (d + k) + 2 * k * d + 4 * second.heads * d + 8 * heads
-        if first.mask != "none":
+        mask = rule_for("the folded form", "mask", first.mask, MASKS)
+        if not (mask.earlier and mask.later):
             pair /= 2
         forward = layer_operations(config, 0, n) + layer_operations(config, 1, n)
         batch = self.preferred_batch(n, platform)
@@ -366,3 +355,37 @@ class _Sums:
     pulled: Float[Array, "flips heads head_width"]
     moved: Float[Array, "flips heads width"]
     declined: Bool[Array, " flips"]
+
+
+def _cut(array: Array, k: Array, axis: int) -> Array:
+    """Block k of `ROWS` rows."""
+    return jax.lax.dynamic_slice_in_dim(array, k * ROWS, ROWS, axis)
+
+
+def _with_block(
+    prepared: Folded,
+    positions: Int[Array, " flips"],
+    dq: Array,
+    direction: Array,
+    k: Array,
+    sums: _Sums,
+    dy: Float[Array, "flips rows width"] | None,
+    declined: Bool[Array, " flips"],
+) -> _Sums:
+    """The sums of layer 2's readout row with those over block k, whose rows moved by dy; None if none of them did."""
+    rows = k * ROWS + jnp.arange(ROWS)
+    change = jnp.einsum("fhk,hjk->fhj", dq, _cut(prepared.keys, k, 1))
+    if dy is not None:
+        change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
+    others = (rows != positions[:, None])[:, None]
+    log_weight = _cut(prepared.log_weight, k, 1)
+    weight = jnp.exp(log_weight) * others
+    gained = weight * jnp.expm1(change)
+    far = (jnp.abs(change) > LARGEST_SCORE_CHANGE) & jnp.isfinite(log_weight) & others
+    moved = sums.moved if dy is None else sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy)
+    return _Sums(
+        sums.total + jnp.sum(gained, axis=-1),
+        sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, _cut(prepared.values, k, 1)),
+        moved,
+        sums.declined | declined | jnp.any(far, axis=(1, 2)),
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.trace import over_row_blocks, transformer_layer
-from jaxsens.models.weighting import AverageHard, Softmax
+from jaxsens.models.parameters import LayerParameters, TransformerParameters
+from jaxsens.models.trace import LayerTrace, over_row_blocks, transformer_layer
+from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax
 from jaxsens.sensitivity.difference.attention import hard_rows, own_row, readout_row, softmax_rows
 from jaxsens.sensitivity.difference.one_key import Rest, one_key_change
 from jaxsens.sensitivity.difference.one_key_hard import Levels, one_key_change_hard
@@ -53,40 +54,59 @@ def first_layer_change(
     is_here = (rows == position)[:, None]
 
     new_b = None
-    if isinstance(layer.weighting, Softmax):
-        if not isinstance(prepared.others, Rest):
-            raise TypeError("a softmax layer needs Rest")
-        db = one_key_change(layer, own, kept, prepared.others, rows, position, dk[:, 0], dv[:, 0])
-        if also_own:
-            db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
-    else:
-        if not isinstance(prepared.others, Levels) or new_z is None:
-            raise TypeError("a hard layer needs Levels and new values")
-        new_q, new_k = (heads_of(layer, new_z, matrix, here, n) for matrix in (own.query, own.key))
-        new_v = heads_of(layer, new_z, own.value, None, n)
-        keys, values = (
-            kept.keys.at[:, position].set(new_k[:, 0]),
-            kept.values.at[:, position].set(new_v[:, 0]),
-        )
-        all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
-        if isinstance(layer.weighting, AverageHard) and config.layers > 1:
-            # Averages that agree must be added up in one order, or a later layer would break their ties by rounding:
-            # all rows are computed whole, O(n d) each.
-            queries = jnp.where(is_here, new_q, kept.queries[:, rows])
-            db, new_b = hard_rows(layer, own, kept, rows, (queries, keys, values), all_dv)
-        else:
-            db, new_b = one_key_change_hard(
-                layer, own, kept, prepared.others, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
+    match layer.weighting, prepared.others:
+        case Softmax(), Rest() as rest:
+            db = one_key_change(layer, own, kept, rest, rows, position, dk[:, 0], dv[:, 0])
+            if also_own:
+                db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
+        case HardWeighting(), Levels() as best if new_z is not None:
+            db, new_b = _hard_first_layer(
+                config, own, kept, best, position, rows, also_own, new_z, dv, is_here
             )
-        if also_own:
-            whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
-            db, new_b = jnp.where(is_here, whole, db), jnp.where(is_here, whole_b, new_b)
+        case other, _:
+            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
     dx = jnp.where(is_here, dx_here, 0)
     new_x = None if embedded is None or new_b is None else embedded[rows]
     moved = after_attention_change(layer, own, kept, rows, dx, db, new_x, new_b)
     if embedded is not None and new_b is None:
         return Moved(moved.dx, transformer_layer(layer, own, embedded)[1][rows])
     return moved
+
+
+def _hard_first_layer(
+    config: TransformerConfig,
+    own: LayerParameters,
+    kept: LayerTrace,
+    best: Levels,
+    position: Int[Array, ""],
+    rows: Int[Array, " m"],
+    also_own: bool,
+    new_z: Float[Array, "1 width"],
+    dv: Float[Array, "heads 1 head_width"],
+    is_here: Bool[Array, "m 1"],
+) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
+    """Change and new value of the heads' outputs where one key of hard attention became that of `new_z`."""
+    layer, n, here = config.layer(0), kept.x.shape[0], position[None]
+    new_q, new_k = (heads_of(layer, new_z, matrix, here, n) for matrix in (own.query, own.key))
+    new_v = heads_of(layer, new_z, own.value, None, n)
+    keys, values = (
+        kept.keys.at[:, position].set(new_k[:, 0]),
+        kept.values.at[:, position].set(new_v[:, 0]),
+    )
+    all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
+    if isinstance(layer.weighting, AverageHard) and config.layers > 1:
+        # Averages that agree must be added up in one order, or a later layer would break their ties by rounding:
+        # all rows are computed whole, O(n d) each.
+        queries = jnp.where(is_here, new_q, kept.queries[:, rows])
+        db, new_b = hard_rows(layer, own, kept, rows, (queries, keys, values), all_dv)
+    else:
+        db, new_b = one_key_change_hard(
+            layer, own, kept, best, rows, position, new_k[:, 0], new_v[:, 0], dv[:, 0]
+        )
+    if also_own:
+        whole, whole_b = hard_rows(layer, own, kept, here, (new_q, keys, values), all_dv)
+        db, new_b = jnp.where(is_here, whole, db), jnp.where(is_here, whole_b, new_b)
+    return db, new_b
 
 
 def layer_change(
@@ -98,23 +118,25 @@ def layer_change(
     everywhere = jnp.arange(n)
     dz, new_z = inner_change(layer, own, kept.x, moved)
     dv = heads_of(layer, dz, own.value, None, n)
-    if isinstance(layer.weighting, Softmax):
-        dq, dk = (heads_of(layer, dz, matrix, everywhere, n) for matrix in (own.query, own.key))
-        db = over_row_blocks(
-            lambda rows: softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv), layer.heads, n
-        )
-        result = after_attention_change(layer, own, kept, everywhere, moved.dx, db, None, None)
-        if moved.new is None:
-            return result
-        return Moved(result.dx, transformer_layer(layer, own, moved.new)[1])
-    if new_z is None:
-        raise TypeError("a hard layer needs new values")
-    q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))
-    values = heads_of(layer, new_z, own.value, None, n)
-    db, new_b = over_row_blocks(
-        lambda rows: hard_rows(layer, own, kept, rows, (q[:, rows], keys, values), dv), layer.heads, n
-    )
-    return after_attention_change(layer, own, kept, everywhere, moved.dx, db, moved.new, new_b)
+    match layer.weighting:
+        case Softmax():
+            dq, dk = (heads_of(layer, dz, matrix, everywhere, n) for matrix in (own.query, own.key))
+            db = over_row_blocks(
+                lambda rows: softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv), layer.heads, n
+            )
+            result = after_attention_change(layer, own, kept, everywhere, moved.dx, db, None, None)
+            if moved.new is None:
+                return result
+            return Moved(result.dx, transformer_layer(layer, own, moved.new)[1])
+        case HardWeighting() if new_z is not None:
+            q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))
+            values = heads_of(layer, new_z, own.value, None, n)
+            db, new_b = over_row_blocks(
+                lambda rows: hard_rows(layer, own, kept, rows, (q[:, rows], keys, values), dv), layer.heads, n
+            )
+            return after_attention_change(layer, own, kept, everywhere, moved.dx, db, moved.new, new_b)
+        case other:
+            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
 
 
 def last_layer_change(
@@ -131,13 +153,14 @@ def last_layer_change(
     rows, everywhere = jnp.asarray([row]), jnp.arange(n)
     dz, new_z = inner_change(layer, own, kept.x, moved)
     dq = heads_of(layer, dz[rows], own.query, rows, n)
-    if isinstance(layer.weighting, Softmax):
-        db = readout_row(layer, own, kept, row, dq, dz)
-    else:
-        if new_z is None:
-            raise TypeError("a hard layer needs new values")
-        new_q = heads_of(layer, new_z[rows], own.query, rows, n)
-        new_k = heads_of(layer, new_z, own.key, everywhere, n)
-        new_v, dv = (heads_of(layer, value, own.value, None, n) for value in (new_z, dz))
-        db = hard_rows(layer, own, kept, rows, (new_q, new_k, new_v), dv)[0]
+    match layer.weighting:
+        case Softmax():
+            db = readout_row(layer, own, kept, row, dq, dz)
+        case HardWeighting() if new_z is not None:
+            new_q = heads_of(layer, new_z[rows], own.query, rows, n)
+            new_k = heads_of(layer, new_z, own.key, everywhere, n)
+            new_v, dv = (heads_of(layer, value, own.value, None, n) for value in (new_z, dz))
+            db = hard_rows(layer, own, kept, rows, (new_q, new_k, new_v), dv)[0]
+        case other:
+            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
     return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx[0]

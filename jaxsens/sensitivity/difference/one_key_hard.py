@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters
 from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks
-from jaxsens.models.weighting import AverageHard, LeftmostHard
+from jaxsens.models.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
 
 
 @jax.tree_util.register_dataclass
@@ -44,13 +45,25 @@ class Levels:
 
 def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*rows n"]:
     """The keys of the best level among scores in which -inf means not there."""
-    ties = (s == jnp.max(s, axis=-1, keepdims=True)) & (s > -jnp.inf)
-    if isinstance(layer.weighting, AverageHard):
-        return ties
-    order = jnp.arange(s.shape[-1])
-    if isinstance(layer.weighting, LeftmostHard):
-        return ties & (order == jnp.argmax(ties, axis=-1)[..., None])
-    return ties & (order == s.shape[-1] - 1 - jnp.argmax(ties[..., ::-1], axis=-1)[..., None])
+    if not isinstance(layer.weighting, HardWeighting):
+        raise no_rule("the change of hard attention", "weighting", layer.weighting, (HardWeighting,))
+    return layer.weighting.winners((s == jnp.max(s, axis=-1, keepdims=True)) & (s > -jnp.inf))
+
+
+def _precedes(
+    weighting: Weighting, position: Int[Array, ""], key: Int[Array, "heads m"]
+) -> Bool[Array, "heads m"] | None:
+    """Whether `position` wins a tie with `key`; None where the two share the weight."""
+    match weighting:
+        case LeftmostHard():
+            return position < key
+        case RightmostHard():
+            return position > key
+        case AverageHard():
+            return None
+        case other:
+            known = (LeftmostHard, RightmostHard, AverageHard)
+            raise no_rule("the change of hard attention", "weighting", other, known)
 
 
 def levels_of(
@@ -91,7 +104,7 @@ def one_key_change_hard(
     seen = jnp.broadcast_to(visible(layer.mask, rows, position), first.shape)
     before, after, one, two = _four_scores(layer, parameters, kept, rows, position, new_key, first, second)
     in_first = (before == one) & seen
-    if not isinstance(layer.weighting, AverageHard):
+    if not isinstance(layer.weighting, AverageHard):  # one key alone has the weight
         in_first = in_first & (first == position)
     alone = in_first & (levels.first_count[:, rows] == 1)
     # The best level among the keys other than i: its score, a key of it, how many they are, their values' sum.
@@ -111,9 +124,9 @@ def one_key_change_hard(
     empty = key < 0
     wins = seen & ((after > score) | empty)
     ties = seen & (after == score) & ~empty
-    if not isinstance(layer.weighting, AverageHard):
-        earlier = position < key if isinstance(layer.weighting, LeftmostHard) else position > key
-        wins, ties = wins | (ties & earlier), jnp.zeros_like(ties)
+    precedes = _precedes(layer.weighting, position, key)
+    if precedes is not None:
+        wins, ties = wins | (ties & precedes), jnp.zeros_like(ties)
     joined = 1 / (count + 1)
     new = jnp.where(ties[..., None], (total + new_value[:, None]) * joined[..., None], rest)
     new = jnp.where(wins[..., None], new_value[:, None], new)

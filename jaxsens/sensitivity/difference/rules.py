@@ -12,10 +12,13 @@ normalisation |.| is the norm of a row. `tests/sensitivity/test_rules.py` holds 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsens.errors import rule_for
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
 
@@ -74,16 +77,17 @@ def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[
 def activation_change(
     layer: LayerConfig, h: Float[Array, "*shape"], dh: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Change of the per-position map's nonlinearity: one exact rule for each of `config.ACTIVATIONS`."""
-    return _ACTIVATION_CHANGES[layer.activation](h, dh)
+    """Change of the per-position map's nonlinearity, by its rule in `ACTIVATION_CHANGES`."""
+    return rule_for("the difference engine", "activation", layer.activation, ACTIVATION_CHANGES)(h, dh)
 
 
-_ACTIVATION_CHANGES = {
+ACTIVATION_CHANGES: dict[str, Callable[[Array, Array], Array]] = {
     "relu": relu_change,
     "tanh": tanh_change,
     "silu": silu_change,
     "gelu": gelu_change,
 }
+"""The exact rule of each activation: from h and its change dh to the change of its value."""
 
 
 def layer_norm_change(

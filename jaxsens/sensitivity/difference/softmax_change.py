@@ -5,18 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-LARGEST_SCORE = {"float32": 64.0, "float64": float("inf")}
-"""Scores, and changes of scores, up to which the rules here keep their digits, by dtype.
-
-A score s is rounded by eps |s|, which is the relative error of its weight: 4e-6 at 64 in float32. What is larger is
-measured in float64. Nothing wider is at hand there, so no limit is set: a forward pass loses the same digits."""
-
-
-LARGEST_TIED = 1e3
-"""Scores up to which a tie between two keys keeps its digits in float64, where it is eps |s| = 2e-13 that is lost.
-
-Equal keys have bitwise equal scores in a forward pass, whose weights are then right however large the scores are. Here
-a score after the flip is s + ds, which is rounded once more, so that a tie between a moved key and another is lost."""
+from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 
 _MARGIN = 64
 """Scores closer than this many rounding errors of theirs are taken to tie."""

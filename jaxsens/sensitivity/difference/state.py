@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models import layers
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.scores import projected, turned
 from jaxsens.models.trace import LayerTrace, after_attention
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import HardWeighting, Softmax
 from jaxsens.sensitivity.difference.one_key import Rest, rest_of
 from jaxsens.sensitivity.difference.one_key_hard import Levels, levels_of
 from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm_change
@@ -49,10 +50,13 @@ def prepare(
     others: Rest | Levels | None = None
     if config.layers:
         layer = config.layer(0)
-        if isinstance(layer.weighting, Softmax):
-            others = rest_of(layer, parameters.layers[0], traces[0], row)
-        else:
-            others = levels_of(layer, parameters.layers[0], traces[0], row)
+        match layer.weighting:
+            case Softmax():
+                others = rest_of(layer, parameters.layers[0], traces[0], row)
+            case HardWeighting():
+                others = levels_of(layer, parameters.layers[0], traces[0], row)
+            case other:
+                raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
     return Prepared(tokens, traces, output, others)
 
 
@@ -87,7 +91,7 @@ def inner_change(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], moved: Moved
 ) -> tuple[Float[Array, "m width"], Float[Array, "m width"] | None]:
     """Change and new value of what queries, keys and values are projected from."""
-    if layer.layer_norm != "pre":
+    if not layer.norm.before:
         return moved.dx, moved.new
     dz = layer_norm_change(layer, parameters.attention_norm, x, moved.dx)
     return dz, None if moved.new is None else layer_norm(layer, parameters.attention_norm, moved.new)
@@ -117,15 +121,15 @@ def after_attention_change(
 ) -> Moved:
     """The rest of a layer for the given rows: output projection, skips, normalisation, per-position map."""
     dc = dx + jnp.einsum("hmk,hkd->md", db, parameters.output)
-    post = layer.layer_norm == "post"
-    if post:
+    if layer.norm.after:
         dc = layer_norm_change(layer, parameters.attention_norm, kept.attended[rows], dc)
     dy = dc
     if kept.h is not None and kept.mapped is not None:
-        pre = layer.layer_norm == "pre"
-        dz = layer_norm_change(layer, parameters.feed_forward_norm, kept.c[rows], dc) if pre else dc
+        dz = dc
+        if layer.norm.before:
+            dz = layer_norm_change(layer, parameters.feed_forward_norm, kept.c[rows], dc)
         dy = dc + feed_forward_change(layer, parameters.w1, parameters.w2, kept.h[rows], dz)
-        if post:
+        if layer.norm.after:
             dy = layer_norm_change(layer, parameters.feed_forward_norm, kept.mapped[rows], dy)
     if new_x is None or new_b is None:
         return Moved(dy, None)
