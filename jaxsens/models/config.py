@@ -85,7 +85,7 @@ class TransformerConfig:
         dtype: "float32" or "float64", of parameters and of all arithmetic.
 
     Raises:
-        InputError: listing every fault at once.
+        InputError: listing every problem at once.
     """
 
     alphabet_size: int
@@ -247,7 +247,7 @@ class TransformerConfig:
         )
 
     def replace(self, **changes: Any) -> TransformerConfig:
-        """A copy with some fields changed; validated anew."""
+        """A copy with some fields changed; validated again."""
         return dataclasses.replace(self, **changes)
 
 

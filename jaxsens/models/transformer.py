@@ -109,7 +109,7 @@ def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
     """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
 
     Raises:
-        InputError: listing every fault.
+        InputError: listing every problem.
     """
     check_is_array(tokens)
     faults = Faults("tokens")

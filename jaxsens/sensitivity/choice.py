@@ -1,16 +1,17 @@
 """Which engine measures a model, and why.
 
-`auto` takes the engine with the smaller estimate of seconds, unless only one of them keeps the digits of what is to be
-measured. The estimate is of counted operations and of compilation on a reference machine, never of this machine's speed
-or load: the same model and length have the same engine everywhere, and a sweep's points agree wherever they were
-measured.
+`auto` takes the engine with the smaller estimate of seconds, unless only one of them keeps the digits of the
+sensitivities. The estimate counts operations and compilation on a reference machine. It never looks at the speed or the
+load of this one: a model and a length have the same engine everywhere, and the points of a sweep agree wherever they
+were measured.
 
-A change of the output that is a part r of it keeps relative error eps / r where two outputs are subtracted. Under
-softmax with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n: there a forward
-pass a flip will do while n eps is at most `ROUNDING`. Under hard attention a flip that moves no choice changes nothing,
-which has to be told from rounding: there the change has to be carried. Weights that a temperature or unbounded
-embeddings make fall faster than any power of n have changes of any smallness, and so may an output that a constructed
-model designates: there too.
+Subtracting two outputs leaves a change that is a part r of the output with a relative error of eps / r. Under softmax
+with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and a forward pass for each
+flip will do while n eps is at most `ROUNDING`. The change has to be carried where it may be far smaller:
+
+- under hard attention, where a flip that moves no choice changes nothing, which must not be mistaken for rounding;
+- where a temperature or unbounded embeddings make weights fall faster than any power of n;
+- where a constructed model designates its output.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RATE = 1e11
 """Operations a second of a large float32 matrix product on the reference machine, two cores of an AMD EPYC."""
 
 INPUTS = 8
-"""So many inputs of one length are taken to share a compilation: a point of a sweep has several, and several seeds."""
+"""How many inputs of one length are assumed to share a compilation: a sweep has several for each length."""
 
 COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
     VmapEngine: (0.8, 0.07),

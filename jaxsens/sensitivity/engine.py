@@ -1,4 +1,4 @@
-"""What an engine is: a way to the change of the output under a block of flips. It knows no chunks and no devices."""
+"""What an engine is: a way to compute the output's change under a block of flips. It knows nothing of devices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EngineChoice:
     Attributes:
         name: the engine's.
         why: the reason for it.
-        elsewhere: how many flips it left to which fallback, by `Engine.how`.
-        flips: how many there were.
+        elsewhere: how many flips it left to each fallback, which `Engine.how` names.
+        flips: how many flips there were in all.
     """
 
     name: str
@@ -34,7 +34,7 @@ class EngineChoice:
 
     @property
     def reason(self) -> str:
-        """Why this engine, and who measured the flips that it left."""
+        """Why this engine was taken, and which fallbacks measured the flips that it left."""
         told = (
             f"{'all' if count == self.flips else f'{count} of {self.flips}'} flips by {how}"
             for how, count in self.elsewhere
@@ -42,7 +42,7 @@ class EngineChoice:
         return "; ".join([self.why, *told])
 
     def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
-        """The choice once it is known how many more of the flips were left to which fallback."""
+        """The choice, once it is known how many more flips each fallback measured."""
         counts = dict(self.elsewhere)
         for how, count in elsewhere.items():
             counts[how] = counts.get(how, 0) + count
@@ -95,14 +95,14 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Cost:
+class EngineCost:
     """What an engine's work on one input costs.
 
     Attributes:
         prepare: floating-point operations once an input.
         per_flip: floating-point operations a flip.
         block_bytes: bytes of temporary memory for a block of flips.
-        efficiency: the share of a large matrix product's rate that such work was seen to reach on CPU.
+        efficiency: the share of a large matrix product's rate that such work was measured to reach on CPU.
     """
 
     prepare: float
@@ -170,7 +170,7 @@ class Engine(abc.ABC):
 
     @property
     def how(self) -> str:
-        """How flips are measured, in a few words: results say so of flips that another engine declined."""
+        """How it measures, in a few words; results say so of flips that another engine declined."""
         return type(self).__name__
 
     @abc.abstractmethod
@@ -178,7 +178,7 @@ class Engine(abc.ABC):
         """How many flips a block should hold for speed on "cpu", "gpu" or "tpu", memory aside."""
 
     @abc.abstractmethod
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> Cost:
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """What measuring flips of `tokens` (an abstract value will do) costs."""
 
     def norms(

@@ -36,10 +36,10 @@ def lanes_on(mesh: Mesh) -> int:
 
 
 class Lanes:
-    """A context manager with `count` threads; none of them runs any more when it is left, however it is left.
+    """A context manager with `count` threads. All of them have ended when it is left, by whatever way.
 
-    Even a single lane is a thread of its own: the main thread then waits where signals are handled, and an interrupted
-    computation is waited for. One that still ran while the interpreter shuts down would crash it.
+    Even a single lane is a thread of its own: the main thread then waits where signals are handled. An interrupted
+    computation is waited for, because one that still runs while the interpreter shuts down crashes it.
     """
 
     def __init__(self, count: int) -> None:
@@ -60,18 +60,18 @@ class Lanes:
         """work(0) .. work(count - 1), side by side.
 
         Raises:
-            Exception: what the first lane that failed has raised, once all lanes have ended.
+            Exception: that of the first lane that failed, once all lanes have ended.
         """
         futures = [self._threads.submit(self._in_lane, work, lane) for lane in range(self.count)]
-        results, faults = [], []
+        results, errors = [], []
         for future in futures:
-            fault = future.exception()
-            if fault is None:
+            error = future.exception()
+            if error is None:
                 results.append(future.result())
             else:
-                faults.append(fault)
-        if faults:
-            raise faults[0]
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return results
 
     def _in_lane(self, work: Callable[[int], Result], lane: int) -> Result:

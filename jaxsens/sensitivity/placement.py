@@ -1,9 +1,9 @@
 """Running an engine over many flips: blocks in a memory budget, over devices or cores, in a loop that shows progress.
 
-Placement wraps an engine and knows no attention. A compiled program works through a range of blocks whose ends are
-arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt
-to the devices of a mesh, or to a thread for each core where the mesh is one CPU device, in turn, like cards: with a
-mask, flips early in the word cost more than late ones.
+Placement wraps an engine and knows nothing of attention. A compiled program works through a range of blocks whose ends
+are arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are
+dealt like cards: one after another to the devices of a mesh, or to one thread per core where the mesh is a single CPU
+device. With a mask, flips early in the word cost more than late ones, and dealing shares them out.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
 
 DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
-"""Bytes of temporary memory that may be taken on each device, by all threads together, where no budget is given."""
+"""The default budget: bytes of temporary memory on each device, for all threads together."""
 
 _CHUNK_SECONDS = 1.0
 _BATCHES = 16
-"""One CPU device's flips are cut into so many batches at least."""
+"""The least number of batches that the flips of one CPU device are cut into."""
 _HOPELESS = 0.5
 """An engine that declines more than this share of a chunk's flips is not asked for the rest of the input."""
 
@@ -99,8 +99,8 @@ def measure(
 ) -> tuple[Float[np.ndarray, " flips"], dict[str, int]]:
     """The norm of every flip, in the order given (`inputs` must be sorted), and how many each fallback measured.
 
-    Flips that the engine declines (NaN, or inf where it overflowed) are measured by its `fallback`, if it has one, and
-    so on.
+    Flips that the engine declines (NaN, or inf where it overflowed) are measured by its `fallback`, if it has one, then
+    by the fallback's own.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
@@ -261,9 +261,9 @@ def _program(
 ) -> tuple[_Program, int]:
     """The compiled program, and in how many threads to run it within the budget.
 
-    Its batch is the largest up to the wanted one with which all threads fit; where even single flips are too large,
-    there are fewer threads. How many flips an engine declines differs from input to input. A few programs serve all of
-    them: they have room for all flips of an input, and where there are fewer, batches of a power of two or of the size
+    The batch is the largest, up to the size wanted, with which all threads fit. Where even single flips are too large,
+    there are fewer threads. An engine declines another number of flips in each input, and a few programs serve all of
+    these: each has room for all flips of an input, and where there are fewer, batches of a power of two or of the size
     wanted.
     """
     devices, lanes = placement.mesh.size, lanes_on(placement.mesh)
@@ -366,7 +366,7 @@ def prepared_on(
 ) -> tuple[Any, Any]:
     """Parameters and what the engine prepares of the tokens, a copy on every device of the mesh.
 
-    An engine that asks for it is prepared in float64, and what it prepared rounded once to 32 bits.
+    An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
     if engine.widened:

@@ -28,9 +28,9 @@ def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Pr
 
 
 class Bar:
-    """A bar on standard error that appears after so many seconds, be it while a program is still compiled.
+    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    Standard output stays what the caller prints. In a notebook the bar is below the cell.
+    Nothing is written to standard output. In a notebook the bar stands below the cell.
     """
 
     def __init__(self, patience: float) -> None:
@@ -55,7 +55,7 @@ class Bar:
                 self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """So many flips are done, of so many."""
+        """Shows that `done` of `total` flips are done."""
         with self._lock:
             self._done, self._total = done, total
             if self._bar is not None:

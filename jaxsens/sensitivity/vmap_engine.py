@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.engine import Engine, EngineCost
 
 EFFICIENCY = 0.45
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -56,7 +56,7 @@ class VmapEngine(Engine):
         symbols = 2**10 if platform == "cpu" else 2**20
         return max(1, symbols // n)
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> Cost:
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Counted on one forward pass that is lowered but not compiled; loops in a user's model count once.
 
         Temporary memory is taken to be three times the largest intermediate value, for every flip of a block.
@@ -67,7 +67,7 @@ class VmapEngine(Engine):
         else:
             operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
         block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
-        return Cost(operations, operations, block, EFFICIENCY)
+        return EngineCost(operations, operations, block, EFFICIENCY)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         output = jnp.atleast_1d(self.apply(parameters, tokens))

@@ -16,7 +16,7 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engine import Cost, Engine
+from jaxsens.sensitivity.engine import Engine, EngineCost
 from jaxsens.sensitivity.placement import Placement
 from tests.small_models import small
 
@@ -44,8 +44,8 @@ class Formula(Engine):
     def preferred_batch(self, n: int, platform: str) -> int:
         return 5
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> Cost:
-        return Cost(1.0, 1.0, 1, 1.0)
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+        return EngineCost(1.0, 1.0, 1, 1.0)
 
 
 TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)

@@ -21,7 +21,7 @@ from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
 from jaxsens.sensitivity.difference.rules import ACTIVATION_CHANGES
 from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
-from jaxsens.sensitivity.engine import Cost, Engine, Served
+from jaxsens.sensitivity.engine import Engine, EngineCost, Served
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
@@ -41,19 +41,19 @@ SERVED = Served(
 def refusal(config: TransformerConfig) -> str | None:
     """Why the difference engine cannot serve a config, or None if it can."""
     if config.centred_scores:
-        return "it forms plain scores, which lose the digits that centred ones keep"
+        return "the difference engine forms plain scores, which lose the digits that centred scores keep"
     return SERVED.refusal("the difference engine", config)
 
 
 @dataclass(frozen=True)
 class DifferenceEngine(Engine):
-    """Exact, for every config of `SERVED` parts with plain scores, hard attention and its ties included.
+    """Exact for every config of `SERVED` parts with plain scores; hard attention and its ties are included.
 
     Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
-    With a readout of the mean over positions the last layer counts as a middle one.
+    Where the readout is the mean over positions, the last layer costs as much as a middle one.
 
-    Flips of a float32 model whose scores are too large for float32 (`LARGEST_SCORE`) are measured `widened`, in
-    float64. What overflows there too is left to a forward pass a flip.
+    A float32 model whose scores are too large for float32 (`LARGEST_SCORE`) is measured in float64 (`widened`). Flips
+    that overflow there too are left to a forward pass each.
     """
 
     config: TransformerConfig
@@ -66,7 +66,7 @@ class DifferenceEngine(Engine):
 
     @property
     def fallback(self) -> Engine:
-        """This engine in float64; from there, or for a float64 model, the forward pass in the model's own dtype."""
+        """This engine in float64. After that, and for a float64 model, forward passes in the model's own dtype."""
         if self.wide or self.config.dtype == "float64":
             return VmapEngine(self.norm, self.outputs, TransformerApply(self.config))
         return replace(self, wide=True)
@@ -87,7 +87,7 @@ class DifferenceEngine(Engine):
 
     @property
     def prepares_in_float64(self) -> bool:
-        """Of a float32 model: one forward pass costs nothing beside the flips."""
+        """True for a soft float32 model: one forward pass costs next to nothing compared with the flips."""
         return self.config.dtype == "float32" and not self.config.exact_rows and not self.wide
 
     def changes(
@@ -182,7 +182,7 @@ class DifferenceEngine(Engine):
             return jnp.mean(moved.dx, axis=0)
         return last_layer_change(config, parameters, prepared, moved, row)
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
         """Products: projections, scores, sums and per-position maps; and what goes with each weight and hidden unit."""
         config, n = self.config, tokens.shape[0]
         row = readout_position(config, n)
@@ -209,7 +209,7 @@ class DifferenceEngine(Engine):
         block = 4 * batch * (min(n, ROW_BLOCK) * wide + n * config.width)
         # The closed form works in cache; whole rows, of three layers or more, go through (n, n) arrays of scores.
         whole = config.layers > 2 or row is None
-        return Cost(forward, flip, int(block), 0.2 if whole else 0.35)
+        return EngineCost(forward, flip, int(block), 0.2 if whole else 0.35)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU a few flips, whose row blocks stay in cache; on accelerators as many as fill them."""

@@ -1,19 +1,19 @@
 """Two-layer softmax transformers: the per-position map folded into one matrix a position, O(n d^2) a flip.
 
-Where no hidden unit changes sign, the first layer's per-position map is linear in its input's change, so a change of
-the heads' outputs Db_j moves y_j by Db_j W_j with one matrix a position,
+Where no hidden unit changes sign, the first layer's per-position map is linear in the change of its input. A change
+Db_j of the heads' outputs then moves y_j by Db_j W_j, with one matrix for each position,
 
     W_j = W_O (1 + W_1 diag[h_j > 0] W_2)          (heads * head_width) x d,
 
-made once an input. Flips move most rows by O(1/n), so the units that do change sign are few, and known beforehand:
-unit f of row j can only do so if |Db_j . w_f| >= |h_jf|, w_f the column of W_O W_1, hence only if
-|Db_j| >= |h_jf| / |w_f|. The K units with the smallest such threshold are treated exactly, each by
+made once for each input. Flips move most rows by O(1/n), so few units change sign, and they are known beforehand:
+unit f of row j can do so only if |Db_j . w_f| >= |h_jf|, with w_f the column of W_O W_1, hence only if
+|Db_j| >= |h_jf| / |w_f|. The K units with the smallest such thresholds are treated exactly, each by
 
     relu(h + dh) - relu(h) - [h > 0] dh  =  max(0, -|h| - sign(h) dh) ,
 
-and a flip that reaches the (K+1)-st threshold in any row, or whose attention moves by too much for the plain forms
-used here, is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips.
-The flipped row itself and the readout row, which move by O(1), never take the folded form.
+A flip that reaches the (K+1)-st threshold in any row, or that moves attention too far for the plain forms used here,
+is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips. The flipped
+row and the readout row move by O(1) and never take the folded form.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from jaxsens.sensitivity.difference.state import (
     of_dtype,
     prepare,
 )
-from jaxsens.sensitivity.engine import Cost, Engine, Served
+from jaxsens.sensitivity.engine import Engine, EngineCost, Served
 
 
 def candidates(n: int, hidden: int) -> int:
@@ -97,8 +97,8 @@ def too_short(n: int) -> str | None:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Folded:
-    """What the folded form keeps of an input beside `Prepared`; arrays over rows are filled up to whole blocks.
+class PreparedFold:
+    """What the folded form keeps of an input: `Prepared`, and arrays over rows, filled up to whole blocks.
 
     `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K).
     """
@@ -122,7 +122,7 @@ class FoldedEngine(Engine):
 
     config: TransformerConfig
 
-    def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Folded:
+    def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         """The forward pass, and the matrices of all rows."""
         config = of_dtype(self.config, parameters)
         first, second = parameters.layers
@@ -159,7 +159,7 @@ class FoldedEngine(Engine):
             widths[axis] = (0, -n % ROWS)
             return jnp.pad(array, widths, constant_values=value)
 
-        return Folded(
+        return PreparedFold(
             prepared=prepared,
             maps=filled(maps, 0),
             margins=filled(-jnp.abs(chosen), 0),
@@ -176,7 +176,7 @@ class FoldedEngine(Engine):
     def changes(
         self,
         parameters: TransformerParameters,
-        prepared: Folded,
+        prepared: PreparedFold,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
@@ -222,7 +222,7 @@ class FoldedEngine(Engine):
         return jnp.where(declined[:, None], jnp.nan, change)
 
     def _step(
-        self, parameters: TransformerParameters, prepared: Folded, positions: Array, symbols: Array
+        self, parameters: TransformerParameters, prepared: PreparedFold, positions: Array, symbols: Array
     ) -> _Step:
         """The flipped positions' first-layer keys and values, before the flip and their change."""
         layer, own = self.config.layer(0), parameters.layers[0]
@@ -234,7 +234,7 @@ class FoldedEngine(Engine):
         return _Step(base.traces[0].keys[:, positions], dk, v, dv)
 
     def _all_rows(
-        self, prepared: Folded, positions: Array, dq: Array, direction: Array, step: _Step
+        self, prepared: PreparedFold, positions: Array, dq: Array, direction: Array, step: _Step
     ) -> _Sums:
         """The sums over all rows but the flipped one. Blocks whose rows the mask keeps still skip the first layer."""
         config, dtype = self.config, prepared.prepared.output.dtype
@@ -261,7 +261,7 @@ class FoldedEngine(Engine):
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     def _first_layer(
-        self, prepared: Folded, positions: Array, step: _Step, k: Array
+        self, prepared: PreparedFold, positions: Array, step: _Step, k: Array
     ) -> tuple[Float[Array, "flips rows width"], Bool[Array, " flips"]]:
         """How the rows of block k leave the first layer under each flip, and which flips move one of them too far."""
         config, base = self.config, prepared.prepared
@@ -296,7 +296,7 @@ class FoldedEngine(Engine):
 
     @property
     def prepares_in_float64(self) -> bool:
-        """Of a float32 model: one forward pass costs nothing beside the flips."""
+        """True for a float32 model: one forward pass costs next to nothing compared with the flips."""
         return self.config.dtype == "float32"
 
     @property
@@ -314,11 +314,11 @@ class FoldedEngine(Engine):
         """The form's name."""
         return "the folded form"
 
-    def resolves(self, prepared: Folded) -> bool:
+    def resolves(self, prepared: PreparedFold) -> bool:
         """Whether the scores of the unflipped run are small enough for the dtype, and for ties."""
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> Cost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
         """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
         config, n, d = self.config, tokens.shape[0], self.config.width
         first, second = config.layer(0), config.layer(1)
@@ -330,7 +330,7 @@ class FoldedEngine(Engine):
         forward = layer_operations(config, 0, n) + layer_operations(config, 1, n)
         batch = self.preferred_batch(n, platform)
         block = 4 * batch * ROWS * (2 * heads + 3 * d + 8 * first.heads) + 8 * batch * n * heads
-        return Cost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
+        return EngineCost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU 32 flips by `ROWS` rows: blocks that stay in cache. On accelerators as many as fill them."""
@@ -363,7 +363,7 @@ def _cut(array: Array, k: Array, axis: int) -> Array:
 
 
 def _with_block(
-    prepared: Folded,
+    prepared: PreparedFold,
     positions: Int[Array, " flips"],
     dq: Array,
     direction: Array,

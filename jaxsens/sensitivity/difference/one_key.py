@@ -82,7 +82,7 @@ def one_key_change(
     ds = score_change(layer, parameters, q, None, key, dk[:, None], rows, n)[..., 0]
     p = jnp.exp(s - kept.normaliser[:, rows])
     is_best = rest.best[:, rows] == position
-    # A key that is not the best has p <= 1/2, but for the rounding of scores, which are bounded or else do not tie.
+    # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
     small = jnp.where(is_best, 0, p)
     others = jnp.where(is_best, rest.normaliser[:, rows], kept.normaliser[:, rows] + jnp.log1p(-small))
     mean = jnp.where(

@@ -127,7 +127,7 @@ def layer_norm_change(
     e = jnp.where(exact, 0, d) if x.shape[-1] == 2 else d - a * c
     old, new = jnp.sqrt(square + epsilon), jnp.sqrt(mean((c + d) ** 2) + epsilon)
     across = mean(e * (e + 2 * (1 + a) * c))
-    # Divided in turns: a^2 may overflow where c is next to nothing.
+    # Divided one factor at a time, because a^2 may overflow where c is tiny.
     total = jnp.where(a >= -1, (1 + a) * old + new, 1)
     g = epsilon * (a / new) * ((2 + a) / total) - across / new / total
     unit, inverse = c * (1 / old), 1 / new
