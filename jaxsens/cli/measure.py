@@ -32,7 +32,9 @@ from jaxsens.errors import Faults, collecting
 from jaxsens.experiments.words import check_words
 
 if TYPE_CHECKING:
+    from jaxsens.experiments.model_source import ModelSource
     from jaxsens.experiments.single import Summary
+    from jaxsens.sensitivity.result import FlipSensitivity
 
 
 # The choices stand here so that help shows them, and a wrong one is refused, before JAX is loaded. Tests hold them to
@@ -199,7 +201,7 @@ def measure(
     with collecting("measure") as faults:
         check_words(tokens, n, inputs, faults)
         _check_options(at_least, save, quiet, faults)
-    from jaxsens.experiments.single import input_tokens, model_source, summarise
+    from jaxsens.experiments.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
 
@@ -223,7 +225,21 @@ def measure(
         done = f"{len(stop.partial)} of {stop.partial.population} flips were measured, and nothing is written"
         say(Console(stderr=True), f"stopped; {done}")
         return 128 + signal.SIGINT
-    # Kept first: whoever reads what is printed may be gone.
+    return _report(result, source, top, save, json_output, quiet)
+
+
+def _report(
+    result: FlipSensitivity,
+    source: ModelSource,
+    top: int,
+    save: Path | None,
+    json_output: bool,
+    quiet: bool,
+) -> int:
+    """Saves and prints a result; the exit code."""
+    from jaxsens.experiments.single import summarise
+
+    # Saved first, because whoever reads what is printed may be gone.
     code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
     summary = summarise(result, source, top)
     if json_output and not quiet:
