@@ -22,8 +22,9 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.choice import check_measuring, choose
+from jaxsens.sensitivity.engine import Engine, EngineChoice
 from jaxsens.sensitivity.fingerprint import fingerprint
-from jaxsens.sensitivity.flips import Sample, enumerate_flips, places
+from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
@@ -135,66 +136,109 @@ def flip_sensitivity(
     drawn = positions if isinstance(positions, Sample) else None
     _check_size(subject, words, where, alphabet, drawn)
     chosen = subject.chosen_outputs(outputs)
-    imprecise = beyond_precision(subject, words.shape[1])
+    imprecise = beyond_precision(subject, n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
-        # What "auto" took when a result was begun, it takes when that is completed.
-        name = engine if partial is None else partial.engine.name
-        runner, choice = choose(subject, name, norm, chosen, words.shape[1])
+        name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
+        runner, choice = choose(subject, name, norm, chosen, n)
         blurred = checked_scores(subject, words, runner.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
-        special = np.ones(words.shape, bool) if symbols is not None else words <= alphabet[-1]
-        explicit = positions is not None and not isinstance(positions, Sample)
-        flips = enumerate_flips(words, alphabet, where, special | explicit, drawn)
-        if not len(flips):
-            raise InputError(
-                f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
-                "give a longer input or positions=..."
-            )
+        listed = positions is not None and drawn is None
+        flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
         check_reads(subject, words, flips, alphabet)
-        call = {
-            "tokens": words,
-            "alphabet": tuple(int(s) for s in alphabet),
-            "population": flips.population,
-            "populations": tuple(flips.populations.tolist()),
-            "readout": subject.readout,
-            "norm": norm,
-            "outputs": chosen,
-            "dtype": dtype,
-            "versions": versions(),
-            "asked": Asked(
-                fingerprint(subject, words.shape[1]),
-                engine,
-                None if symbols is None else tuple(int(s) for s in alphabet),
-                tuple(int(p) for p in where) if explicit else None,
-                drawn,
-                tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
-            ),
-        }
-        known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
-        rest = np.delete(np.arange(len(flips)), known)
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        devices = placement.Placement(
-            placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
+        asked = Asked(
+            model=fingerprint(subject, n),
+            engine=engine,
+            symbols=None if symbols is None else tuple(alphabet.tolist()),
+            positions=tuple(where.tolist()) if listed else None,
+            sample=drawn,
+            flips=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
         )
-        interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
-        try:
-            with stopping.noting(signal.SIGINT), telling(progress) as told:
-                norms, elsewhere = placement.measure(
-                    runner,
-                    parameters,
-                    words,
-                    flips.inputs[rest],
-                    flips.positions[rest],
-                    flips.symbols[rest],
-                    devices,
-                    _counting_from(len(known), told),
-                )
-        except placement.Interrupted as stop:
-            interrupted, norms, finished[rest], elsewhere = stop, stop.norms, stop.done, stop.elsewhere
+        call = _described(subject, words, alphabet, flips, norm, chosen, dtype, asked)
+        devices = placement.Placement.over(mesh, batch_size, memory_budget)
+        return _measured(subject, words, flips, call, runner, choice, partial, devices, progress)
+
+
+def _flips(
+    words: np.ndarray, alphabet: np.ndarray, where: np.ndarray, drawn: Sample | None, anywhere: bool
+) -> Flips:
+    """The flips asked for. Unless `anywhere`, a symbol that is never put in, such as the end symbol, stays.
+
+    Raises:
+        InputError: if there are none.
+    """
+    replaced = np.full(words.shape, anywhere) | (words <= alphabet[-1])
+    flips = enumerate_flips(words, alphabet, where, replaced, drawn)
+    if not len(flips):
+        raise InputError(
+            f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
+            "give a longer input or positions=..."
+        )
+    return flips
+
+
+def _described(
+    subject: Measurable,
+    words: np.ndarray,
+    alphabet: np.ndarray,
+    flips: Flips,
+    norm: str,
+    outputs: tuple[int, ...] | None,
+    dtype: str,
+    asked: Asked,
+) -> dict[str, Any]:
+    """The fields of a result that say what was measured. A partial result is completed only by a call with the same."""
+    return {
+        "tokens": words,
+        "alphabet": tuple(alphabet.tolist()),
+        "population": flips.population,
+        "populations": tuple(flips.populations.tolist()),
+        "readout": subject.readout,
+        "norm": norm,
+        "outputs": outputs,
+        "dtype": dtype,
+        "versions": versions(),
+        "asked": asked,
+    }
+
+
+def _measured(
+    subject: Measurable,
+    words: np.ndarray,
+    flips: Flips,
+    call: dict[str, Any],
+    runner: Engine,
+    choice: EngineChoice,
+    partial: FlipSensitivity | None,
+    devices: placement.Placement,
+    progress: Callable[[int, int], object] | bool | None,
+) -> FlipSensitivity:
+    """The result on all flips: those of `partial` are taken over, the others measured.
+
+    Raises:
+        MeasurementInterrupted: on Ctrl-C, with the flips that were finished.
+    """
+    known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
+    rest = np.delete(np.arange(len(flips)), known)
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
+    try:
+        with stopping.noting(signal.SIGINT), telling(progress) as told:
+            norms, elsewhere = placement.measure(
+                runner,
+                parameters,
+                words,
+                flips.inputs[rest],
+                flips.positions[rest],
+                flips.symbols[rest],
+                devices,
+                _counting_from(len(known), told),
+            )
+    except placement.Interrupted as stop:
+        interrupted, norms, finished[rest], elsewhere = stop, stop.norms, stop.done, stop.elsewhere
     if partial is not None:
         norms = merged(known, partial.norms, rest, norms)
         choice = partial.engine

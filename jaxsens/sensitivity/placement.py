@@ -70,6 +70,11 @@ class Placement:
     batch_size: int | None = None
     memory_budget: int | None = None
 
+    @classmethod
+    def over(cls, mesh: Mesh | None, batch_size: int | None, memory_budget: int | None) -> Placement:
+        """On a mesh, or on all devices of this process."""
+        return cls(local_mesh() if mesh is None else mesh, batch_size, memory_budget)
+
     @property
     def platform(self) -> str:
         """ "cpu", "gpu" or "tpu"."""
