@@ -17,7 +17,7 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, no_rule
 from jaxsens.models import initialisation
 from jaxsens.models.baselines_config import (
     BaselineConfig,
@@ -96,7 +96,7 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
         elif isinstance(config, RecurrentConfig):
             layers = tuple(recurrent(k, config.gates) for k in range(config.layers))
         else:
-            raise TypeError(f"no baseline has the config {type(config).__name__}")
+            raise no_rule("a baseline", "config", config, (LSTMConfig, RNNConfig, ConvolutionConfig))
         return BaselineParameters(
             embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
             layers=layers,
@@ -149,10 +149,15 @@ def activations(
     """The last layer at every position, before any pooling."""
     x = parameters.embedding[tokens]
     for layer in parameters.layers:
-        if isinstance(layer, ConvolutionLayer):
-            x = convolution_layer(layer, x)
-        else:
-            x = (lstm_layer if isinstance(config, LSTMConfig) else rnn_layer)(layer, x)
+        match config, layer:
+            case ConvolutionConfig(), ConvolutionLayer():
+                x = convolution_layer(layer, x)
+            case LSTMConfig(), RecurrentLayer():
+                x = lstm_layer(layer, x)
+            case RNNConfig(), RecurrentLayer():
+                x = rnn_layer(layer, x)
+            case other, _:
+                raise no_rule("a baseline", "config", other, (LSTMConfig, RNNConfig, ConvolutionConfig))
     return x
 
 
@@ -249,7 +254,7 @@ def _activations(config: BaselineConfig, parameters: BaselineParameters, tokens:
 def _readout(config: BaselineConfig) -> int | str:
     if isinstance(config, RecurrentConfig | ConvolutionConfig):
         return config.readout
-    raise TypeError(f"no baseline has the config {type(config).__name__}")
+    raise no_rule("a baseline", "config", config, (LSTMConfig, RNNConfig, ConvolutionConfig))
 
 
 def check_tokens(config: BaselineConfig, tokens: Array) -> None:
