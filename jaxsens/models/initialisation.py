@@ -1,8 +1,8 @@
 """Random initial weights: every parameter has a stream of its own, found by its name.
 
-A parameter's draw depends on the seed, its name and its shape, and on nothing else. So two models made with one
-seed share every parameter they have in common, whatever their weighting, masks, dtype or further parameters, and
-a variant differs from the baseline in one thing only. Draws are made by NumPy in float64 and rounded once.
+A draw depends on the seed, the parameter's name and its shape only. Two models made with one seed therefore share
+every parameter they have in common, whatever their weightings, masks, dtypes or other parameters, and a variant differs
+from the baseline in one thing only. NumPy draws in float64; the result is rounded once.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ Maker = Callable[[str, tuple[int, ...], float], Array]
 def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
     """The parameter tree of `config`, each random parameter made by `normal(name, shape, variance)`.
 
-    Biases and normalisation are the fixed 0 and 1 in any case.
+    Biases are 0 and normalisation scales 1, whatever `normal` is.
     """
     d = config.width
     learned = [term for term in config.position_terms if isinstance(term, Learned)]

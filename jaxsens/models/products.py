@@ -1,8 +1,8 @@
 """Matrix products in two forms, the fast one and one that gives equal rows bitwise equal results; exact quotients.
 
-A library's matrix product may add up the same numbers in another order at the edge of a tile: in float64 on CPU
-two equal keys can get scores an ulp apart. Soft weightings do not care. A hard one breaks a tie by it, so models
-with a hard layer use the elementwise form, whose every output is the same reduction.
+A library's matrix product may add up the same numbers in another order at the edge of a tile, so that two equal keys
+get scores an ulp apart (seen in float64 on CPU). To a soft weighting this makes no difference, but a hard one breaks a
+tie by it. Models with a hard layer therefore use the elementwise form, in which every output is the same reduction.
 """
 
 from __future__ import annotations

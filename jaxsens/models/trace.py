@@ -1,7 +1,7 @@
 """One transformer layer, as a pure function that returns its intermediate values with its output.
 
-There is one implementation of a layer: the modules and the vmap engine drop the intermediate values (the compiler
-then never computes what only they need), the difference engine keeps them.
+There is one implementation of a layer. The modules and the vmap engine drop the intermediate values, and the compiler
+then never computes what only these need; the difference engine keeps them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LayerTrace:
         x: the layer's input.
         z: what queries, keys and values are projected from: x, or LN(x) with pre-normalisation.
         queries, keys, values: of every head, with rotary embedding.
-        normaliser: the log of each row's sum of exponentiated scores; 0 for a row that sees no key, and for weighting
-            functions other than softmax. With centred scores it is relative to those: each row is shifted.
+        normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings other than softmax. With centred
+            scores it is relative to these: each row is shifted.
         b: the heads' outputs.
         attended: x + sum_h b^h W_O^h.
         c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.

@@ -58,7 +58,7 @@ class Measurable:
     exact_outputs: tuple[int, ...] = ()
 
     def position_read(self, n: int) -> int | None:
-        """The position of an input of length n that is read out, and so not flipped by default; None for no one."""
+        """The position of an input of length n that is read out, and so not flipped by default, or None."""
         if self.readout in ("last", "auto"):
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)

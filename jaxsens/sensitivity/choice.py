@@ -106,7 +106,7 @@ def choose(
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
-    """Why the difference of two outputs would lose what is to be measured, or None where it keeps enough of it."""
+    """Why subtracting two outputs would lose the digits of their change, or None where it keeps enough of them."""
     kinds = [config.layer(k).weighting for k in range(config.layers)]
     soft = [kind.inverse_temperature for kind in kinds if isinstance(kind, Softmax)]
     if subject.outputs is not None:
@@ -123,7 +123,7 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
 
 
 def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> float:
-    """The estimate for all flips of `INPUTS` inputs of length n on the reference machine, compilation included."""
+    """The estimated seconds for all flips of `INPUTS` inputs of length n on the reference machine, with compilation."""
     flips = (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
     if isinstance(engine, VmapEngine):
         # Not `engine.cost`, which traces the model: as many operations, at once.
@@ -141,5 +141,5 @@ def _eps(subject: Measurable) -> float:
 
 
 def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:
-    """Whether the model promises that all that is measured is exactly 0 or 1."""
+    """Whether the model promises that every output measured is exactly 0 or 1."""
     return outputs is not None and set(outputs) <= set(subject.exact_outputs)

@@ -62,53 +62,54 @@ def flip_sensitivity(
 ) -> FlipSensitivity:
     """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
 
-    Arithmetic is in the model's dtype (float64 parameters are computed with in float64 whatever JAX's global
-    setting), with matrix products at `highest` precision: JAX's default on GPUs (TF32) and TPUs (bfloat16) keeps
-    two to three digits, and a flip's effect of O(1/n) is lost in what they drop. Programs are compiled once a shape; a
-    second input of the same length runs at once. Memory stays within the budget at any n.
+    Arithmetic is in the model's dtype; float64 parameters are computed with in float64 whatever JAX's global setting.
+    Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep two to three
+    digits, and a flip's effect of O(1/n) is lost in the rest. Programs are compiled once for each shape, so a second
+    input of the same length runs at once. Memory stays within the budget at any n.
 
     Args:
         model: a jaxsens model, a Flax NNX module, a Linen module with variables (bound, or `(module, variables)`),
             an Equinox module, a pair `(function, parameters)`, which is called as function(parameters, tokens), or any
-            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` chooses. A
-            function made anew for each call compiles anew for each call: make it once. Arrays of a pair or a module are
-            arguments of the compiled program, those that a function encloses its constants.
+            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` chooses one.
+            Make a function once: one that is made for each call is compiled for each call. The arrays of a pair or a
+            module are arguments of the compiled program; those that a function closes over are its constants.
         tokens: integers (n,), or (batch, n) for several inputs.
         alphabet_size: symbols 0 .. alphabet_size - 1 are put in; known for jaxsens models. Larger tokens (the
             end-of-sequence symbol, id alphabet_size) are never put in, and positions that hold one not flipped.
-        symbols: put in these instead.
+        symbols: puts in these instead.
         positions: 0-based positions to flip, or `jaxsens.sample(count, seed)` for a random sample of the flips.
             By default all but the readout position: it reaches the output through the skip connection and changes it
             by O(1) in every model.
         readout: where the model reads its output: a 0-based position (0: a [CLS] symbol in front), "last", "mean" over
-            all, or None for nowhere in particular. Of a model that returns rows (n, d) it selects the row, and has to
-            be given. Of one that returns a vector it only says which position is not flipped by default; "auto" is the
-            last, "mean" and None leave out none. jaxsens models say it themselves: there, "auto" is their config's.
+            all, or None for nowhere in particular. If the model returns rows (n, d), it selects the row and has to be
+            given. If the model returns a vector, it only says which position is not flipped by default: "auto" means
+            the last, "mean" and None leave out none. A jaxsens model says it itself: "auto" is its config's readout.
         norm: "l2", "l1" or "linf".
         outputs: which coordinates of the output enter the norm, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), and all where it designates none.
         engine: "vmap", the specification: one forward pass a flip; "difference": carries the change through a jaxsens
             transformer exactly, without subtracting outputs; or "auto": "difference" where only that keeps the digits,
-            else whichever is estimated to be faster for several inputs, compilation included; the same on every
-            machine. `jaxsens.explain` says what "auto" would do, why, and what it would cost.
+            else the one estimated to be faster for several inputs, compilation included. The choice is the same on
+            every machine; `jaxsens.explain` says what it is, why, and what it costs.
         batch_size: flips at a time on each device; by default what is fast and fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. On one CPU device all cores work,
-            a thread each. Results depend on neither the devices nor the batch size, but for rounding.
+            a thread each. Results depend on the devices and the batch size by rounding only.
         progress: a function, called with (flips done, flips in all) about once a second; True for a bar on standard
             error, False for nothing. By default a bar on a terminal, where a measurement takes over two seconds.
-        resume: what an interrupted call left (`MeasurementInterrupted.partial`, also saved and loaded), to be
-            completed: its flips are taken over and the others measured. The result is that of a call that was not
-            interrupted, but for rounding where flips come to lie in other batches. Model, tokens, options, versions
-            and device must be those of the interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
+        resume: what an interrupted call left (`MeasurementInterrupted.partial`, which may have been saved and loaded).
+            Its flips are taken over and the others measured. The result is that of a call that was not interrupted,
+            up to rounding where flips end up in other batches. Model, tokens, options, versions and device must be
+            those of the interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
     Warns:
-        PrecisionWarning: if the input is longer than the model is exact in its dtype (`model.exact_length`), or if a
-            jaxsens transformer's attention scores on it are so large that its dtype does not resolve them: the largest
-            score times eps is above 1, a factor of e between attention weights. Use float64, or a higher temperature.
+        PrecisionWarning: if the input is longer than the length up to which the model is exact in its dtype
+            (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
+            largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
+            temperature.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with what was finished, norms that are not finite among it.

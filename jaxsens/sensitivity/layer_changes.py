@@ -30,7 +30,7 @@ from jaxsens.sensitivity.norms import norm_of
 from jaxsens.versions import versions
 
 SYMBOLS_AT_ONCE = 2**12
-"""By default so many symbols are in a batch of flipped words: more of them leave a CPU's cache."""
+"""The default number of symbols in a batch of flipped words: more of them would leave a CPU's cache."""
 
 
 class LayerChange(NamedTuple):
@@ -121,7 +121,7 @@ def layer_changes(
     batch_size: int | None = None,
     keep: Sequence[int] | None = None,
 ) -> LayerChanges:
-    """Measures the change of every row in every layer under flips of an input; one forward pass a flip.
+    """Measures the change of every row in every layer under flips of an input, with one forward pass for each flip.
 
     Every weighting function is served. Arithmetic is in the model's dtype with matrix products at `highest` precision.
 

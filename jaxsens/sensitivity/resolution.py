@@ -20,14 +20,14 @@ from jaxsens.sensitivity.adapters import Measurable
 def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
     """Why the scores of a jaxsens transformer cannot be told apart in its dtype on these inputs, or None.
 
-    In float64 if `widens`: the engine measures in that what float32 does not resolve.
+    With `widens`, in float64: the engine measures in that type what float32 does not resolve.
 
-    The limit is `precision.UNRESOLVED`. What counts are the scores of keys that get weight, so the log-normaliser of
-    each row is looked at, which is within log n of its largest score and comes with every forward pass. Of the last
-    layer only the row that is read out counts. One forward pass an input, compiled once a shape; O(n) with one layer.
+    The limit is `precision.UNRESOLVED`. Only scores of keys that get weight matter, so it looks at the log-normaliser
+    of each row, which is within log n of the largest score and is part of every forward pass. In the last layer only
+    the row that is read out matters. One forward pass for each input, compiled once for each shape; O(n) with one layer.
 
-    Nothing is said of hard weightings, which compare scores of any size, of sparsemax, and of a constructed model up to
-    its `exact_length`, within which it promises to be exact. To be called within `numerics(subject.dtype)`.
+    Hard weightings compare scores of any size and are passed over, as are sparsemax and a constructed model up to its
+    `exact_length`, within which it promises to be exact. Call it within `numerics(subject.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.

@@ -1,4 +1,4 @@
-"""The specification: one forward pass a flip, and the difference of two outputs."""
+"""The specification: one forward pass for each flip, and the difference of two outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EFFICIENCY = 0.45
 
 @dataclass(frozen=True)
 class VmapEngine(Engine):
-    """Runs the model on every flipped input. Serves every model; n flips cost n forward passes.
+    """Runs the model on every flipped input. It serves every model; n flips cost n forward passes.
 
-    The outputs are subtracted, so a change smaller than the rounding of the output (1e-7 of it in float32) is
-    lost: at n = 10^4 a softmax transformer's sensitivity is of that order. Use float64 there.
+    Outputs are subtracted, so a change below their rounding is lost. In float32 that is 1e-7 of the output, and at
+    n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -48,7 +48,7 @@ class VmapEngine(Engine):
 
     @property
     def how(self) -> str:
-        """A forward pass a flip."""
+        """Forward passes."""
         return "a forward pass each"
 
     def preferred_batch(self, n: int, platform: str) -> int:
@@ -57,9 +57,9 @@ class VmapEngine(Engine):
         return max(1, symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
-        """Counted on one forward pass that is lowered but not compiled; loops in a user's model count once.
+        """Counted on one forward pass that is lowered but not compiled. Loops in a user's model count once.
 
-        Temporary memory is taken to be three times the largest intermediate value, for every flip of a block.
+        Temporary memory is estimated as three times the largest intermediate value, for every flip of a block.
         """
         traced = jax.jit(self._output).trace(parameters, tokens)
         if isinstance(self.apply, TransformerApply):
