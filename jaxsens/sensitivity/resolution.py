@@ -24,7 +24,7 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
 
     The limit is `precision.UNRESOLVED`. Only scores of keys that get weight matter, so it looks at the log-normaliser
     of each row, which is within log n of the largest score and is part of every forward pass. In the last layer only
-    the row that is read out matters. One forward pass for each input, compiled once for each shape; O(n) with one layer.
+    the row that is read out matters. One forward pass for each input, compiled once a shape; O(n) with one layer.
 
     Hard weightings compare scores of any size and are passed over, as are sparsemax and a constructed model up to its
     `exact_length`, within which it promises to be exact. Call it within `numerics(subject.dtype)`.
