@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
@@ -164,7 +164,7 @@ def probability(name: str, value: Any, faults: Faults) -> float:
     return number(name, value, faults, above=0, below=1)
 
 
-def choice(name: str, value: Any, known: Sequence[Any], faults: Faults) -> Any:
+def choice(name: str, value: Any, known: Collection[Any], faults: Faults) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
     if not any(
         value is one or (isinstance(one, str) and isinstance(value, str) and value == one) for one in known
@@ -420,6 +420,13 @@ def readout(value: object, own: int | str | None, n: int, faults: Faults) -> boo
         faults.add("readout", value, f"this model reads where its config says, {own!r}; {elsewhere}")
         return False
     return True
+
+
+def config_readout(name: str, value: Any, faults: Faults) -> int | str:
+    """Where a config says that its model reads out: "last", "mean" or a 0-based position."""
+    if not is_count(value) and value not in ("last", "mean"):
+        faults.add(name, value, 'a 0-based position, "last" or "mean"')
+    return plain_numbers(value)
 
 
 def mesh(value: object, faults: Faults) -> None:

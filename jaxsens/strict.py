@@ -1,43 +1,225 @@
-"""Tables of a config file read strictly: every unknown key, missing key and wrong type at once, with its path."""
+"""Configs checked by pydantic: in Python and from TOML, strictly, with every error reported at once and by its path."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, time
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import Faults, InputError, collecting
 
+C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Unknown keys are refused, and so are 3.7 or "3" for a whole number and "false" for a Boolean."""
 
 
-Keys = Mapping[str, Iterable[str]]
-"""The keys that a table may have, by the table's name; "" is the outermost."""
+# Configs in Python
 
 
-def read_table(adapter: TypeAdapter[T], table: object, path: str, faults: Faults, keys: Keys) -> T | None:
-    """The typed value of `table`, or None after noting every fault below `path`.
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def config(cls: C) -> C:
+    """Makes a class a frozen dataclass whose fields pydantic checks, also where values are of NumPy.
 
-    `keys` serves "did you mean". The table passes through JSON, where a strict
-    adapter takes a list for a tuple and a table for a dataclass but still no number for another kind of number.
+    Its constructor raises one `InputError` that lists every error. `__post_init__` runs once all fields are sound, and
+    may raise an `InputError` of its own.
+    """
+    # Defaults are checked too: a check turns the name of a weighting into the weighting.
+    options = ConfigDict(**STRICT, arbitrary_types_allowed=True, validate_default=True)
+    made: Any = pydantic_dataclass(cls, frozen=True, config=options)
+    names, validate = field_names(made), made.__init__
+
+    @functools.wraps(validate)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        if len(args) > len(names):
+            raise TypeError(f"{cls.__name__} has {len(names)} fields, but {len(args)} were given")
+        given = dict(zip(names, args, strict=False)) | given
+        try:
+            validate(self, **given)
+        except ValidationError as error:
+            with collecting(cls.__name__) as faults:
+                note_errors(error, "", faults, made)
+
+    made.__init__ = __init__
+    return made
+
+
+class _FieldErrors(ValueError):
+    """What `checked_by` found: messages that name the field themselves."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("; ".join(messages))
+        self.messages = messages
+
+
+@contextmanager
+def field_errors() -> Iterator[Faults]:
+    """Collects errors in a field's validator. Their messages name fields of the class, not only the one validated."""
+    faults = Faults("")
+    yield faults
+    if faults:
+        raise _FieldErrors(faults.messages)
+
+
+def checked_by(check: Callable[..., Any], **options: Any) -> PlainValidator:
+    """A function like those of `jaxsens.inputs` as the only check of a field: check(name, value, faults, **options)."""
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        with field_errors() as faults:
+            return check(info.field_name, value, faults, **options)
+
+    return PlainValidator(validate)
+
+
+def typed(
+    name: str,
+    table: Mapping[str, Any],
+    known: Mapping[str, type],
+    faults: Faults,
+    named: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """The dataclass that a table such as `{type = "Learned", max_length = 64}` describes; None after noting errors.
+
+    Args:
+        name: of the table, for messages.
+        table: may hold further such tables.
+        known: the dataclasses, by `type`.
+        faults: takes the errors.
+        named: by field, values that have a name.
+    """
+    kind = table.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        hint = did_you_mean(kind, known) if isinstance(kind, str) else f": one of {', '.join(known)}"
+        faults.messages.append(f"{name}.type = {kind!r}: a table needs a known type{hint}")
+        return None
+    fields: dict[str, Any] = {}
+    own = Faults(name)
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            fields[key] = typed(f"{name}.{key}", value, known, own, named)
+        elif key != "type":
+            names = (named or {}).get(key, {})
+            fields[key] = names.get(value, value) if isinstance(value, str) else value
+    if not own:
+        made = read_table(known[kind], fields, name, own, python=True)
+        if made is not None:
+            return made
+    faults.messages += [
+        re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', text) for text in own.messages
+    ]
+    return None
+
+
+# Tables of a file
+
+
+def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file, and its table.
+
+    Raises:
+        InputError: if the file cannot be read, or is not TOML.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{argument} = {str(path)!r}: a readable TOML file is needed ({error})") from error
+    return text, parse_toml(text, str(path))
+
+
+def parse_toml(text: str, subject: str) -> dict[str, Any]:
+    """The table of a TOML file's text. Raises an `InputError` that begins with `subject` if it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{subject}: not TOML: {error}") from error
+
+
+def read_fields(
+    kind: type, table: object, path: str, faults: Faults, *, python: bool = False, **context: Any
+) -> dict[str, Any]:
+    """The fields of a dataclass that a table gives, and the defaults of the others.
+
+    A field with an error is noted and left out. So one pass reports every error, and what depends on sound fields can
+    be checked although other fields are not sound.
+
+    Args:
+        kind: the dataclass. Fields that are dataclasses are tables within the table.
+        table: of a TOML file. It passes through JSON, where a strict check takes a list for a tuple and a table for a
+            dataclass, but still no number for another kind of number.
+        python: whether `table` holds typed values, tuples and dataclasses, and is checked as it is.
+        path: of the table within the file, for messages.
+        faults: takes the errors.
+        context: for validators that need more than the value: `info.context`.
     """
     dates = list(_dates(table, path))
     faults.messages += [f"{where}: no date or time is meant anywhere; put it in quotes" for where in dates]
+    sound: dict[str, Any] = {}
     try:
-        return adapter.validate_json(json.dumps(table, default=str))
+        model, context = _fields_model(kind), {**context, "sound": sound}
+        if python:
+            model.model_validate(table, context=context)
+        else:
+            model.model_validate_json(json.dumps(table, default=str), context=context)
     except ValidationError as error:
-        note_faults(error, path, faults, keys)
+        note_errors(error, path, faults, kind)
+    given = table if isinstance(table, Mapping) else {}
+    for field in dataclasses.fields(kind):
+        if field.name not in given and field.default is not dataclasses.MISSING:
+            sound[field.name] = field.default
+        elif field.name not in given and field.default_factory is not dataclasses.MISSING:
+            sound[field.name] = field.default_factory()
+    return sound
+
+
+def read_table(kind: type[T], table: object, path: str, faults: Faults, **context: Any) -> T | None:
+    """The dataclass that a table describes, or None after noting every error below `path`. As `read_fields`."""
+    own = Faults(path)
+    fields = read_fields(kind, table, path, own, **context)
+    if not own:
+        try:
+            return kind(**fields)
+        except InputError as error:
+            own.messages += [join(path, [message]) for message in messages(error)]
+    faults.extend(own)
     return None
+
+
+@cache
+def _fields_model(kind: type) -> type[BaseModel]:
+    """A model with the fields of a dataclass that keeps what is sound in the context's dictionary `sound`."""
+
+    def keep(cls: type, value: Any, info: ValidationInfo) -> Any:
+        info.context["sound"][info.field_name] = value  # pyright: ignore[reportOptionalSubscript]
+        return value
+
+    hints, fields = get_type_hints(kind, include_extras=True), {}
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        fields[field.name] = (hints[field.name], ... if required else None)
+    validators: dict[str, Any] = {"keep_the_sound": field_validator("*")(classmethod(keep))}
+    return create_model(kind.__name__, __config__=STRICT, __validators__=validators, **fields)
 
 
 def _dates(table: object, path: str) -> Iterator[str]:
@@ -49,18 +231,29 @@ def _dates(table: object, path: str) -> Iterator[str]:
             yield from _dates(value, join(path, [key]))
 
 
-def note_faults(error: ValidationError, path: str, faults: Faults, keys: Keys) -> None:
-    """Notes each of pydantic's findings, those on the members of one union as one."""
+# Messages
+
+
+def note_errors(error: ValidationError, path: str, faults: Faults, kind: type) -> None:
+    """Notes each of pydantic's findings about a dataclass, those on the members of one union as one."""
     remedies: dict[str, list[str]] = {}
-    given: dict[str, str] = {}
     for detail in error.errors(include_url=False):
-        where = join(path, [part for part in detail["loc"] if not _is_member(part)])
-        remedies.setdefault(where, []).append(_remedy(detail, keys))
+        parts = [part for part in detail["loc"] if not _is_member(part)]
+        where, cause = join(path, parts), detail.get("ctx", {}).get("error")
+        if isinstance(cause, _FieldErrors):
+            # These name the field, the last part of the location that is not a place in a list.
+            names = [k for k, part in enumerate(parts) if isinstance(part, str)]
+            faults.messages += [join(join(path, parts[: names[-1]]), [message]) for message in cause.messages]
+            continue
+        if isinstance(cause, InputError):
+            faults.messages += [join(where, [message]) for message in messages(cause)]
+            continue
         if detail["type"] not in _NO_VALUE:
             shown = repr(detail["input"])
-            given[where] = f", not {shown if len(shown) <= 80 else shown[:77] + '...'}"
+            where += f" = {shown if len(shown) <= 80 else shown[:77] + '...'}"
+        remedies.setdefault(where, []).append(_remedy(detail, kind))
     for where, listed in remedies.items():
-        faults.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}{given.get(where, '')}")
+        faults.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
 
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -69,20 +262,36 @@ _NO_VALUE = (*_UNKNOWN, *_MISSING)
 
 
 def _is_member(part: object) -> bool:
-    """Whether a part of a location names a member of a union, such as `int` or `tuple[int, ...]`, and no key."""
+    """Whether a part of a location names a member of a union (`int`, `tuple[int, ...]`, a class) and not a key."""
     return isinstance(part, str) and (
-        part in ("int", "float", "str", "bool") or part.endswith(("]", "-table"))
+        part in ("int", "float", "str", "bool") or part.endswith(("]", "-table")) or part[:1].isupper()
     )
 
 
-def _remedy(detail: Any, keys: Keys) -> str:
+def _remedy(detail: Any, kind: type) -> str:
     if detail["type"] in _UNKNOWN:
         *above, key = (part for part in detail["loc"] if isinstance(part, str) and not _is_member(part))
-        return f"unknown key{did_you_mean(key, keys.get(above[-1] if above else '', ()))}"
+        return f"unknown key{did_you_mean(key, _keys(kind).get(above[-1] if above else '', ()))}"
     if detail["type"] in _MISSING:
         return "required, but not given"
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    return re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', message)
+    return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
+
+
+@cache
+def _keys(kind: type) -> dict[str, list[str]]:
+    """The keys of a dataclass's tables, by the name of the table; "" is the dataclass itself."""
+    found = {"": [*field_names(kind)]}
+    for name, hint in get_type_hints(kind).items():
+        for part in _dataclasses(hint):
+            found.setdefault(name, []).extend(field_names(part))
+    return found
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _dataclasses(part)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -102,39 +311,12 @@ def join(path: str, parts: Iterable[object]) -> str:
 
 
 def messages(error: InputError) -> list[str]:
-    """The single faults that an `InputError` made by `Faults` lists, without their subject."""
+    """The single errors that an `InputError` made by `Faults` lists, without their subject."""
     _, _, text = str(error).partition(": ")
     first, *rest = text.split("\n  - ")
     return rest or [first]
 
 
-def field_names(config: type) -> tuple[str, ...]:
+def field_names(kind: type) -> tuple[str, ...]:
     """The names of a dataclass's fields."""
-    return tuple(field.name for field in dataclasses.fields(config))
-
-
-def check_fields(config: type, values: Mapping[str, Any]) -> None:
-    """Checks keyword arguments of the dataclass `config`: their names, that none is missing, strictly their types.
-
-    Fields that take a name or a typed value are left to the dataclass itself, whose message is the better one.
-
-    Raises:
-        ValidationError: pydantic's, with every fault.
-    """
-    _fields_model(config)(**values)
-
-
-@cache
-def _fields_model(config: type) -> type[BaseModel]:
-    hints = get_type_hints(config)
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        union = get_args(hints[field.name])
-        hint = Any if any(map(_holds_dataclass, union)) else hints[field.name]
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        fields[field.name] = (hint, ... if required else None)
-    return create_model(config.__name__, __config__=STRICT, **fields)
-
-
-def _holds_dataclass(hint: Any) -> bool:
-    return dataclasses.is_dataclass(hint) or any(_holds_dataclass(part) for part in get_args(hint))
+    return tuple(field.name for field in dataclasses.fields(kind))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from jaxsens.errors import Faults
-from jaxsens.inputs import is_count, keep_plain
-from jaxsens.precision import DTYPES
+from jaxsens import inputs
+from jaxsens.strict import checked_by, config
+
+Positive = Annotated[int, checked_by(inputs.count, least=1)]
+"""A whole number of at least 1."""
+
+Dtype = Literal["float32", "float64"]
+"""Of parameters and of all arithmetic."""
+
+ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config_readout)]
+"""Where a network reads its output: "last", a 0-based position, or "mean" over positions."""
 
 
-@dataclass(frozen=True)
+@config
 class BaselineConfig:
     """What all baselines have in common; build one of its subclasses.
 
@@ -24,31 +31,15 @@ class BaselineConfig:
         dtype: "float32" or "float64", of parameters and of all arithmetic.
 
     Raises:
-        InputError: listing every fault at once.
+        InputError: listing every error at once.
     """
 
-    alphabet_size: int
-    width: int = 64
-    layers: int = 1
-    logits: int | None = None
+    alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
+    width: Positive = 64
+    layers: Positive = 1
+    logits: Annotated[int | None, checked_by(inputs.optional_count)] = None
     end_symbol: bool = True
-    dtype: Literal["float32", "float64"] = "float32"
-
-    def __post_init__(self) -> None:
-        keep_plain(self, *(field.name for field in dataclasses.fields(self)))
-        faults = Faults(type(self).__name__)
-        self._check(faults)
-        faults.raise_if_any()
-
-    def _check(self, faults: Faults) -> None:
-        for name, least in (("alphabet_size", 2), ("width", 1), ("layers", 1)):
-            _check_count(faults, name, getattr(self, name), least)
-        if self.logits is not None and not is_count(self.logits, 1):
-            faults.add("logits", self.logits, "a whole number of at least 1, or None")
-        if not isinstance(self.end_symbol, bool):
-            faults.add("end_symbol", self.end_symbol, "True or False")
-        if self.dtype not in DTYPES:
-            faults.add("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+    dtype: Dtype = "float32"
 
     @property
     def end_of_sequence(self) -> int | None:
@@ -61,11 +52,11 @@ class BaselineConfig:
         return self.alphabet_size + int(self.end_symbol)
 
     def replace(self, **changes: Any) -> BaselineConfig:
-        """A copy with some fields changed; validated anew."""
+        """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
 
-@dataclass(frozen=True)
+@config
 class RecurrentConfig(BaselineConfig):
     """What LSTM and simple RNN have in common: the readout.
 
@@ -75,15 +66,10 @@ class RecurrentConfig(BaselineConfig):
 
     gates: ClassVar[int]
 
-    readout: int | Literal["last", "mean"] = "last"
-
-    def _check(self, faults: Faults) -> None:
-        super()._check(faults)
-        if self.readout not in ("last", "mean") and not is_count(self.readout, 0):
-            faults.add("readout", self.readout, 'a 0-based position, "last" or "mean"')
+    readout: ReadoutPlace = "last"
 
 
-@dataclass(frozen=True)
+@config
 class LSTMConfig(RecurrentConfig):
     """L layers of long short-term memory (Hochreiter and Schmidhuber, 1997; forget gates by Gers et al., 2000).
 
@@ -95,7 +81,7 @@ class LSTMConfig(RecurrentConfig):
     gates: ClassVar[int] = 4
 
 
-@dataclass(frozen=True)
+@config
 class RNNConfig(RecurrentConfig):
     """L layers of the simple recurrent network (Elman, 1990): h_i = tanh(x_i W + h_(i-1) U + b), h_0 = 0.
 
@@ -105,7 +91,7 @@ class RNNConfig(RecurrentConfig):
     gates: ClassVar[int] = 1
 
 
-@dataclass(frozen=True)
+@config
 class ConvolutionConfig(BaselineConfig):
     """L layers of one-dimensional convolution with ReLU, then the average over positions and a linear map.
 
@@ -117,18 +103,9 @@ class ConvolutionConfig(BaselineConfig):
             beyond the ends are zeros, so that every layer has n positions.
     """
 
-    kernel_width: int = 3
-
-    def _check(self, faults: Faults) -> None:
-        super()._check(faults)
-        _check_count(faults, "kernel_width", self.kernel_width, 1)
+    kernel_width: Positive = 3
 
     @property
     def readout(self) -> Literal["mean"]:
         """The average over positions: there is no readout position to leave out of the flips."""
         return "mean"
-
-
-def _check_count(faults: Faults, name: str, value: object, least: int) -> None:
-    if not is_count(value, least):
-        faults.add(name, value, f"a whole number of at least {least}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, cast
 
+from pydantic import ValidationInfo, field_validator
+
+from jaxsens import inputs
 from jaxsens.errors import Faults, rule_for
-from jaxsens.inputs import is_count, keep_plain
+from jaxsens.models.baselines_config import Dtype, Positive, ReadoutPlace
 from jaxsens.models.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -19,18 +22,72 @@ from jaxsens.models.choices import (
     Scores,
 )
 from jaxsens.models.masks import MASKS
-from jaxsens.models.positions import POSITION_NAMES, CoordinateTerm, PositionTerm, Rotary, ScoreTerm
-from jaxsens.models.weighting import WEIGHTINGS, HardWeighting, Softmax, Weighting
-from jaxsens.precision import DTYPES
+from jaxsens.models.positions import (
+    POSITION_NAMES,
+    POSITION_TYPES,
+    CoordinateTerm,
+    PositionTerm,
+    Rotary,
+    ScoreTerm,
+)
+from jaxsens.models.schedules import SCHEDULES, Schedule
+from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, HardWeighting, Softmax, Weighting
+from jaxsens.strict import checked_by, config, field_errors, typed
 
-_CHOICES: dict[str, Collection[str]] = {
-    "scores": SCORES,
-    "layer_norm": LAYER_NORMS,
-    "activation": ACTIVATIONS,
-    "dtype": DTYPES,
-}
-_WHOLE = ("alphabet_size", "width", "heads", "layers", "feed_forward", "head_width", "readout", "logits")
-_PER_LAYER = ("heads", "head_width", "feed_forward", "weighting", "mask")
+_TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSITION_TYPES, Schedule)}
+"""What a table in a config file may describe, by its `type`."""
+
+
+def _per_layer(name: str, value: Any, faults: Faults, least: int, optional: bool = False) -> Any:
+    """A whole number, or a tuple of one a layer."""
+    check = inputs.optional_count if optional else inputs.count
+    found = tuple(check(name, one, faults, least) for one in _as_tuple(value))
+    return found if isinstance(value, tuple | list) else found[0]
+
+
+def _masks(name: str, value: Any, faults: Faults) -> Any:
+    for one in _as_tuple(value):
+        inputs.choice(name, one, MASKS, faults)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _weightings(name: str, value: Any, faults: Faults) -> Any:
+    wanted = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
+    found = tuple(_member(name, one, WEIGHTINGS, Weighting, wanted, faults) for one in _as_tuple(value))
+    return found if isinstance(value, tuple | list) else found[0]
+
+
+def _positions(name: str, value: Any, faults: Faults) -> tuple[PositionTerm, ...]:
+    if value in ("none", None):
+        return ()
+    wanted = f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms"
+    terms = tuple(
+        _member(name, one, POSITION_NAMES, PositionTerm, wanted, faults) for one in _as_tuple(value)
+    )
+    if faults:
+        return ()
+    for term in terms:
+        term.check(faults)
+    kinds = [type(term) for term in terms if not isinstance(term, CoordinateTerm)]
+    if any(term in terms[:k] for k, term in enumerate(terms)):
+        faults.add(name, terms, "name each term once")
+    elif len(set(kinds)) < len(kinds):
+        faults.add(name, terms, "one term of each kind; only components may be several")
+    names = [term.label for term in terms if isinstance(term, CoordinateTerm)]
+    for label in sorted({label for label in names if names.count(label) > 1}):
+        faults.add(name, label, "a name of its own for each component: it draws the vector by it")
+    return terms
+
+
+def _member(name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted: str, faults: Faults) -> Any:
+    """A value that has a name, that a table of a file describes, or that is typed already."""
+    if isinstance(value, Mapping):
+        return typed(name, value, _TYPED, faults, {"inverse_temperature": SCHEDULES})
+    if isinstance(value, str) and value in named:
+        return named[value]
+    if not isinstance(value, kinds):
+        faults.add(name, value, wanted)
+    return value
 
 
 @dataclass(frozen=True)
@@ -56,7 +113,7 @@ class LayerConfig:
         return rule_for("LayerConfig", "layer normalisation", self.layer_norm, LAYER_NORMS)
 
 
-@dataclass(frozen=True)
+@config
 class TransformerConfig:
     """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2024, section 2).
 
@@ -85,110 +142,83 @@ class TransformerConfig:
         dtype: "float32" or "float64", of parameters and of all arithmetic.
 
     Raises:
-        InputError: listing every problem at once.
+        InputError: listing every error at once.
     """
 
-    alphabet_size: int
-    width: int = 64
-    heads: int | tuple[int, ...] = 4
-    layers: int = 2
-    feed_forward: int | tuple[int, ...] = 256
-    head_width: int | tuple[int, ...] | None = None
-    weighting: str | Weighting | tuple[str | Weighting, ...] = "softmax"
-    mask: str | tuple[str, ...] = "none"
-    positions: str | PositionTerm | Sequence[str | PositionTerm] = "sinusoidal"
-    scores: Scores = "dot-product"
+    alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
+    width: Positive = 64
+    heads: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=1)] = 4
+    layers: Annotated[int, checked_by(inputs.count)] = 2
+    feed_forward: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=0)] = 256
+    head_width: Annotated[int | tuple[int, ...] | None, checked_by(_per_layer, least=1, optional=True)] = None
+    weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(_weightings)] = "softmax"
+    mask: Annotated[str | tuple[str, ...], checked_by(_masks)] = "none"
+    positions: Annotated[str | PositionTerm | Sequence[str | PositionTerm], checked_by(_positions)] = (
+        "sinusoidal"
+    )
+    scores: Annotated[Scores, checked_by(inputs.choice, known=SCORES)] = "dot-product"
     centred_scores: bool = False
-    layer_norm: LayerNorm = "none"
-    layer_norm_epsilon: float = 1e-5
-    activation: Activation = "relu"
-    readout: int | Literal["last", "mean"] = "last"
-    logits: int | None = None
+    layer_norm: Annotated[LayerNorm, checked_by(inputs.choice, known=LAYER_NORMS)] = "none"
+    layer_norm_epsilon: Annotated[float, checked_by(inputs.number, least=0)] = 1e-5
+    activation: Annotated[Activation, checked_by(inputs.choice, known=ACTIVATIONS)] = "relu"
+    readout: ReadoutPlace = "last"
+    logits: Annotated[int | None, checked_by(inputs.optional_count)] = None
     end_symbol: bool = True
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Dtype = "float32"
 
-    def __post_init__(self) -> None:
-        faults = Faults("TransformerConfig")
-        self._normalise(faults)
-        self._check_sizes(faults)
-        for field, choices in _CHOICES.items():
-            value = getattr(self, field)
-            if value not in choices:
-                faults.add(field, value, f"one of {', '.join(choices)}")
-        epsilon = self.layer_norm_epsilon
-        if isinstance(epsilon, bool) or not (isinstance(epsilon, int | float) and epsilon >= 0):
-            faults.add("layer_norm_epsilon", self.layer_norm_epsilon, "a number of at least 0")
-        faults.raise_if_any()
-        self._check_positions(faults)
-        if self.centred_scores:
-            self._check_centred(faults)
-        faults.raise_if_any()
+    # Each check of several fields stands with the last of them. It sees in `info.data` those that are sound.
 
-    def _normalise(self, faults: Faults) -> None:
-        """Turns names into typed values, lists into tuples, NumPy's whole numbers into Python's."""
-        keep_plain(self, *_WHOLE)
-        for field in _PER_LAYER:
-            value = getattr(self, field)
-            if isinstance(value, list):
-                object.__setattr__(self, field, tuple(value))
-            if isinstance(value, list | tuple) and is_count(self.layers) and len(value) != self.layers:
-                faults.add(field, value, f"one value, or one a layer ({self.layers})")
-        named = [_weighting(value, faults) for value in _as_tuple(self.weighting)]
-        single = not isinstance(self.weighting, tuple)
-        object.__setattr__(self, "weighting", named[0] if single else tuple(named))
-        for name in _as_tuple(self.mask):
-            if not isinstance(name, str) or name not in MASKS:
-                faults.add("mask", name, f"one of {', '.join(MASKS)}")
-        terms = (
-            [] if self.positions in ("none", None) else [_term(v, faults) for v in _as_tuple(self.positions)]
-        )
-        object.__setattr__(self, "positions", tuple(term for term in terms if term is not None))
-        if any(term in terms[:k] for k, term in enumerate(terms)):
-            faults.add("positions", self.positions, "name each term once")
+    @field_validator("head_width")
+    @classmethod
+    def _check_sizes(cls, head_width: Any, info: ValidationInfo) -> Any:
+        sound = {**info.data, "head_width": head_width}
+        with field_errors() as faults:
+            for field in ("heads", "feed_forward", "head_width"):
+                _check_per_layer(field, sound, faults)
+            if head_width is None and "width" in sound:
+                for heads in _as_tuple(sound.get("heads", ())):
+                    if sound["width"] % heads:
+                        faults.add(
+                            "heads", heads, f"a divisor of width = {sound['width']}, or give head_width"
+                        )
+        return head_width
 
-    def _check_sizes(self, faults: Faults) -> None:
-        for field, least in (("alphabet_size", 2), ("width", 1), ("layers", 0)):
-            if not is_count(getattr(self, field), least):
-                faults.add(field, getattr(self, field), f"a whole number of at least {least}")
-        for field, least in (("heads", 1), ("head_width", 1), ("feed_forward", 0)):
-            for value in _as_tuple(getattr(self, field)):
-                if not (is_count(value, least) or (field == "head_width" and value is None)):
-                    faults.add(field, value, f"a whole number of at least {least}")
-        if self.head_width is None and is_count(self.width, 1):
-            for value in _as_tuple(self.heads):
-                if is_count(value, 1) and self.width % value:
-                    faults.add("heads", value, f"a divisor of width = {self.width}, or give head_width")
-        if self.logits is not None and not is_count(self.logits, 1):
-            faults.add("logits", self.logits, "a whole number of at least 1, or None")
-        if self.readout not in ("last", "mean") and not is_count(self.readout):
-            faults.add("readout", self.readout, 'a 0-based position, "last" or "mean"')
-        for field in ("end_symbol", "centred_scores"):
-            if not isinstance(getattr(self, field), bool):
-                faults.add(field, getattr(self, field), "True or False")
+    @field_validator("weighting", "mask")
+    @classmethod
+    def _check_layers(cls, value: Any, info: ValidationInfo) -> Any:
+        with field_errors() as faults:
+            _check_per_layer(str(info.field_name), {**info.data, str(info.field_name): value}, faults)
+        return value
 
-    def _check_positions(self, faults: Faults) -> None:
-        for term in self.position_terms:
-            if isinstance(term, Rotary) and any(self.layer(k).head_width % 2 for k in range(self.layers)):
-                faults.add("head_width", self.head_width, "an even number, for rotary embeddings turn pairs")
-            term.check(faults)
-        kinds = [type(term) for term in self.position_terms if not isinstance(term, CoordinateTerm)]
-        if len(set(kinds)) < len(kinds):
-            faults.add("positions", self.positions, "one term of each kind; only components may be several")
-        names = [term.label for term in self.coordinate_terms]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            faults.add("positions", name, "a name of its own for each component: it draws the vector by it")
+    @field_validator("positions")
+    @classmethod
+    def _check_rotary(cls, terms: tuple[PositionTerm, ...], info: ValidationInfo) -> tuple[PositionTerm, ...]:
+        widths, sound = info.data.get("head_width", ()), info.data
+        if widths is None and {"width", "heads"} <= sound.keys():
+            widths = tuple(sound["width"] // heads for heads in _as_tuple(sound["heads"]))
+        if any(isinstance(term, Rotary) for term in terms) and any(width % 2 for width in _as_tuple(widths)):
+            with field_errors() as faults:
+                remedy = "an even number, since rotary embeddings turn pairs"
+                faults.add("head_width", sound["head_width"], remedy)
+        return terms
 
-    def _check_centred(self, faults: Faults) -> None:
-        weightings = [self.layer(k).weighting for k in range(self.layers)]
-        others = [type(w).__name__ for w in weightings if not isinstance(w, Softmax | HardWeighting)]
+    @field_validator("centred_scores")
+    @classmethod
+    def _check_centred(cls, centred: bool, info: ValidationInfo) -> bool:
+        sound = info.data
+        weightings = _as_tuple(sound.get("weighting", ()))
+        others = [type(one).__name__ for one in weightings if not isinstance(one, Softmax | HardWeighting)]
+        terms = sound.get("positions", ())
         checks = (
-            (self.scores == "dot-product", 'scores="dot-product"'),
-            (not any(isinstance(t, ScoreTerm) for t in self.position_terms), "no rotary or ALiBi positions"),
+            (sound.get("scores", "dot-product") == "dot-product", 'scores="dot-product"'),
+            (not any(isinstance(term, ScoreTerm) for term in terms), "no rotary or ALiBi positions"),
             (not others, f"softmax or hard weightings, not {', '.join(others)}"),
         )
         missing = [needs for holds, needs in checks if not holds]
-        if missing:
-            faults.add("centred_scores", True, f"it needs {', '.join(missing)}")
+        if centred and missing:
+            with field_errors() as faults:
+                faults.add("centred_scores", True, f"it needs {', '.join(missing)}")
+        return centred
 
     @property
     def position_terms(self) -> tuple[PositionTerm, ...]:
@@ -247,7 +277,7 @@ class TransformerConfig:
         )
 
     def replace(self, **changes: Any) -> TransformerConfig:
-        """A copy with some fields changed; validated again."""
+        """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
 
@@ -259,18 +289,7 @@ def _of_layer(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, tuple) else value
 
 
-def _weighting(value: object, faults: Faults) -> Any:
-    if isinstance(value, str) and value in WEIGHTINGS:
-        return WEIGHTINGS[value]
-    if not isinstance(value, Weighting):
-        faults.add("weighting", value, f"one of {', '.join(WEIGHTINGS)}, or a typed weighting")
-    return value
-
-
-def _term(value: object, faults: Faults) -> PositionTerm | None:
-    if isinstance(value, str) and value in POSITION_NAMES:
-        return POSITION_NAMES[value]
-    if isinstance(value, PositionTerm):
-        return value
-    faults.add("positions", value, f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms")
-    return None
+def _check_per_layer(field: str, sound: Mapping[str, Any], faults: Faults) -> None:
+    value, layers = sound.get(field), sound.get("layers")
+    if isinstance(value, tuple) and layers is not None and len(value) != layers:
+        faults.add(field, value, f"one value, or one a layer ({layers})")

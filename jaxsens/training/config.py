@@ -1,4 +1,4 @@
-"""A training config: a frozen value, made in Python or read strictly from TOML, every fault reported at once.
+"""A training config: a frozen value, made in Python or read strictly from TOML, every error reported at once.
 
 task = "prediction"                 of the next symbol; or "recognition" of whole words
 seed = 0                            of the first weights, the data and the evaluations
@@ -15,28 +15,24 @@ seed = 0                            of the first weights, the data and the evalu
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import field
 from typing import Any, Literal, get_args
 
-from pydantic import TypeAdapter
-
+from jaxsens import inputs
 from jaxsens.errors import Faults, InputError
-from jaxsens.inputs import is_count, keep_plain
 from jaxsens.languages import Language, language
-from jaxsens.models.baselines_config import ConvolutionConfig
+from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
 from jaxsens.models.transformer import check_runs
-from jaxsens.strict import did_you_mean, field_names, messages, read_table
+from jaxsens.strict import config, did_you_mean, messages, read_table, read_toml
 from jaxsens.training.tables import (
     CheckpointConfig,
+    Count,
     DataConfig,
     EvaluationConfig,
     OptimiserConfig,
-    Stage,
     check_calls,
 )
 
@@ -55,11 +51,9 @@ _TABLES: dict[str, type] = {
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,
 }
-_ADAPTERS = {name: TypeAdapter(table) for name, table in _TABLES.items()}
-_KEYS = {name: {"": field_names(table), "curriculum": field_names(Stage)} for name, table in _TABLES.items()}
 
 
-@dataclass(frozen=True)
+@config
 class TrainConfig:
     """Everything that determines a training.
 
@@ -81,34 +75,24 @@ class TrainConfig:
     average). The boundary symbol is the model's end-of-sequence symbol, number `alphabet_size`.
 
     Raises:
-        InputError: listing every fault.
+        InputError: listing every error.
     """
 
     language: Language
-    model: NetworkConfig
+    model: TransformerConfig | BaselineConfig
     optimiser: OptimiserConfig
     data: DataConfig = field(default_factory=DataConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     task: Task = "prediction"
-    seed: int = 0
+    seed: Count = 0
 
     def __post_init__(self) -> None:
-        keep_plain(self, "seed")
-        faults = Faults("TrainConfig")
-        if not isinstance(self.language, Language):
-            faults.add("language", self.language, 'a language, such as jaxsens.language("parity")')
-        if not isinstance(self.model, tuple(CONFIGS.values())):
-            faults.add("model", self.model, "the config of a transformer, an LSTM, an RNN or a convolution")
-        for name, table in _TABLES.items():
-            if not isinstance(getattr(self, name), table):
-                faults.add(name, getattr(self, name), f"a {table.__name__}")
-        faults.raise_if_any()
-        if self.task in _TASKS and self.model.logits is None:
+        if self.model.logits is None:
             outputs = logits_of(self.language, self.task)
             object.__setattr__(self, "model", self.model.replace(logits=outputs))
-        tables = {name: getattr(self, name) for name in _TABLES}
-        _check(self.task, self.seed, self.language, self.model, tables, faults)
+        faults = Faults("TrainConfig")
+        _check(self.task, self.language, self.model, {name: getattr(self, name) for name in _TABLES}, faults)
         faults.raise_if_any()
 
     @property
@@ -121,14 +105,9 @@ class TrainConfig:
         """Reads and checks a config file.
 
         Raises:
-            InputError: if the file cannot be read, is no TOML, or has faults: all of them, with their paths.
+            InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
         """
-        try:
-            raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"config = {str(path)!r}: a readable TOML file is needed ({error})") from error
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(f"{path}: not TOML: {error}") from error
+        _, raw = read_toml(path)
         return cls.from_table(raw, str(path))
 
     @classmethod
@@ -136,20 +115,20 @@ class TrainConfig:
         """The config of a table as TOML or `table` gives it.
 
         Raises:
-            InputError: which begins with `subject` and lists every fault with its path.
+            InputError: which begins with `subject` and lists every error with its path.
         """
         faults = Faults(subject)
         known = ("task", "seed", "language", "model", *_TABLES)
         for key in table.keys() - set(known):
             faults.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
-        task, seed = table.get("task", "prediction"), table.get("seed", 0)
+        task = inputs.choice("task", table.get("task", "prediction"), _TASKS, faults)
+        seed = inputs.count("seed", table.get("seed", 0), faults)
         learned = _read_language(table.get("language"), faults)
         model = _read_model(table.get("model", {}), learned, task, faults)
         tables: dict[str, Any] = {
-            name: read_table(adapter, table.get(name, {}), name, faults, _KEYS[name])
-            for name, adapter in _ADAPTERS.items()
+            name: read_table(kind, table.get(name, {}), name, faults) for name, kind in _TABLES.items()
         }
-        _check(task, seed, learned, model, tables, faults)
+        _check(task, learned, model, tables, faults)
         faults.raise_if_any()
         if learned is None or model is None:
             raise InputError(f"{subject}: cannot be used")
@@ -175,31 +154,19 @@ def logits_of(language: Language, task: Task) -> int:
 
 
 def _check(
-    task: Any,
-    seed: object,
+    task: Task,
     learned: Language | None,
     model: NetworkConfig | None,
     tables: Mapping[str, Any],
     faults: Faults,
 ) -> None:
-    """Notes what is wrong with the parts, and with each beside the others; what is None could not be read."""
-    if task not in _TASKS:
-        faults.add("task", task, '"prediction" or "recognition"')
-    if not is_count(seed):
-        faults.add("seed", seed, "a whole number of at least 0")
+    """Notes what is wrong with the parts together. A part that could not be read is None."""
     if model is not None and task in _TASKS:
         _check_task(model, task, faults)
         if learned is not None:
             _check_outputs(model, learned, task, faults)
-    sound = {}
-    for name, part in tables.items():
-        own = Faults(name)
-        if part is not None:
-            part.check(own)
-            faults.extend(own)
-        sound[name] = None if own else part
-    data, evaluation = sound["data"], sound["evaluation"]
-    check_calls(faults, **sound)
+    check_calls(faults, **tables)
+    data, evaluation = tables["data"], tables["evaluation"]
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
         *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())),

@@ -159,15 +159,15 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         "seed = -1",
         "language.end_probability = 2",
         'model.widht: unknown key; did you mean "width"?',
-        "model.layers: should be a valid integer, not 1.5",
+        "model.layers = 1.5: a whole number of at least 1",
         "model.logits: follows from the language and the task; leave it out",
-        "data.batch: should be a valid integer, not '8'",
+        "data.batch = '8': a whole number of at least 1",
         "data.curriculum[0].longest: required, but not given",
         'data.curriculum[0].long: unknown key; did you mean "longest"?',
         'optimiser.step: unknown key; did you mean "steps"?',
         "optimiser.steps: required, but not given",
         "evaluation.every = -3",
-        "evaluation.lengths = (4, 4)",
+        "evaluation.lengths = [4, 4]: each length once",
         "checkpoint.keep = 0",
     ):
         assert f"  - {line}" in message, line
@@ -188,19 +188,22 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         ),
         ({"model": {"kind": "transformer", "layers": 2, "mask": ["future", "past"]}}, "model.mask = 'past'"),
         ({"model": {"kind": "convolution"}}, "model.kind = 'convolution'"),
-        ({"data": {"lengths": [3, 2]}}, "data.lengths = (3, 2)"),
-        ({"data": {"lengths": [0, 2]}}, "data.lengths = (0, 2)"),
+        (
+            {"data": {"lengths": [3, 2]}},
+            "data.lengths = [3, 2]: the least length, at least 1, and the largest",
+        ),
+        ({"data": {"lengths": [0, 2]}}, "data.lengths = [0, 2]: the least length"),
         ({"data": {"lengths": [1, 2, 3]}}, "data.lengths"),
-        ({"data": {"spacing": 3}}, "data.lengths = (2, 4): a multiple of data.spacing = 3 apart"),
+        ({"data": {"spacing": 3}}, "data.lengths = (2, 4): a multiple of spacing = 3 apart"),
         ({"data": {"batch": 0}}, "data.batch = 0"),
         ({"data": {"distinct": 0}}, "data.distinct = 0"),
-        ({"data": {"targets": "soft"}}, "data.targets: should be 'exact' or 'sampled'"),
+        ({"data": {"targets": "soft"}}, "data.targets = 'soft': should be 'exact' or 'sampled'"),
         ({"data": {"curriculum": [{"step": 2, "longest": 4}]}}, "data.curriculum[0].step = 2: 0"),
         ({"data": {"curriculum": [{"step": 0, "longest": 3}]}}, "data.curriculum[0].longest = 3: 4"),
         ({"data": {"curriculum": [{"step": 0, "longest": 1}]}}, "data.curriculum[0].longest = 1"),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 3, "longest": 4}]}},
-            "data.curriculum[1].step = 3: a multiple of data.steps_per_call = 2",
+            "data.curriculum[1].step = 3: a multiple of steps_per_call = 2",
         ),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 4}, {"step": 2, "longest": 4}]}},
@@ -212,7 +215,7 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         ),
         (
             {"data": {"spacing": 2, "curriculum": [{"step": 0, "longest": 3}, {"step": 2, "longest": 4}]}},
-            "data.curriculum[0].longest = 3: 2 and a multiple of data.spacing",
+            "data.curriculum[0].longest = 3: 2 and a multiple of spacing",
         ),
         ({"optimiser": {"steps": 13}}, "optimiser.steps = 13: a multiple of data.steps_per_call = 2"),
         ({"optimiser": {"warmup": 12}}, "optimiser.warmup = 12: fewer than"),
@@ -252,10 +255,8 @@ def test_lengths_that_are_never_evaluated_are_not_checked():
         ({"model": ConvolutionConfig(2)}, "model.kind = 'convolution'"),
         ({"model": "lstm"}, "model = 'lstm'"),
         ({"language": "parity"}, "language = 'parity'"),
-        ({"optimiser": {"steps": 10}}, "optimiser = {'steps': 10}: a OptimiserConfig"),
-        ({"optimiser": OptimiserConfig(steps=1.0)}, "optimiser.steps = 1.0"),  # pyright: ignore[reportArgumentType]
-        ({"optimiser": OptimiserConfig(10, float("nan"))}, "optimiser.learning_rate = nan"),
-        ({"data": DataConfig(lengths=[1, 2])}, "data.lengths = [1, 2]"),  # pyright: ignore[reportArgumentType]
+        ({"optimiser": {"steps": 10}}, "optimiser = {'steps': 10}: should be an instance of OptimiserConfig"),
+        ({"checkpoint": EvaluationConfig()}, "checkpoint = EvaluationConfig("),
         ({"task": "both"}, "task = 'both'"),
         ({"seed": True}, "seed = True"),
     ],
@@ -265,6 +266,22 @@ def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, faul
     with pytest.raises(InputError) as caught:
         TrainConfig(**{**sound, **changes})
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: OptimiserConfig(steps=1.0), "OptimiserConfig: steps = 1.0: a whole number of at least 1"),  # pyright: ignore[reportArgumentType]
+        (lambda: OptimiserConfig(10, float("nan")), "learning_rate = nan: a number above 0"),
+        (lambda: DataConfig(lengths=(1,)), "DataConfig: lengths = (1,): the least length"),  # pyright: ignore[reportArgumentType]
+        (lambda: DataConfig(curriculum=[Stage(0, 64)]), "should be a valid tuple"),  # pyright: ignore[reportArgumentType]
+        (lambda: Stage(-1, 0), "Stage: 2 errors\n  - step = -1: "),
+    ],
+)
+def test_a_table_made_in_python_is_checked_at_once(made, message):
+    with pytest.raises(InputError) as caught:
+        made()
+    assert message in str(caught.value)
 
 
 def test_files_that_are_no_config_are_refused(tmp_path):
