@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import date, time
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from jaxsens import inputs
 from jaxsens.errors import Faults, InputError, collecting
 
 C = TypeVar("C", bound=type)
@@ -47,7 +48,7 @@ def config(cls: C) -> C:
     may raise an `InputError` of its own.
     """
     # Defaults are checked too: a check turns the name of a weighting into the weighting.
-    options = ConfigDict(**STRICT, arbitrary_types_allowed=True, validate_default=True)
+    options: ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
     made: Any = pydantic_dataclass(cls, frozen=True, config=options)
     names, validate = field_names(made), made.__init__
 
@@ -84,11 +85,11 @@ def field_errors() -> Iterator[Faults]:
 
 
 def checked_by(check: Callable[..., Any], **options: Any) -> PlainValidator:
-    """A function like those of `jaxsens.inputs` as the only check of a field: check(name, value, faults, **options)."""
+    """The check of a field: a function like those of `jaxsens.inputs`, check(name, value, faults=faults, **options)."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
         with field_errors() as faults:
-            return check(info.field_name, value, faults, **options)
+            return check(info.field_name, value, faults=faults, **options)
 
     return PlainValidator(validate)
 
@@ -130,6 +131,16 @@ def typed(
         re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', text) for text in own.messages
     ]
     return None
+
+
+Count = Annotated[int, checked_by(inputs.count)]
+"""A whole number of at least 0."""
+
+Positive = Annotated[int, checked_by(inputs.count, least=1)]
+"""A whole number of at least 1."""
+
+OptionalPositive = Annotated[int | None, checked_by(inputs.optional_count)]
+"""A whole number of at least 1, or None."""
 
 
 # Tables of a file
@@ -271,7 +282,9 @@ def _is_member(part: object) -> bool:
 def _remedy(detail: Any, kind: type) -> str:
     if detail["type"] in _UNKNOWN:
         *above, key = (part for part in detail["loc"] if isinstance(part, str) and not _is_member(part))
-        return f"unknown key{did_you_mean(key, _keys(kind).get(above[-1] if above else '', ()))}"
+        known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
+        # A key of another member of a union is no help.
+        return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
     if detail["type"] in _MISSING:
         return "required, but not given"
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")

@@ -16,7 +16,7 @@ from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivi
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
 from jaxsens.experiments import results, runner
-from jaxsens.experiments.inputs import RandomWords, Symbols
+from jaxsens.experiments.words import RandomWords, Symbols
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ from jaxsens.cli.shared import flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.errors import PrecisionWarning
 from jaxsens.experiments import runner
-from jaxsens.experiments.constructed_source import FormulaModel
+from jaxsens.experiments.sources import FormulaModel
 from jaxsens.models.masks import MASKS
 from jaxsens.models.weighting import WEIGHTINGS
 from jaxsens.sensitivity.choice import ENGINES

@@ -19,9 +19,8 @@ from pydantic import ConfigDict, Field
 
 from jaxsens import stopping
 from jaxsens.errors import InputError
-from jaxsens.experiments.model_source import ModelSource
-from jaxsens.experiments.network_source import Network
 from jaxsens.experiments.points import Point, canonical
+from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.strict import STRICT
@@ -299,7 +298,7 @@ def longest_certified(source: ModelSource) -> int | None:
     from jaxsens.models.weighting import Softmax
     from jaxsens.theory.certified.intervals import TERMS
 
-    config = source.config if isinstance(source, Network) else source.model.config
+    config = source.network
     if not isinstance(config, TransformerConfig):
         return None
     if not all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers)):

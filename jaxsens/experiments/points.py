@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from jaxsens.experiments.inputs import Inputs
-from jaxsens.experiments.model_source import ModelSource
+from jaxsens.experiments.sources import ModelSource
+from jaxsens.experiments.words import Inputs
 from jaxsens.inputs import is_count
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.strict import STRICT

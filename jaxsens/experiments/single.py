@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +9,15 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import TypeAdapter
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.checkpoint_source import CheckpointModel
-from jaxsens.experiments.inputs import RandomWords
-from jaxsens.experiments.model_source import ModelSource, changed, keys_of, read_source
+from jaxsens.experiments.sources import CheckpointModel, ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
-from jaxsens.experiments.words import check_words
+from jaxsens.experiments.words import RandomWords, check_words
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.strict import did_you_mean, field_names, read_table
+from jaxsens.strict import did_you_mean, read_table, read_toml
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _MADE = ("formula", "construction", "checkpoint")
@@ -67,7 +63,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     Raises:
         InputError: listing every fault.
     """
-    raw = {} if config is None else _read(config)
+    raw = {} if config is None else read_toml(config, "--config")[1]
     faults = Faults("measure" if config is None else str(config))
     for key in raw:
         if key not in TABLES:
@@ -77,11 +73,10 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     if variant is not None:
         known = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
-            keys = {"": field_names(Variant)}
-            read = read_table(TypeAdapter(Variant), own, f"variant[{k}]", faults, keys)
+            read = read_table(Variant, own, f"variant[{k}]", faults)
             known |= {} if read is None else {read.name: read}
         if variant in known:
-            check_label(known[variant], table, folder, faults)
+            check_label(known[variant], table, faults)
             table = known[variant].table(table)
             lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
             if lost and "checkpoint" not in options:
@@ -202,10 +197,3 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary
 
 def _training(source: CheckpointModel) -> dict[str, int]:
     return {"step": source.step, "steps": source.steps}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"--config = {str(path)!r}: a readable TOML file is needed ({error})") from error

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from jaxsens.experiments.bounds import BoundPoint, Bounds
-from jaxsens.experiments.inputs import Inputs, Symbols
-from jaxsens.experiments.model_source import ModelSource
-from jaxsens.experiments.network_source import EVERY
 from jaxsens.experiments.points import Measurement, Point
 from jaxsens.experiments.results import Plan, PlannedPoint, PlannedVariant
+from jaxsens.experiments.sources import EVERY, ModelSource
+from jaxsens.experiments.words import Inputs, Symbols
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The sweep's config: a TOML file, read strictly, every fault reported at once and nothing run.
+"""The sweep's config: a TOML file, read strictly, every error reported at once and nothing run.
 
 title = "..."                       for the report
 claim = "..."
@@ -23,42 +23,39 @@ from __future__ import annotations
 
 import itertools
 import os
-import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.inputs import (
-    INPUTS_ADAPTER,
-    GivenWords,
-    InputsTable,
-    RandomWords,
-    SharedWords,
-    Symbols,
-    WordFile,
-    read_words,
-)
-from jaxsens.experiments.model_source import ModelSource, read_source
 from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.sources import ModelSource, read_source
 from jaxsens.experiments.statistics import KNOWN, is_statistic
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
+from jaxsens.experiments.words import (
+    InputsTable,
+    RandomWords,
+    SharedWords,
+    WordFile,
+    read_words,
+)
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
-from jaxsens.strict import STRICT, did_you_mean, field_names, read_table
+from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
 
 
 def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    faults = [f"{n} is too small, the least is 2" for n in lengths if n < 2]
-    faults += [f"{b} comes after {a}: list them by size" for a, b in itertools.pairwise(lengths) if b < a]
-    return _distinct(lengths, faults)
+    errors = [f"{n} is too small, the least is 2" for n in lengths if n < 2]
+    errors += [f"{b} comes after {a}: list them by size" for a, b in itertools.pairwise(lengths) if b < a]
+    return _distinct(lengths, errors)
 
 
 MOST_POINTS = 100_000
@@ -78,24 +75,27 @@ def _seeds(value: object) -> object:
     return tuple(value)
 
 
-def _distinct(values: tuple, faults: Sequence[str] = ()) -> tuple:
+def _distinct(values: tuple, errors: Sequence[str] = ()) -> tuple:
     """The values; raises what is wrong with them, repetitions included."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
-    faults = [*faults, *(f"{value!r} comes more than once" for value in repeated)]
+    errors = [*errors, *(f"{value!r} comes more than once" for value in repeated)]
     if not values:
-        faults.append("give at least one")
-    if faults:
-        raise ValueError("; ".join(faults))
+        errors.append("give at least one")
+    if errors:
+        raise ValueError("; ".join(errors))
     return values
 
 
-def _built_in(names: tuple[str, ...]) -> tuple[str, ...]:
-    unknown = [
-        f'no variant is called "{name}"{did_you_mean(name, BUILT_IN)}'
-        for name in names
-        if name not in BUILT_IN
-    ]
-    return _distinct(names, unknown) if names else names
+def _built_in(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    info.context["chosen"] += [BUILT_IN[name] for name in dict.fromkeys(names) if name in BUILT_IN]  # pyright: ignore[reportOptionalSubscript]
+    unknown = [name for name in names if name not in BUILT_IN]
+    errors = [f'no variant is called "{name}"{did_you_mean(name, BUILT_IN)}' for name in unknown]
+    return _distinct(names, errors) if names else names
+
+
+def _own(variant: Variant, info: ValidationInfo) -> Variant:
+    info.context["chosen"].append(variant)  # pyright: ignore[reportOptionalSubscript]
+    return variant
 
 
 def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,118 +128,74 @@ class _Tables:
     inputs: InputsTable = field(default_factory=RandomWords)
     measure: Measurement = field(default_factory=Measurement)
     bounds: Bounds | None = None
-    variant: tuple[Variant, ...] = ()
+    variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
 
 
-_ADAPTER = TypeAdapter(_Tables)
-_VARIANT_ADAPTER = TypeAdapter(Variant)
 TABLES = field_names(_Tables)
 """The keys of a config, outermost."""
-_KEYS = {
-    "": TABLES,
-    "inputs": (*field_names(RandomWords), *field_names(WordFile)),
-    "measure": field_names(Measurement),
-    "bounds": field_names(Bounds),
-    "variant": field_names(Variant),
-}
 
 
 def load_sweep_config(path: str | os.PathLike[str]) -> Sweep:
     """Reads and checks a sweep's config.
 
     Raises:
-        InputError: if the file cannot be read, is no TOML, or has faults: all of them, with their paths.
+        InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"config = {str(path)!r}: a readable TOML file is needed ({error})") from error
+    text, _ = read_toml(path)
     return parse_sweep_config(text, str(path), Path(path).parent)
 
 
 def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
-    try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{subject}: not TOML: {error}") from error
-    faults = Faults(subject)
-    tables = read_table(_ADAPTER, raw, "", faults, _KEYS)
-    variants = _variants(raw, folder, faults)
-    symbols, shared = _symbols(variants, faults)
-    lengths = _salvaged(TypeAdapter(Lengths), raw.get("lengths"))
-    measure = _salvaged(TypeAdapter(Measurement), raw.get("measure", {}))
-    bounds = _salvaged(TypeAdapter(Bounds), raw.get("bounds"))
+    raw, faults = parse_toml(text, subject), Faults(subject)
+    chosen: list[Variant] = []
+    sound = read_fields(_Tables, raw, "", faults, chosen=chosen)
+    lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
+    variants = _variants(chosen, sound.get("model", {}), folder, faults)
+    if not raw.get("variants") and not raw.get("variant"):
+        remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
+        faults.add("variants", raw.get("variants"), remedy)
     for variant in variants:
-        _check_lengths(variant, lengths, faults)
-        _check_certified(variant, lengths, bounds, faults)
-        _check_engine(variant, measure, faults)
-        _check_outputs(variant, measure, faults)
-    seeds = _salvaged(TypeAdapter(Seeds), raw.get("seeds", 1))
-    check_points(len(variants), lengths, seeds, faults)
-    inputs = _inputs(raw, folder, symbols, lengths, faults)
-    faults.messages[:] = dict.fromkeys(faults.messages)
+        _check_lengths(variant, lengths, bounds, faults)
+        source = variant.source
+        build = partial(source.build, seed=0)
+        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, faults)
+    check_points(len(variants), lengths, sound.get("seeds", ()), faults)
+    inputs = _inputs(sound.get("inputs"), variants, lengths, folder, faults)
     faults.raise_if_any()
-    if tables is None or inputs is None:
-        raise InputError(f"{subject}: cannot be used")
-    return Sweep(
-        title=tables.title,
-        claim=tables.claim,
-        lengths=tables.lengths,
-        seeds=tables.seeds,
-        variants=variants,
-        statistics=tables.statistics,
-        inputs=SharedWords(inputs) if shared else inputs,
-        measure=tables.measure,
-        text=text,
-        bounds=tables.bounds,
-    )
+    wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds")
+    return Sweep(variants=variants, inputs=inputs, text=text, **{name: sound[name] for name in wanted})
 
 
-def check_points(
-    models: int, lengths: Sequence[int] | None, seeds: Sequence[int] | None, faults: Faults
-) -> None:
+def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], faults: Faults) -> None:
     """Notes that there are more points than a sweep can have, each a model at a length with a seed."""
-    points = models * len(lengths or ()) * len(seeds or ())
+    points = models * len(lengths) * len(seeds)
     if points > MOST_POINTS:
         faults.messages.append(
-            f"{models} models at {len(lengths or ())} lengths with {len(seeds or ())} seeds are {points} points: at "
-            f"most {MOST_POINTS}; give fewer, or several configs"
+            f"{models} models at {len(lengths)} lengths with {len(seeds)} seeds are {points} points: at most "
+            f"{MOST_POINTS}; give fewer, or several configs"
         )
 
 
-def _salvaged(adapter: TypeAdapter[Any], value: object) -> Any:
-    """The checked value, or None where it has faults, which are reported elsewhere."""
-    return None if value is None else read_table(adapter, value, "", Faults(""), {})
-
-
-def _variants(raw: Mapping[str, Any], folder: Path, faults: Faults) -> tuple[SweepVariant, ...]:
-    """Every variant with its model. What is wrong with `[model]` is noted once, not once a variant."""
-    base = raw.get("model", {})
-    base = base if isinstance(base, dict) else {}
+def _variants(
+    chosen: Sequence[Variant], base: Mapping[str, Any], folder: Path, faults: Faults
+) -> tuple[SweepVariant, ...]:
+    """Every variant with its model. What is wrong with `[model]` itself is noted once, not once a variant."""
     base_faults = Faults("model")
     read_source(base, "model", base_faults, folder)
     found: dict[str, SweepVariant] = {}
-    chosen = _chosen(raw)
     for variant in chosen:
         own = Faults(variant.name)
         source = read_source(variant.table(base), "model", own, folder)
-        shared = [message for message in own.messages if message in base_faults.messages]
-        faults.messages += shared
-        faults.messages += [
-            f'variant "{variant.name}": {message}' for message in own.messages if message not in shared
-        ]
+        for message in own.messages:
+            shared = message in base_faults.messages
+            faults.messages.append(message if shared else f'variant "{variant.name}": {message}')
         if variant.name in found:
             faults.add("variant.name", variant.name, _why_taken(found[variant.name], source))
         elif source is not None:
-            check_label(variant, base, folder, faults)
+            check_label(variant, base, faults)
             found[variant.name] = SweepVariant(variant.name, variant.line(), source)
-    if not raw.get("variants") and not raw.get("variant"):
-        faults.add(
-            "variants",
-            raw.get("variants"),
-            f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]",
-        )
+    faults.messages[:] = dict.fromkeys(faults.messages)
     return tuple(found.values())
 
 
@@ -250,83 +206,68 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
     return f"a copy of {kind} of this name, with the same model: leave one of them out"
 
 
-def _chosen(raw: Mapping[str, Any]) -> list[Variant]:
-    """The built-in variants that are named, then the config's own; without those that cannot be read."""
-    names, own = raw.get("variants", []), raw.get("variant", [])
-    built_in = (
-        dict.fromkeys(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
-    )
-    read = [_salvaged(_VARIANT_ADAPTER, table) for table in own] if isinstance(own, list) else []
-    return [BUILT_IN[name] for name in built_in if name in BUILT_IN] + [
-        each for each in read if each is not None
-    ]
-
-
-def _symbols(variants: tuple[SweepVariant, ...], faults: Faults) -> tuple[Symbols | None, bool]:
-    """The alphabet that all variants read, for they read the same inputs, and whether they do not all have an
-    end-of-sequence symbol, or not in one place, so that the inputs are `SharedWords`."""
-    alphabets = {variant.name: variant.source.symbols for variant in variants}
-    if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
-        listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
-        faults.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
-    symbols = next(iter(alphabets.values()), None)
-    if symbols is None or len(set(alphabets.values())) == 1:
-        return symbols, False
-    return symbols.without_end(), True
-
-
-def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...] | None, faults: Faults) -> None:
-    for n in lengths or ():
+def _check_lengths(
+    variant: SweepVariant, lengths: tuple[int, ...], bounds: Bounds | None, faults: Faults
+) -> None:
+    """Notes the first length that a variant cannot read, and one beyond what can be certified for it."""
+    where = f'lengths: variant "{variant.name}"'
+    for n in lengths:
         own = Faults(variant.name)
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
         if own:
-            faults.messages += [f'lengths: variant "{variant.name}": {message}' for message in own.messages]
-            return
-
-
-def _check_certified(
-    variant: SweepVariant, lengths: tuple[int, ...] | None, bounds: Bounds | None, faults: Faults
-) -> None:
-    """Notes where a length is beyond what can be certified for a variant."""
-    if bounds is None or not bounds.certified or not lengths:
-        return
-    longest = longest_certified(variant.source)
-    if longest is not None and max(lengths) > longest:
+            faults.messages += [f"{where}: {message}" for message in own.messages]
+            break
+    longest = longest_certified(variant.source) if bounds is not None and bounds.certified else None
+    if longest is not None and max(lengths, default=0) > longest:
         faults.messages.append(
-            f'lengths: variant "{variant.name}": n = {max(lengths)} is beyond {longest}, the longest that a bound can '
-            "be certified for: leave it out, or give [bounds] certified = false"
+            f"{where}: n = {max(lengths)} is beyond {longest}, the longest that a bound can be certified for: leave it "
+            "out, or give [bounds] certified = false"
         )
 
 
-def _check_engine(variant: SweepVariant, measure: Measurement | None, faults: Faults) -> None:
-    """Notes where the engine that is asked for by name refuses a variant."""
-    if measure is None or measure.engine == "auto":
+def check_measure(
+    where: str,
+    output_size: int,
+    build: Callable[[], Any],
+    n: int,
+    measure: Measurement | None,
+    faults: Faults,
+) -> None:
+    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n."""
+    if measure is None:
         return
-    try:
-        choose(measurable(variant.source.build(seed=0)), measure.engine, measure.norm, None, n=2)
-    except InputError as error:
-        faults.messages.append(f'measure.engine: variant "{variant.name}": {error}')
-
-
-def _check_outputs(variant: SweepVariant, measure: Measurement | None, faults: Faults) -> None:
-    """Notes where a variant's output lacks a coordinate that is asked for."""
-    size = variant.source.output_size
-    if measure is not None and isinstance(measure.outputs, tuple) and measure.outputs[-1] >= size:
+    if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
         faults.messages.append(
-            f'measure.outputs: variant "{variant.name}": its output has the coordinates 0 to {size - 1}, '
+            f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
             f"not {measure.outputs[-1]}"
         )
+    if measure.engine != "auto":
+        try:
+            choose(measurable(build()), measure.engine, measure.norm, None, n)
+        except InputError as error:
+            faults.messages.append(f"measure.engine: {where}: {error}")
 
 
 def _inputs(
-    raw: Mapping[str, Any],
+    table: Any,
+    variants: tuple[SweepVariant, ...],
+    lengths: tuple[int, ...],
     folder: Path,
-    symbols: Symbols | None,
-    lengths: tuple[int, ...] | None,
     faults: Faults,
-) -> RandomWords | GivenWords | None:
-    table = _salvaged(INPUTS_ADAPTER, raw.get("inputs", {}))
+) -> Any:
+    """The inputs, which all variants read; None where they cannot be read.
+
+    They are `SharedWords` if not all variants have an end-of-sequence symbol, or not in one place.
+    """
+    alphabets = {variant.name: variant.source.symbols for variant in variants}
+    if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
+        listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
+        faults.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
+    shared = len(set(alphabets.values())) > 1
     if isinstance(table, WordFile):
-        return None if symbols is None else read_words(table, folder, symbols, lengths or (), faults)
-    return table
+        if not alphabets:
+            return None
+        symbols = next(iter(alphabets.values()))
+        table = read_words(table, folder, symbols.without_end() if shared else symbols, lengths, faults)
+    return SharedWords(table) if shared and table is not None else table

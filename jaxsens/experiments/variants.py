@@ -1,7 +1,7 @@
 """Variants: the named changes to a sweep's model that are measured side by side.
 
-All variants of a sweep share weights, seeds and inputs, so that each differs from the others in what its table
-here says and in nothing else.
+All variants of a sweep share weights, seeds and inputs, so that each differs from the others only in what its table
+here says.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict
 
 from jaxsens.errors import Faults
-from jaxsens.experiments.model_source import changed, read_source
+from jaxsens.experiments.sources import changed
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config_tables import read_config
 from jaxsens.strict import STRICT
 
 
@@ -38,7 +38,7 @@ class Variant:
         name: unique within a sweep.
         model: keys that replace those of `[model]`. Another kind of model (`kind`, `formula` or `construction`), or
             another construction, keeps only the keys of `[model]` that it has too.
-        add_positions: position embeddings beside those of the model.
+        add_positions: position embeddings in addition to those of the model.
         description: one line for plots, tables and reports; made from the change where empty.
     """
 
@@ -56,7 +56,7 @@ class Variant:
         return table
 
     def line(self) -> str:
-        """The description, or the change itself in words."""
+        """The description, or the change itself in words, if there is none."""
         if self.description:
             return self.description
         changes = [f"{key} = {value}" for key, value in self.model.items()]
@@ -98,19 +98,20 @@ BUILT_IN: dict[str, Variant] = {
 """The variants that `variants = [...]` in a config names."""
 
 
-def check_label(variant: Variant, base: Mapping[str, Any], folder: Path, faults: Faults) -> None:
-    """Notes a variant of one's own that has a built-in's name and changes nothing, where the built-in is another model:
+def check_label(variant: Variant, base: Mapping[str, Any], faults: Faults) -> None:
+    """Notes a variant of one's own that has a built-in's name and changes nothing, if the built-in is another model:
     what is measured would be the `[model]` table `base` under the name of something else."""
     built_in = BUILT_IN.get(variant.name)
     if built_in is None or variant is built_in or variant.model or variant.add_positions:
         return
-    own = read_source(variant.table(base), "model", Faults(""), folder)
-    named = read_source(built_in.table(base), "model", Faults(""), folder)
-    if own is not None and (named is None or own.expanded() != named.expanded()):
-        faults.add(
-            "variant.name",
-            variant.name,
-            "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
-            f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
-            "[[variant]] of this name",
-        )
+    own, named = (read_config(table, "model", Faults("")) for table in (base, built_in.table(base)))
+    network = not any(key in base for key in ("formula", "construction", "checkpoint"))
+    if network and (own is None or own == named):
+        return
+    faults.add(
+        "variant.name",
+        variant.name,
+        "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
+        f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
+        "[[variant]] of this name",
+    )

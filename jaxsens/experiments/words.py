@@ -1,12 +1,226 @@
-"""Which words are to be measured, as far as it can be judged without the model that reads them."""
+"""The words that are measured. Those of a sweep depend on the seed and the length, never on the variant."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import ConfigDict, Discriminator, Tag
+
 from jaxsens.errors import Faults
+from jaxsens.models.initialisation import generator
+from jaxsens.strict import STRICT, OptionalPositive, Positive
+
+_SHOWN = 20  # errors of a file of words that are listed
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What the words are made of: symbols 0 .. alphabet_size - 1, and the end-of-sequence symbol of every input if any.
+
+    It follows the word. Only models that predict the next symbol have it in front (`end_first`), where it says that a
+    word begins: what they read out is then the prediction after the whole word.
+    """
+
+    alphabet_size: int
+    end_of_sequence: int | None
+    end_first: bool = False
+
+    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+        """The words, each with the end-of-sequence symbol after it, or in front, if there is one."""
+        if self.end_of_sequence is None:
+            return words
+        beside = (1, 0) if self.end_first else (0, 1)
+        return np.pad(words, ((0, 0), beside), constant_values=self.end_of_sequence)
+
+    def described(self) -> dict[str, Any]:
+        """The part of the end-of-sequence symbol in what determines the inputs."""
+        return {"end_of_sequence": self.end_of_sequence, "end_first": self.end_first}
+
+    def without_end(self) -> Symbols:
+        """The same alphabet without an end-of-sequence symbol."""
+        return Symbols(self.alphabet_size, None)
+
+    def word_length(self, n: int) -> int:
+        """How many symbols the word of an input of length n has: the end-of-sequence symbol counts in n."""
+        return n if self.end_of_sequence is None else n - 1
+
+
+@dataclass(frozen=True)
+class RandomWords:
+    """`count` words a point, drawn by its seed.
+
+    kind: "uniform", every symbol drawn uniformly and independently from the alphabet; or "balanced", every symbol
+    equally often, in random order. If the length is not a multiple of the alphabet's size, some symbols, drawn for each
+    word, occur once more than the others.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    count: Positive = 1
+    kind: Literal["uniform", "balanced"] = "uniform"
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64."""
+        size, m = symbols.alphabet_size, symbols.word_length(n)
+        if self.kind == "uniform":
+            words = generator(seed, f"inputs.n={n}").integers(0, size, size=(self.count, m))
+        else:
+            draw = generator(seed, f"balanced.n={n}")
+            orders = draw.permuted(np.tile(np.arange(size), (self.count, 1)), axis=1)
+            words = draw.permuted(orders[:, np.arange(m) % size], axis=1)
+        return symbols.with_end(words)
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, besides length and seed."""
+        return {
+            "kind": self.kind,
+            "count": self.count,
+            "alphabet_size": symbols.alphabet_size,
+            **symbols.described(),
+        }
+
+
+@dataclass(frozen=True)
+class WordFile:
+    """A file of words: one a line, symbols as whole numbers between blanks, without the end-of-sequence symbol.
+
+    A point takes the words that have its length, all of them or `count` drawn by its seed.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    file: str
+    count: OptionalPositive = None
+
+
+@dataclass(frozen=True, eq=False)
+class GivenWords:
+    """Words from a file, by length (without the end-of-sequence symbol); `count` of each, or all.
+
+    Compared and hashed by identity, for it holds arrays.
+    """
+
+    words: Mapping[int, Int[np.ndarray, "words m"]]
+    count: int | None
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64; in the file's order where all are taken."""
+        words = self.words[symbols.word_length(n)]
+        if self.count is not None:
+            words = words[generator(seed, f"words.n={n}").permutation(len(words))[: self.count]]
+        return symbols.with_end(words)
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, besides length and seed: the words of this length, not where they are stored."""
+        words = np.ascontiguousarray(self.words[symbols.word_length(n)], dtype="<i4")
+        return {
+            "kind": "words",
+            "count": self.count,
+            "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
+            "words": len(words),
+            **symbols.described(),
+        }
+
+
+@dataclass(frozen=True)
+class SharedWords:
+    """Inputs for models that do not all have an end-of-sequence symbol, or not in the same place.
+
+    All models read the same words of n symbols. A model with an end-of-sequence symbol reads it in place of the last
+    symbol. That position is read out and never flipped, so the flips are the same for every model. A model with the
+    end-of-sequence symbol in front reads it in place of the first symbol, and lacks only the flips of that symbol.
+    """
+
+    words: RandomWords | GivenWords
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed, int64."""
+        words = self.words.tokens(symbols.without_end(), n, seed)
+        if symbols.end_of_sequence is None:
+            return words
+        return symbols.with_end(words[:, 1:] if symbols.end_first else words[:, :-1])
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, besides length and seed."""
+        described = self.words.expanded(symbols.without_end(), n)
+        if symbols.end_of_sequence is None:
+            return described
+        replaced = "end_replaces_first" if symbols.end_first else "end_replaces_last"
+        return {**described, "end_of_sequence": symbols.end_of_sequence, replaced: True}
+
+
+Inputs = RandomWords | GivenWords | SharedWords
+"""Where a point's inputs come from, ready to use."""
+
+
+def _kind(table: Any) -> str:
+    return "words-table" if isinstance(table, dict) and "file" in table else "random-table"
+
+
+InputsTable = Annotated[
+    Annotated[RandomWords, Tag("random-table")] | Annotated[WordFile, Tag("words-table")],
+    Discriminator(_kind),
+]
+"""The `[inputs]` table: with `file` a file of words, else random words."""
+
+
+def read_words(
+    table: WordFile, folder: Path, symbols: Symbols, lengths: tuple[int, ...], faults: Faults
+) -> GivenWords | None:
+    """The words of a file, or None after noting everything that is wrong with it.
+
+    `file` is relative to `folder`, where the config lies. Every length must have words, `count` of them if that is
+    given, and every symbol must be of the alphabet.
+    """
+    path = folder / table.file
+    wrong = Faults("words")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        faults.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
+        return None
+    found: dict[int, list[list[int]]] = {}
+    for number, line in enumerate(lines, start=1):
+        word = _word(line, f"inputs.file line {number}", symbols, wrong)
+        if word:
+            found.setdefault(len(word), []).append(word)
+    for n in lengths:
+        have = len(found.get(symbols.word_length(n), ()))
+        if have < (table.count or 1):
+            size = symbols.word_length(n)
+            end = "" if size == n else " and the end-of-sequence symbol"
+            wrong.add(
+                "inputs.file",
+                table.file,
+                f"{table.count or 1} word(s) of {size} symbols are needed for n = {n} ({size} symbols{end}), "
+                f"the file has {have}",
+            )
+    if wrong:
+        hidden = len(wrong.messages) - _SHOWN
+        faults.messages += wrong.messages[:_SHOWN]
+        faults.messages += [f"inputs.file: {hidden} more errors"] if hidden > 0 else []
+        return None
+    return GivenWords({size: np.array(words, dtype=np.int64) for size, words in found.items()}, table.count)
+
+
+def _word(line: str, where: str, symbols: Symbols, faults: Faults) -> list[int]:
+    if not all(re.fullmatch("[0-9]+", symbol) for symbol in line.split()):
+        faults.add(where, line, "whole numbers between blanks")
+        return []
+    word = [int(symbol) for symbol in line.split()]
+    outside = sorted({symbol for symbol in word if symbol >= symbols.alphabet_size})
+    if outside:
+        faults.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
+    return [] if outside else word
 
 
 def check_words(word: str | None, n: int | None, count: int, faults: Faults) -> None:
-    """Notes what is wrong with the input that is asked for, whatever the model."""
+    """Notes what is wrong with the input that a command line asks for, as far as can be told without the model."""
     if (word is None) == (n is None):
         faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
     if n is not None and n < 2:

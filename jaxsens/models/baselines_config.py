@@ -6,10 +6,7 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxsens import inputs
-from jaxsens.strict import checked_by, config
-
-Positive = Annotated[int, checked_by(inputs.count, least=1)]
-"""A whole number of at least 1."""
+from jaxsens.strict import OptionalPositive, Positive, checked_by, config
 
 Dtype = Literal["float32", "float64"]
 """Of parameters and of all arithmetic."""
@@ -37,7 +34,7 @@ class BaselineConfig:
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
     width: Positive = 64
     layers: Positive = 1
-    logits: Annotated[int | None, checked_by(inputs.optional_count)] = None
+    logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
 

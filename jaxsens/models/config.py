@@ -11,7 +11,7 @@ from pydantic import ValidationInfo, field_validator
 
 from jaxsens import inputs
 from jaxsens.errors import Faults, rule_for
-from jaxsens.models.baselines_config import Dtype, Positive, ReadoutPlace
+from jaxsens.models.baselines_config import Dtype, ReadoutPlace
 from jaxsens.models.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -32,7 +32,7 @@ from jaxsens.models.positions import (
 )
 from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, HardWeighting, Softmax, Weighting
-from jaxsens.strict import checked_by, config, field_errors, typed
+from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, typed
 
 _TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSITION_TYPES, Schedule)}
 """What a table in a config file may describe, by its `type`."""
@@ -148,7 +148,7 @@ class TransformerConfig:
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
     width: Positive = 64
     heads: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=1)] = 4
-    layers: Annotated[int, checked_by(inputs.count)] = 2
+    layers: Count = 2
     feed_forward: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=0)] = 256
     head_width: Annotated[int | tuple[int, ...] | None, checked_by(_per_layer, least=1, optional=True)] = None
     weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(_weightings)] = "softmax"
@@ -162,7 +162,7 @@ class TransformerConfig:
     layer_norm_epsilon: Annotated[float, checked_by(inputs.number, least=0)] = 1e-5
     activation: Annotated[Activation, checked_by(inputs.choice, known=ACTIVATIONS)] = "relu"
     readout: ReadoutPlace = "last"
-    logits: Annotated[int | None, checked_by(inputs.optional_count)] = None
+    logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsens import inputs
 from jaxsens.errors import Faults, InputError, collecting
-from jaxsens.inputs import is_count
 from jaxsens.precision import numerics
 
 Tree = TypeVar("Tree")
@@ -25,9 +25,8 @@ def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> 
     with collecting(network) as faults:
         if not isinstance(config, kind):
             faults.add("config", config, f"give a {kind.__name__}")
-        if not is_count(seed):
-            faults.add("seed", seed, "a whole number of at least 0")
-    return config, int(seed)
+        seed = inputs.seed(seed, faults)
+    return config, seed
 
 
 def check_is_array(tokens: object) -> None:

@@ -26,10 +26,9 @@ from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
 from jaxsens.models.transformer import check_runs
-from jaxsens.strict import config, did_you_mean, messages, read_table, read_toml
+from jaxsens.strict import Count, config, did_you_mean, messages, read_table, read_toml
 from jaxsens.training.tables import (
     CheckpointConfig,
-    Count,
     DataConfig,
     EvaluationConfig,
     OptimiserConfig,

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens import inputs
 from jaxsens.errors import collecting
-from jaxsens.inputs import is_count
 from jaxsens.languages import Dyck, Language
 from jaxsens.models import baselines
 from jaxsens.models.config import TransformerConfig
@@ -177,12 +177,9 @@ def _checked(
                 faults.add("subject", found, f"the {symbols} symbols of {language.name} and end_symbol=True")
             if config.logits != wanted:
                 faults.add("subject", f"logits={config.logits}", f"a model with {wanted} logits for {task}")
-        if not is_count(n, least):
-            faults.add("n", n, f"a whole number of at least {least}")
-        if not is_count(words, 2):
-            faults.add("words", words, "a whole number of at least 2")
-        if not is_count(seed):
-            faults.add("seed", seed, "a whole number of at least 0")
+        inputs.length(n, faults, least)
+        inputs.count("words", words, faults, least=2)
+        inputs.seed(seed, faults)
     return config, parameters
 
 

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 
 from jaxsens import inputs
 from jaxsens.errors import Faults, collecting
-from jaxsens.strict import checked_by, config
+from jaxsens.strict import Count, Positive, checked_by, config
 
-Positive = Annotated[int, checked_by(inputs.count, least=1)]
-Count = Annotated[int, checked_by(inputs.count)]
 NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
 
 

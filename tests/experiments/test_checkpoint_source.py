@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.checkpoint_source import CheckpointModel
-from jaxsens.experiments.inputs import Symbols
-from jaxsens.experiments.model_source import changed, keys_of, read_source
 from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.sources import CheckpointModel, changed, keys_of, read_source
 from jaxsens.experiments.store import read_point
 from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.words import Symbols
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.training.checkpoints import load_checkpoint
 from tests.experiments.tiny import quiet

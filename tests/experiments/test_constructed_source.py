@@ -13,10 +13,9 @@ from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.errors import Faults, PrecisionWarning
 from jaxsens.experiments import runner
-from jaxsens.experiments.constructed_source import ConstructionModel, FormulaModel
-from jaxsens.experiments.model_source import read_source
 from jaxsens.experiments.results import read_plan, read_points
 from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.sources import ConstructionModel, FormulaModel, read_source
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet
@@ -97,7 +96,8 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
     [
         (
             {"formula": "Q_a & (Q_b", "alphabet": 3, "conditoin": "x", "read": "all"},
-            ["alphabet = 3: a string", "read: should be 'output'", 'conditoin: unknown key; did you mean "condition"',
+            ["alphabet = 3: a string", "read = 'all': should be 'output'",
+             'conditoin: unknown key; did you mean "condition"',
              "formula, line 1, column 11: expected"],
         ),
         (
@@ -109,10 +109,10 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
         ({"formula": "Q_a"}, ["alphabet: required"]),
         ({"formula": "Q_1", "alphabet": "01", "width": 8}, ["width: unknown key"]),
         ({"formula": 3, "alphabet": ["0", 1]},
-         ["formula: should be a valid string", "alphabet[1]: should be a valid string"]),
+         ["formula = 3: should be a valid string", "alphabet[1] = 1: should be a valid string"]),
         ({"construction": "parrity"}, ["construction = 'parrity': one of parity"]),
         ({"construction": "parity", "width": 8, "dtype": 64},
-         ["dtype: should be 'float32'", "width = 8: it has no options"]),
+         ["dtype = 64: should be 'float32'", "width = 8: it has no options"]),
         ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
     ],
 )  # fmt: skip

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.inputs import RandomWords, SharedWords, Symbols, WordFile, read_words
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
+from jaxsens.experiments.words import RandomWords, SharedWords, Symbols, WordFile, read_words
 from tests.experiments.tiny import TINY, tiny_sweep
 
 BITS = Symbols(2, 2)
@@ -139,7 +139,7 @@ def test_an_end_symbol_that_stands_first_is_in_front_of_the_same_word(words):
     assert (first[:, 0] == 2).all()
     assert np.array_equal(first[:, 1:], last[:, :-1])
     assert words.expanded(FIRST, 9) == {**words.expanded(LAST, 9), "end_first": True}
-    assert "end_first" not in words.expanded(LAST, 9)
+    assert words.expanded(LAST, 9)["end_first"] is False
 
 
 def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol():
@@ -194,7 +194,7 @@ def test_a_long_list_of_faults_is_cut(tmp_path):
     words, faults = read(tmp_path, "7 7 7\n" * 50)
     assert words is None
     assert len(faults) == 21
-    assert faults[-1] == "inputs.file: 31 more faults"
+    assert faults[-1] == "inputs.file: 31 more errors"
 
 
 def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):

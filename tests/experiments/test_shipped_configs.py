@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.constructed_source import ConstructionModel
+from jaxsens.experiments.sources import ConstructionModel
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6_config import load_theorem6_config
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.network_source import Network
+from jaxsens.experiments.sources import Network
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.models.baselines_config import BaselineConfig
@@ -82,20 +82,20 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
     faults = faults_of(text)
     expected = [
         r"^lenghts: unknown key; did you mean \"lengths\"",
-        r"^lengths: 1 is too small.*32 comes after 64.*32 comes more than once",
-        r"^seeds: .*a count of seeds or a list",
-        r"^variants: no variant is called \"softmx\"; did you mean \"softmax\".*'softmax' comes more than once",
-        r"^statistics: .*q101",
-        r"^model\.alphabet_size: should be a valid integer, not 2\.0",
+        r"^lengths = .*: 1 is too small.*32 comes after 64.*32 comes more than once",
+        r"^seeds = '3': .*a count of seeds or a list",
+        r"^variants = .*: no variant is called \"softmx\"; did you mean \"softmax\".*'softmax' comes more than once",
+        r"^statistics = .*: .*q101",
+        r"^model\.alphabet_size = 2\.0: a whole number of at least 2",
         r"^model\.widht: unknown key; did you mean \"width\"",
         r"^model\.heads = 3: a divisor of width",
-        r"^model\.layer_norm: should be 'none', 'pre' or 'post'",
+        r"^model\.layer_norm = 'both': one of none, pre, post",
         r"^inputs\.cuont: unknown key; did you mean \"count\"",
-        r"^measure\.engine: should be one of auto",
-        r"^measure\.batch_size: should be greater",
-        r"^variant\[0\]\.name: ",
+        r"^measure\.engine = 'vmp': should be one of auto",
+        r"^measure\.batch_size = 0: should be greater",
+        r"^variant\[0\]\.name = 'a/b': ",
         r'^variant "deep": model\.layers = -1',
-        r'^variant "deep": model\.weighting\.inverse_temperature: should be a table \{type = "Schedule"',
+        r'^variant "deep": model\.weighting\.inverse_temperature = 3: should be a table \{type = "Schedule"',
     ]
     for pattern in expected:
         assert [fault for fault in faults if re.search(pattern, fault)], pattern

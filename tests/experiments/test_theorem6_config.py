@@ -71,11 +71,11 @@ optimiser = {steps = 0}
 """
     told = faults_of(text, tmp_path)
     for part in (
-        "lengths: 2 comes after 4",
-        "words:",
+        "lengths = [4, 2]: 2 comes after 4",
+        "words = 1: a whole number of at least 2",
         'sedes: unknown key; did you mean "seeds"?',
-        "measure.engine: should be one of auto, vmap, difference",
-        "model[0].name:",
+        "measure.engine = 'psychic': should be one of auto, vmap, difference",
+        "model[0].name = 'a b': ",
         "model[1].train: language = None: a table with a name",
         "model[1].train: optimiser.steps = 0",
     ):
@@ -86,11 +86,17 @@ optimiser = {steps = 0}
     ("models", "message"),
     [
         ("", "name at least one model"),
-        ('[[model]]\nname = "a"\n', 'model[0]: give either train, a training config, or exact = "rnn"'),
-        ('[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n', "model[0]: give either train"),
+        (
+            '[[model]]\nname = "a"\n',
+            'model[0].train = None: give either train, a training config, or exact = "rnn"',
+        ),
+        (
+            '[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n',
+            "model[0].train = 'lstm.toml': give either train",
+        ),
         ('[[model]]\nname = "a"\nexact = "rnn"\n', "model[0].end_probability = None"),
         ('[[model]]\nname = "a"\nexact = "rnn"\nend_probability = 2.0\n', "model[0].end_probability = 2.0"),
-        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact: should be 'rnn'"),
+        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact = 'gru': should be 'rnn'"),
         ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "it goes with exact"),
         ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train: "),
         ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "this name is taken by another model"),
@@ -113,7 +119,7 @@ def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
     text = INLINE.replace("[[model]]", "[measure]\noutputs = [2]\n[[model]]")
     assert parse_theorem6_config(text + PREDICTION).measure.outputs == (2,)
     told = faults_of(text + RECOGNITION, tmp_path)
-    assert 'measure.outputs = (2,): model "lstm" has the outputs 0 to 1' in told
+    assert 'measure.outputs: model "lstm": its output has the coordinates 0 to 1, not 2' in told
 
 
 def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):
