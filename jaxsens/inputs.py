@@ -211,7 +211,7 @@ def checked_number(
 
 
 def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar: bool = True) -> None:
-    """Notes a value that is neither None nor a function of so many arguments, nor, with `bar`, True or False.
+    """Notes a value that is neither None nor a function of this number of arguments, nor, with `bar`, a Boolean.
 
     `wanted` completes "a function that is called with ...".
     """
@@ -221,7 +221,7 @@ def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar:
 
 
 def takes(function: Any, arguments: int) -> bool:
-    """Whether a callable can be called with so many arguments, as far as its signature tells."""
+    """Whether a callable accepts this number of arguments, as far as its signature tells."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -36,8 +36,8 @@ class Symbols:
         """The words, each with the end-of-sequence symbol after it, or in front, if there is one."""
         if self.end_of_sequence is None:
             return words
-        beside = (1, 0) if self.end_first else (0, 1)
-        return np.pad(words, ((0, 0), beside), constant_values=self.end_of_sequence)
+        added = (1, 0) if self.end_first else (0, 1)
+        return np.pad(words, ((0, 0), added), constant_values=self.end_of_sequence)
 
     def described(self) -> dict[str, Any]:
         """The part of the end-of-sequence symbol in what determines the inputs."""
