@@ -71,7 +71,7 @@ def test_flips_are_counted_before_they_are_listed(monkeypatch):
 
 @pytest.mark.parametrize("seeds", ["1000000000", str(10**18)])
 def test_seeds_are_counted_before_they_are_listed(seeds):
-    with pytest.raises(InputError, match=r"seeds: .*at most 100000"):
+    with pytest.raises(InputError, match=r"seeds = .*: .*at most 100000"):
         tiny_sweep("seeds = 2", f"seeds = {seeds}")
 
 

@@ -29,11 +29,10 @@ from jaxsens.cli.shared import (
     write_output,
 )
 from jaxsens.errors import Faults, collecting
-from jaxsens.experiments.words import check_words
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.model_source import ModelSource
     from jaxsens.experiments.single import Summary
+    from jaxsens.experiments.sources import ModelSource
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
@@ -199,7 +198,7 @@ def measure(
     }
     # What can be told without JAX is told at once.
     with collecting("measure") as faults:
-        check_words(tokens, n, inputs, faults)
+        _check_input(tokens, n, inputs, faults)
         _check_options(at_least, save, quiet, faults)
     from jaxsens.experiments.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
@@ -254,6 +253,18 @@ def _flags(keys: Iterable[str]) -> dict[str, str]:
     return {f"model.{key}": flag(key) for key in keys} | {
         key: flag(key) for key in ("engine", "batch_size", "memory_budget")
     }
+
+
+def _check_input(word: str | None, n: int | None, count: int, faults: Faults) -> None:
+    """Notes what is wrong with the input that is asked for, whatever the model."""
+    if (word is None) == (n is None):
+        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
+    if n is not None and n < 2:
+        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
+    if count < 1:
+        faults.add("--inputs", count, "at least 1")
+    if word is not None and count != 1:
+        faults.add("--inputs", count, "1 with --tokens, which is one input")
 
 
 def _check_options(

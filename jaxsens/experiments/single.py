@@ -14,7 +14,7 @@ from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.sources import CheckpointModel, ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import TABLES
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
-from jaxsens.experiments.words import RandomWords, check_words
+from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, read_table, read_toml
@@ -128,16 +128,14 @@ def input_tokens(
     """The inputs: a word as text, or `count` random ones of length n, those of a sweep's point of this n and seed.
 
     A word is its symbols' names, one a character or between blanks or commas. The symbols of a network with random
-    weights are called 0, 1, 2 ... The end-of-sequence symbol is put behind the word where the model has one, or in
-    front where the model was trained to predict the next symbol.
+    weights are called 0, 1, 2 ... The end-of-sequence symbol is added after the word if the model has one, or in front
+    if the model was trained to predict the next symbol.
 
     Raises:
-        InputError: for both or neither, or a word that cannot be read.
+        InputError: for a word that cannot be read, or a length that the model cannot read.
     """
     faults = Faults("measure")
-    check_words(word, n, count, faults)
     if word is None:
-        faults.raise_if_any()
         check_size(source, n, count, faults)
         faults.raise_if_any()
         return RandomWords(count).tokens(source.symbols, n or 0, seed)

@@ -217,15 +217,3 @@ def _word(line: str, where: str, symbols: Symbols, faults: Faults) -> list[int]:
     if outside:
         faults.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
     return [] if outside else word
-
-
-def check_words(word: str | None, n: int | None, count: int, faults: Faults) -> None:
-    """Notes what is wrong with the input that a command line asks for, as far as can be told without the model."""
-    if (word is None) == (n is None):
-        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
-    if n is not None and n < 2:
-        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
-    if count < 1:
-        faults.add("--inputs", count, "at least 1")
-    if word is not None and count != 1:
-        faults.add("--inputs", count, "1 with --tokens, which is one input")
