@@ -83,31 +83,38 @@ Entry = TrainedEntry | ExactEntry
 
 
 @dataclass(frozen=True)
-class Theorem6:
+class _Settings:
+    """What the experiment's config says apart from its models."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    lengths: Lengths
+    seeds: Seeds = (0,)
+    words: Annotated[int, checked_by(count, least=2)] = 64
+    inputs: Positive = 1
+    fit_from: Annotated[int, checked_by(count, least=2)] = 2
+    title: str = ""
+    claim: str = ""
+    measure: Measurement = field(default_factory=Measurement)
+
+
+@dataclass(frozen=True)
+class Theorem6(_Settings):
     """The experiment, checked and complete.
 
     Attributes:
-        title, claim: for the report; may be empty.
         lengths: n, the symbols of a word or prefix, rising, at least 2.
         seeds: of the words.
         words: words a length and seed for cross-entropy and accuracy.
         inputs: words a length and seed whose flips are measured.
         fit_from: only lengths from this one on enter the fitted exponents.
+        title, claim: for the report; may be empty.
         measure: how they are measured.
         models: in the order of the config.
         text: the config as it was given.
     """
 
-    title: str
-    claim: str
-    lengths: tuple[int, ...]
-    seeds: tuple[int, ...]
-    words: int
-    inputs: int
-    fit_from: int
-    measure: Measurement
-    models: tuple[Entry, ...]
-    text: str
+    models: tuple[Entry, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,18 +170,9 @@ def _trained(model: _Model, folder: Path, faults: Faults) -> TrainedEntry | None
 
 
 @dataclass(frozen=True)
-class _Tables:
+class _Tables(_Settings):
     """The config's tables as they are written."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    lengths: Lengths
-    seeds: Seeds = (0,)
-    words: Annotated[int, checked_by(count, least=2)] = 64
-    inputs: Positive = 1
-    fit_from: Annotated[int, checked_by(count, least=2)] = 2
-    title: str = ""
-    claim: str = ""
-    measure: Measurement = field(default_factory=Measurement)
     model: tuple[Annotated[_Model, AfterValidator(_entry)], ...] = ()
 
 
