@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import Faults, no_rule
@@ -26,7 +26,7 @@ from jaxsens.models.baselines_config import (
     RecurrentConfig,
     RNNConfig,
 )
-from jaxsens.models.given import check_is_array, checked_making, checked_parameters
+from jaxsens.models.given import check_input, checked_making, checked_parameters
 from jaxsens.precision import numerics
 
 
@@ -257,26 +257,16 @@ def _readout(config: BaselineConfig) -> int | str:
     raise no_rule("a baseline", "config", config, (LSTMConfig, RNNConfig, ConvolutionConfig))
 
 
-def check_tokens(config: BaselineConfig, tokens: Array) -> None:
+def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
     """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
 
     Raises:
-        InputError: listing every problem.
+        InputError: listing every error.
     """
-    check_is_array(tokens)
-    faults = Faults("tokens")
-    shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
     readout = _readout(config)
-    if not jnp.issubdtype(dtype, jnp.integer):
-        faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
-    if not shape or 0 in shape:
-        faults.add("tokens", f"shape {shape}", "an array of shape (n,) or (batch, n), neither of them 0")
-    elif isinstance(readout, int) and readout >= shape[-1]:
-        faults.add("tokens", f"length {shape[-1]}", f"longer than the readout position {readout}")
-    faults.raise_if_any()
-    if not isinstance(tokens, Tracer):
-        values = np.asarray(tokens)
-        value = values.min() if values.min() < 0 else values.max()
-        if not 0 <= value < config.vocabulary_size:
-            faults.add("tokens", int(value), f"symbols from 0 to {config.vocabulary_size - 1}")
-    faults.raise_if_any()
+
+    def check_length(n: int, faults: Faults) -> None:
+        if isinstance(readout, int) and readout >= n:
+            faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
+
+    check_input(tokens, config.vocabulary_size, check_length)

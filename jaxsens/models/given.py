@@ -1,12 +1,15 @@
-"""What a network is made from, checked: its config, its seed, and parameters that are given instead of drawn."""
+"""What a network is made from and called on, checked: its config, seed, parameters and tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from jaxsens import inputs
 from jaxsens.errors import Faults, InputError, collecting
@@ -29,14 +32,32 @@ def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> 
     return config, seed
 
 
-def check_is_array(tokens: object) -> None:
-    """Refuses what JAX takes for no array, lists above all.
+def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Faults], None]) -> None:
+    """Refuses what a network is called on unless it is an array of ids. The ids are checked if their values are known.
+
+    Args:
+        tokens: what the user gave.
+        vocabulary: how many symbols the network reads.
+        check_length: notes why inputs of a length cannot be read.
 
     Raises:
-        InputError: naming the type.
+        InputError: listing every error.
     """
     if tokens is None or isinstance(tokens, list | tuple | str):
+        # JAX does not accept these as arrays.
         raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
+    with collecting("tokens") as faults:
+        shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
+        if not jnp.issubdtype(dtype, jnp.integer):
+            faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
+        if not shape or 0 in shape:
+            remedy = "an array of shape (n,) or (batch, n), of at least one symbol"
+            faults.add("tokens", f"shape {shape}", remedy)
+        else:
+            check_length(shape[-1], faults)
+        if not faults and not isinstance(tokens, Tracer):
+            # By NumPy: JAX would wrap ids beyond 32 bits around first.
+            inputs.check_ids("tokens", np.asarray(tokens), vocabulary, faults)
 
 
 def instead_of(given: object, wanted: str) -> str:

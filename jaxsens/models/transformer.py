@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -16,7 +15,7 @@ from jaxsens.errors import Faults
 from jaxsens.memory import check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import check_is_array, checked_making, checked_parameters
+from jaxsens.models.given import check_input, checked_making, checked_parameters
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.precision import numerics
 
@@ -109,22 +108,6 @@ def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
     """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
 
     Raises:
-        InputError: listing every problem.
+        InputError: listing every error.
     """
-    check_is_array(tokens)
-    faults = Faults("tokens")
-    shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
-    if not jnp.issubdtype(dtype, jnp.integer):
-        faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
-    if not shape:
-        faults.add("tokens", tokens, "an array of shape (n,) or (batch, n)")
-    else:
-        check_length(config, shape[-1], faults)
-    faults.raise_if_any()
-    if not isinstance(tokens, Tracer):
-        # By NumPy: JAX would wrap ids beyond 32 bits around first.
-        largest, least = int(np.max(np.asarray(tokens))), int(np.min(np.asarray(tokens)))
-        if least < 0 or largest >= config.vocabulary_size:
-            value = least if least < 0 else largest
-            faults.add("tokens", value, f"symbols from 0 to {config.vocabulary_size - 1}")
-    faults.raise_if_any()
+    check_input(tokens, config.vocabulary_size, partial(check_length, config))

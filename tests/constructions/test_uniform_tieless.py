@@ -159,7 +159,7 @@ def test_every_reason_is_given_at_once():
         (lambda: measure(chooser(), 17), "131072 inputs .* give `words`"),
         (lambda: measure(chooser(), 3, np.zeros((2, 4), int)), r"words = .*\(2, 4\)"),
         (lambda: measure(chooser(), 3, np.zeros((0, 3), int)), r"words = .*\(0, 3\)"),
-        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "symbols from 0 to 1"),
+        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "the model reads ids 0 to 1"),
         (lambda: measure(chooser(), 3, np.zeros((1, 3))), "whole numbers"),
     ],
 )

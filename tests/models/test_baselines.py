@@ -205,8 +205,8 @@ def test_all_faults_of_a_config_are_reported_at_once(kind, changes, arguments):
     ("tokens", "message"),
     [
         (np.array([0.5, 1.0]), "whole numbers"),
-        (np.array([0, 3]), "tokens = 3: symbols from 0 to 2"),
-        (np.array([0, -2]), "tokens = -2: symbols from 0 to 2"),
+        (np.array([0, 3]), "tokens = 3: the model reads ids 0 to 2"),
+        (np.array([0, -2]), "tokens = -2: ids of at least 0"),
         (np.zeros((0, 4), int), "shape"),
         (np.array(1), "shape"),
         ([0, 1], "tokens = list: give an array"),
