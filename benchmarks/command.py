@@ -93,7 +93,7 @@ def _write(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
 
 def _draw(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
     from benchmarks.plot import seconds_figure
-    from jaxsens.analysis.style import png_bytes, svg_bytes
+    from jaxsens.analysis.panels import png_bytes, svg_bytes
 
     if all(row.seconds is None for row in rows):
         return

@@ -1,124 +1,445 @@
-"""The sections of a report on bounds over all inputs, with their tables."""
+"""Bounds over all inputs in the report of a sweep: their data by variant, sentences, figures, tables and sections."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from jaxsens.analysis.bounds_data import SIDES_OF, BoundsData, findings, left_out, mattering
-from jaxsens.analysis.bounds_figures import mattering_figure, sides_figures
+from jaxsens.analysis.data import Spread, spreads, statistic_columns
+from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power
+from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import Section
-from jaxsens.analysis.points_table import Spread
-from jaxsens.analysis.report_tables import ReportTable
+from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, variant_styles
+from jaxsens.analysis.tables import DASH, ReportTable
+from jaxsens.experiments.bounds import PARTS, BoundRecord, shortened
+
+if TYPE_CHECKING:
+    import pandas
 
 EVERY_INPUT = (
-    "What is measured above holds for the inputs that were tried. Here every input of length n is meant."
+    "The measurements above hold for the inputs tried. This section is about every input of length n."
 )
 FROM_BELOW = "From below: the input and flip with the largest change that a search over all inputs found."
 FROM_ABOVE = (
     "From above: a bound that is certified for every input and every flip, by exact attention weights in the first "
-    "layer and interval arithmetic beyond; and Lemma 5's closed form with the constants of the model."
+    "layer and interval arithmetic in the layers above; and Lemma 5's closed form with the constants of the model."
 )
 BETWEEN = "The truth lies between the worst input found and the certified bound."
 
 ABOUT_MATTERING = (
-    "With leftmost- or rightmost-hard attention some inputs can be fixed (a restriction) so that the output depends on "
-    "few of those left free, whatever they are (Hahn 2020, Theorem 1). How many may still matter is counted here; each "
-    "restriction's certificate was checked apart from the search for it."
+    "With leftmost- or rightmost-hard attention, some inputs can be fixed (a restriction) so that the output depends "
+    "on only a few of the free ones, whatever these are (Hahn 2020, Theorem 1). This section counts how many may still "
+    "matter. The certificate of each restriction was verified independently of the search for it."
 )
+
+SIDES = {"worst": "worst input found", "certified": "certified for every input"}
+"""The bound from below and the one from above, by column, in words."""
+
+SIDES_CAPTION = (
+    "The largest change on the inputs that were measured, the largest change that a search over all inputs found, and "
+    "the certified bound; both axes are logarithmic."
+)
+LEMMA5_CAPTION = "The same with Lemma 5's closed form, as powers of ten."
+PAIRED_CAPTION = f"On the left: {SIDES_CAPTION} On the right: {LEMMA5_CAPTION}"
+MATTERING_CAPTION = (
+    "The number of free inputs that the output may depend on, out of all free inputs (grey line). A count of 0 is "
+    "drawn in the grey strip."
+)
+CHANGE_CAPTION = (
+    " Right: the largest change that one symbol makes, {}. Hard attention depends on few inputs, but strongly; soft "
+    "attention depends on all of them, on each less and less as n grows."
+)
+EXACT_CAPTION = (
+    " A filled marker of a worst input means that every input was tried, so there is no larger change. A hollow marker "
+    "means that inputs were searched, so there may be one."
+)
+TRIED = "filled: every input tried"
+
+STEADY = 0.1
+"""A bound on logits that grows more slowly than n to this power is taken to have a limit."""
+
+_KEYS = ("variant", "n", "seed", "worst_exact")
+_VALUES = ("worst", "certified", "ratio", "log_lemma5", "logit_bound", "matter", "free")
+
+
+@dataclass(frozen=True)
+class BoundsData:
+    """The bounds of a sweep.
+
+    Attributes:
+        records: in the order of the plan.
+        points: the table of points.csv.
+        variants: in the order of the config.
+        norm: of the change of the output: "l1", "l2" or "linf".
+        unseeded: the variants whose weights do not depend on the seed.
+    """
+
+    records: Sequence[BoundRecord]
+    points: pandas.DataFrame
+    variants: Sequence[str]
+    norm: str
+    unseeded: frozenset[str] = frozenset()
+
+    @cached_property
+    def table(self) -> pandas.DataFrame:
+        """A row per record; NaN where a value is missing. "log10_lemma5" is Lemma 5's closed form by powers of ten."""
+        import pandas as pd
+
+        names = (*_KEYS, *_VALUES)
+        rows = [[getattr(record, name) for name in names] for record in self.records]
+        table = pd.DataFrame(rows, columns=[*names]).astype(dict.fromkeys(_VALUES, float))
+        return table.assign(log10_lemma5=table["log_lemma5"] / math.log(10))
+
+    def rows(self, variant: str, column: str) -> pandas.DataFrame:
+        """The rows of one variant that have a value in this column."""
+        return self.table.query("variant == @variant").dropna(subset=column)
+
+    def having(self, column: str) -> tuple[str, ...]:
+        """The variants that have a value in this column at some point."""
+        return tuple(variant for variant in self.variants if len(self.rows(variant, column)))
+
+    def spreads(self, variant: str, column: str) -> dict[int, Spread]:
+        """The spread of a value over seeds, by input length."""
+        return spreads(self.rows(variant, column), variant, column)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The input lengths with a record."""
+        return sorted({record.n for record in self.records})
+
+    def fit(self, variant: str, column: str) -> ExponentFit:
+        """The exponent of a value.
+
+        Where the model does not depend on the seed and the value does not either, the seeds are not repetitions: one of
+        them is fitted, and there is no interval.
+        """
+        rows = self.rows(variant, column)
+        different = rows.drop_duplicates(["n", column])
+        if variant in self.unseeded and len(different) == different["n"].nunique():
+            rows = different.assign(seed=0)
+        return fit_exponent(rows["n"], rows[column], rows["seed"], variant=variant, statistic=SIDES[column])
+
+    def exactly_known(self, variant: str) -> list[int]:
+        """The lengths at which the worst input was found by trying every input, for every seed."""
+        rows = self.rows(variant, "worst")
+        return sorted({*rows["n"]} - {*rows.query("not worst_exact")["n"]})
+
+    @cached_property
+    def mixes_exact(self) -> bool:
+        """Whether every input was tried at some points, and inputs were searched at others."""
+        return len({record.worst_exact for record in self.records if record.worst is not None}) == 2
+
+    def searched_lengths(self, variant: str) -> frozenset[int]:
+        """The lengths to mark as searched; none if all points are alike and there is nothing to tell apart."""
+        if not self.mixes_exact:
+            return frozenset()
+        return frozenset(self.spreads(variant, "worst")) - set(self.exactly_known(variant))
 
 
 def bounds_sections(data: BoundsData) -> list[Section]:
     """The sections of a report; none without records."""
     sections = []
-    if data.searched or data.certified:
-        figures = tuple(sides_figures(data))
+    searched, certified = data.having("worst"), data.having("certified")
+    if searched or certified:
+        about = [EVERY_INPUT]
+        about += [FROM_BELOW] if searched else []
+        about += [FROM_ABOVE] if certified else []
+        about += [BETWEEN] if searched and certified else []
         sections.append(
             Section(
                 "Bounds over all inputs",
-                paragraphs=(_about(data),),
-                bullets=tuple(findings(data)),
-                figures=figures,
-                tables=(bounds_table(data),),
+                paragraphs=[" ".join(about)],
+                bullets=findings(data),
+                figures=sides_figures(data),
+                tables=[bounds_table(data)],
             )
         )
-    if data.restricted:
+    if data.having("matter"):
         sections.append(
             Section(
                 "Inputs that matter",
-                paragraphs=(ABOUT_MATTERING,),
-                bullets=tuple(mattering(data)),
-                figures=(mattering_figure(data),),
-                tables=(mattering_table(data),),
+                paragraphs=[ABOUT_MATTERING],
+                bullets=mattering(data),
+                figures=[mattering_figure(data)],
+                tables=[mattering_table(data)],
             )
         )
     missing = left_out(data)
     if missing:
-        sections.append(Section("Bounds that are left out, and why", bullets=tuple(missing)))
+        sections.append(Section("Bounds that are missing, and why", bullets=missing))
     return sections
 
 
-def _about(data: BoundsData) -> str:
-    parts = [EVERY_INPUT]
-    parts += [FROM_BELOW] if data.searched else []
-    parts += [FROM_ABOVE] if data.certified else []
-    parts += [BETWEEN] if data.searched and data.certified else []
-    return " ".join(parts)
+def findings(data: BoundsData) -> list[str]:
+    """A sentence per variant: the exponents of both sides, how far apart they are, and what Lemma 5 says."""
+    found = []
+    certified = data.having("certified")
+    for variant in certified:
+        parts = [text for column in SIDES for text in _power(data, variant, column)]
+        ratios = data.spreads(variant, "ratio")
+        if ratios:
+            n, last = max(ratios.items())
+            parts.append(f"certified / found at n = {n}: {last.median:.3g} (at most {last.high:.3g})")
+        parts += _logits(data, variant)
+        if parts:
+            found.append(f"{variant}: {'; '.join(parts)}.")
+    for variant in data.having("worst"):
+        powers = [] if variant in certified else _power(data, variant, "worst")
+        found += [f"{variant}: {power}; no certified bound." for power in powers]
+    return found
+
+
+def _power(data: BoundsData, variant: str, column: str) -> list[str]:
+    """The exponent of a side, with what a reader must know of the values behind it; nothing if there is none."""
+    if variant not in data.having(column):
+        return []
+    fit = data.fit(variant, column)
+    if fit.always_zero:
+        return [f"{fit.statistic}: exactly 0 at every length"]
+    if math.isnan(fit.exponent):
+        return []
+    notes = [fit.note] if fit.zeros else []
+    known = data.exactly_known(variant) if column == "worst" else []
+    if 0 < len(known) < len(data.spreads(variant, "worst")):
+        notes.insert(0, f"every input tried at n = {enumeration(map(str, known))}, searched at the others")
+    added = f"({'; '.join(notes)})" if notes else ""
+    return [" ".join(filter(None, (fit.statistic, f"n^{signed(fit.exponent)}", fit.interval(), added)))]
+
+
+def _logits(data: BoundsData, variant: str) -> list[str]:
+    """What Lemma 5 says: its closed form is about exp(2A)^(2L) / n, so it falls only if A hardly grows."""
+    rows = data.rows(variant, "log_lemma5").dropna(subset="logit_bound")
+    lemma5, logits = (spreads(rows, variant, column) for column in ("log_lemma5", "logit_bound"))
+    if len(lemma5) < 2:
+        return []
+    first, last = min(lemma5), max(lemma5)
+    start, end = logits[first].median, logits[last].median
+    told = f"A = {start:.3g} at n = {first}, {end:.3g} at n = {last}"
+    if lemma5[last].median < lemma5[first].median:
+        return [f"Lemma 5's closed form falls ({told})"]
+    if end < start * (last / first) ** STEADY:
+        return [f"Lemma 5's closed form does not fall yet ({told})"]
+    return [f"Lemma 5's closed form grows with its bound on the logits and rules nothing out ({told})"]
+
+
+def mattering(data: BoundsData) -> list[str]:
+    """A sentence per variant: how many inputs may matter at the shortest and at the longest restricted length, and at
+    how many points there is a restriction, if not at all of them."""
+    found = []
+    for variant in data.having("matter"):
+        counts = data.spreads(variant, "matter")
+        first, last = min(counts), max(counts)
+        had, asked = len(data.rows(variant, "matter")), len(data.rows(variant, "variant"))
+        some = (
+            f" This holds for {had} of {asked} points; the others have no restriction." if had < asked else ""
+        )
+        found.append(
+            f"{variant}: at most {counts[first].high:g} free inputs matter at n = {first}, {counts[last].high:g} at "
+            f"n = {last}.{some}"
+        )
+    return found
+
+
+def left_out(data: BoundsData) -> list[str]:
+    """A sentence per missing part and reason: for which variants, and at how many of their points."""
+    reasons: dict[tuple[str, str, int, int], list[str]] = {}
+    for part in PARTS:
+        for variant in data.variants:
+            records = [record for record in data.records if record.variant == variant]
+            notes = [record.notes[part] for record in records if part in record.notes]
+            if notes:
+                reason = notes[0] if len(set(notes)) == 1 else f"at the first of these: {notes[0]}"
+                reasons.setdefault((part, reason, len(notes), len(records)), []).append(variant)
+    return [
+        f"{enumeration(variants)}: no {PARTS[part]} at {missing} of {asked} points"
+        f"{' each' if len(variants) > 1 else ''} ({shortened(reason, 400)})."
+        for (part, reason, missing, asked), variants in reasons.items()
+    ]
 
 
 def bounds_table(data: BoundsData) -> ReportTable:
-    """Both sides, their ratio and Lemma 5: a row a variant and length, medians over seeds."""
+    """Both sides, their ratio and Lemma 5: a row per variant and length, medians over seeds."""
+    formats = {
+        "worst": ".4g",
+        "certified": ".4g",
+        "ratio": ".4g",
+        "log10_lemma5": ".1f",
+        "logit_bound": ".3g",
+    }
     rows = []
-    for variant in (v for v in data.variants if v in {*data.searched, *data.certified}):
-        worst = data.spreads(variant, SIDES_OF[0][1])
-        certified = data.spreads(variant, SIDES_OF[1][1])
-        ratios = data.spreads(variant, lambda record: record.ratio)
-        logs = data.spreads(variant, lambda record: record.log_lemma5)
-        logits = data.spreads(variant, lambda record: record.logit_bound)
-        for n in sorted({*worst, *certified}):
-            rows.append(
-                (
-                    variant,
-                    str(n),
-                    _number(worst.get(n)),
-                    _number(certified.get(n)),
-                    _number(ratios.get(n)),
-                    f"{ratios[n].high:.3g}" if n in ratios else "\N{EM DASH}",
-                    f"{logs[n].median / math.log(10):.1f}" if n in logs else "\N{EM DASH}",
-                    f"{logits[n].median:.3g}" if n in logits else "\N{EM DASH}",
-                )
-            )
+    for variant in data.variants:
+        found = {column: data.spreads(variant, column) for column in formats}
+        for n in sorted({*found["worst"], *found["certified"]}):
+            cells = [f"{found[c][n].median:{form}}" if n in found[c] else DASH for c, form in formats.items()]
+            cells.insert(3, f"{found['ratio'][n].high:.3g}" if n in found["ratio"] else DASH)
+            rows.append((variant, str(n), *cells))
     return ReportTable(
-        caption="Medians over seeds; in bounds.csv every seed with every digit.",
+        caption="Medians over seeds. The file bounds.csv has every seed with every digit.",
         header=(
-            "variant",
-            "n",
-            "worst found",
-            "certified",
-            "certified / found",
-            "largest of these",
-            "log10 of Lemma 5",
-            "A, its bound on logits",
+            *("variant", "n", "worst found", "certified", "certified / found", "largest ratio"),
+            *("log10 of Lemma 5", "A, its bound on logits"),
         ),
-        rows=tuple(rows),
+        rows=rows,
         numeric=7,
     )
 
 
 def mattering_table(data: BoundsData) -> ReportTable:
-    """How many inputs are left free, and how many of them may matter: a row a variant and length."""
+    """How many inputs are free, and how many of them may matter: a row per variant and length."""
     rows = []
-    for variant in data.restricted:
-        counts = data.spreads(variant, lambda record: record.matter)
-        free = data.spreads(variant, lambda record: record.free)
-        for n, count in counts.items():
+    for variant in data.having("matter"):
+        free = data.spreads(variant, "free")
+        for n, count in data.spreads(variant, "matter").items():
             rows.append((variant, str(n), f"{free[n].low:g}", f"{count.median:g}", f"{count.high:g}"))
-    return ReportTable(
-        caption="Over seeds.",
-        header=("variant", "n", "left free, at least", "matter, median", "matter, at most"),
-        rows=tuple(rows),
-        numeric=4,
+    header = ("variant", "n", "free, at least", "matter, median", "matter, at most")
+    return ReportTable("Over seeds.", header, rows, numeric=4)
+
+
+def sides_figures(data: BoundsData) -> list[ReportFigure]:
+    """The bounds against n, with and without Lemma 5, and the worst inputs of variants without a certified bound.
+
+    One or two certified variants share one figure with their panels of Lemma 5. More get a grid each without and with
+    it, the latter for the variants that have a closed form.
+    """
+    certified = data.having("certified")
+    closed = [variant for variant in data.having("log_lemma5") if variant in certified]
+    few = len(certified) <= 2
+    layout: dict[str, Any] = {} if few else {"columns": 3, "width": 4.3, "height": 2.6, "share_legend": True}
+    sides = [_sides_panel(data, variant, named=few) for variant in certified]
+    lemma5 = [_lemma5_panel(data, variant) for variant in closed]
+    if few and len(closed) == len(certified):
+        paired = [panel for pair in zip(sides, lemma5, strict=True) for panel in pair]
+        groups = [("bounds", paired, PAIRED_CAPTION)]
+    else:
+        groups = [("bounds", sides, SIDES_CAPTION), ("bounds-lemma5", lemma5, LEMMA5_CAPTION)]
+    heading = "How large can the change be, over every input?"
+    figures = [
+        ReportFigure(
+            name=name,
+            caption=f"{caption} {SPREAD}{_exact(data)}",
+            description=" ".join(findings(data)),
+            figure=draw_panels(panels, heading=heading, share_y=False, **layout),
+        )
+        for name, panels, caption in groups
+        if panels
+    ]
+    searched = data.having("worst")
+    if set(searched) - set(certified):
+        panel = _worst_panel(data, searched, variant_styles(data.variants))
+        figures.append(
+            ReportFigure(
+                name="worst-inputs",
+                caption=f"The largest change that a search over all inputs and flips found. {SPREAD}{_exact(data)}",
+                description=f"The worst input found, for {enumeration(searched)}.",
+                figure=draw_panels([panel]),
+            )
+        )
+    return figures
+
+
+def mattering_figure(data: BoundsData) -> ReportFigure:
+    """How many free inputs may matter; and the worst input found, or the largest change measured without a search."""
+    styles = variant_styles(data.variants)
+    restricted, searched = data.having("matter"), data.having("worst")
+    free = data.spreads(restricted[0], "free")
+    panels = [
+        Panel(
+            title="Free inputs that may matter",
+            y_label="inputs",
+            lines=[Line(variant, styles[variant], data.spreads(variant, "matter")) for variant in restricted],
+            ticks=data.lengths,
+            guides=[Guide("free", [*free], [one.median for one in free.values()])],
+        )
+    ]
+    if searched:
+        panels.append(_worst_panel(data, searched, styles))
+    elif "max" in statistic_columns(data.points):
+        lines = [
+            Line(variant, styles[variant], spreads(data.points, variant, "max")) for variant in data.variants
+        ]
+        panels.append(Panel("Largest change measured", change_label(data.norm), lines, data.lengths))
+    both = len(panels) > 1
+    change = CHANGE_CAPTION.format(
+        "as found by the search" if searched else "on the inputs that were measured"
+    )
+    heading = "How many inputs decide, and how much does one of them?" if both else "How many inputs decide?"
+    return ReportFigure(
+        name="inputs-that-matter",
+        caption=MATTERING_CAPTION + (change if both else "") + _exact(data),
+        description=" ".join(mattering(data)),
+        figure=draw_panels(panels, heading=heading),
     )
 
 
-def _number(value: Spread | None) -> str:
-    return "\N{EM DASH}" if value is None else f"{value.median:.4g}"
+def _sides(data: BoundsData, variant: str) -> dict[str, dict[int, Spread]]:
+    """The lines of a variant by name: what was measured, and the two sides as far as there are values."""
+    lines = {}
+    if "max" in statistic_columns(data.points):
+        lines["largest measured"] = spreads(data.points, variant, "max")
+    found = {name: data.spreads(variant, column) for column, name in SIDES.items()}
+    return lines | {name: values for name, values in found.items() if values}
+
+
+def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
+    """named: whether the legend belongs to this panel alone, and so has room for the exponents."""
+    lines = _sides(data, variant)
+    styles = variant_styles([*lines])
+    fits = {name: data.fit(variant, column) for column, name in SIDES.items() if name in lines}
+    searched = data.searched_lengths(variant)
+
+    def label(name: str) -> str:
+        if not named or name not in fits:
+            return name
+        tried = f"  ({TRIED})" if name == SIDES["worst"] and searched else ""
+        return f"{name}:  {fitted_power(fits[name])}{tried}"
+
+    powers = [f"{name}:  {fitted_power(fit)}" for name, fit in fits.items() if not math.isnan(fit.exponent)]
+    return Panel(
+        title=variant,
+        y_label=change_label(data.norm),
+        lines=[
+            Line(label(name), styles[name], values, searched if name == SIDES["worst"] else frozenset())
+            for name, values in lines.items()
+        ],
+        ticks=sorted({n for values in lines.values() for n in values}),
+        findings=() if named else powers,
+    )
+
+
+def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
+    """The same by powers of ten, with Lemma 5's closed form, which itself may overflow."""
+    sides = _sides_panel(data, variant, named=False)
+    lines = [
+        dataclasses.replace(line, values={n: value.map(_log10) for n, value in line.values.items()})
+        for line in sides.lines
+    ]
+    style = [*variant_styles([*map(str, range(len(lines) + 1))]).values()][-1]
+    lines.append(Line("Lemma 5, closed form", style, data.spreads(variant, "log10_lemma5")))
+    title, y_label = f"{variant}, with Lemma 5", "log\N{SUBSCRIPT ONE}\N{SUBSCRIPT ZERO} of the change"
+    return Panel(title, y_label, lines, sides.ticks, log=False)
+
+
+def _log10(number: float) -> float:
+    return math.log10(number) if number > 0 else math.nan
+
+
+def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:
+    lines = [
+        Line(
+            f"{variant}:  {fitted_power(data.fit(variant, 'worst'))}",
+            styles[variant],
+            data.spreads(variant, "worst"),
+            data.searched_lengths(variant),
+        )
+        for variant in variants
+    ]
+    return Panel("Worst input found", change_label(data.norm), lines, data.lengths)
+
+
+def _exact(data: BoundsData) -> str:
+    """What filled and hollow markers mean, if there are both."""
+    return EXACT_CAPTION if data.mixes_exact else ""

@@ -1,37 +1,67 @@
-"""The line figures of a report, made from the table of points and the fits."""
+"""The figures of a report, made from the table of points, the fits and the profiles."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxsens.analysis.findings import (
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from jaxsens.analysis.data import Profile, spreads
+from jaxsens.analysis.fits import (
+    ExponentFit,
     by_growth,
     enumeration,
-    interval,
     signed,
     statistic_name,
     summary_sentence,
 )
-from jaxsens.analysis.fits import ExponentFit
-from jaxsens.analysis.local_slopes import LocalSlope
-from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels
-from jaxsens.analysis.points_table import lengths_of, spreads
-from jaxsens.analysis.style import LineStyle, variant_styles
+from jaxsens.analysis.panels import (
+    Guide,
+    Line,
+    LineStyle,
+    Panel,
+    add_heading,
+    draw_panels,
+    figure_settings,
+    log_marks,
+    variant_styles,
+)
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 NORM_SYMBOLS = {"l1": "₁", "l2": "₂", "linf": "\N{INFINITY}"}
+
+SPREAD = "Lines are medians over seeds; vertical strokes extend from the smallest to the largest seed."
+
+COLOUR_MAP = "viridis_r"
+"""Lighter means less, in black and white and for colour-blind readers too."""
+
+DECADES = 6
+"""The colour scale spans at most this many powers of ten below the largest value."""
+
+MARGIN = 10.0
+"""The colour scale extends by this factor below the lowest median of a row. Otherwise a few cells far below that, such
+as those where only rounding is left, would take most of the colours."""
 
 
 @dataclass(frozen=True)
 class ReportFigure:
     """A figure with what a report needs to show it.
 
-    name: of its files, without ending. caption: how to read it. description: what is seen, for who cannot see it.
+    Attributes:
+        name: of its files, without an ending.
+        caption: how to read it.
+        description: what it shows, for readers who cannot see it.
+        figure: the drawing.
     """
 
     name: str
@@ -50,19 +80,25 @@ def sensitivity_figure(
     heading: str = "How much does the output change when one symbol of the input is exchanged?",
     norm: str = "l2",
 ) -> ReportFigure:
-    """Statistics against input length, log-log: a panel a statistic, a line a variant, exponents in the legend.
+    """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
 
-    fits: of every variant in `styles` and every statistic in `statistics`. norm: "l1", "l2" or "linf".
+    Args:
+        points: a table with the columns of points.csv.
+        fits: of every variant in `styles` and every statistic in `statistics`.
+        styles: of the variants, in the order of the legend.
+        statistics: which ones.
+        name: of the figure's files.
+        heading: above the panels.
+        norm: of the change of the output: "l1", "l2" or "linf".
     """
     panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
     return ReportFigure(
         name=name,
         caption=(
-            "Both axes are logarithmic, so a power of n is a straight line. Line: median over seeds; vertical "
-            "stroke: smallest to largest seed (the variants of one length stand side by side). The thin grey "
-            "lines have the slopes 0 (constant) and \N{MINUS SIGN}1 (falling as 1/n). "
-            "Behind each name stands the fitted power of n, with the interval over seeds in brackets. Values that are "
-            "exactly 0 have no place on a logarithmic axis; they lie in the grey strip at the bottom."
+            f"Both axes are logarithmic, so a power of n is a straight line. {SPREAD} The variants of one length are "
+            "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
+            "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
+            "place on a logarithmic axis and are drawn in the grey strip at the bottom."
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
         figure=draw_panels(panels, heading=heading),
@@ -77,72 +113,61 @@ def sensitivity_panel(
     statistic: str,
     norm: str = "l2",
 ) -> Panel:
-    """One statistic against input length. Further lines and guides can be added with `dataclasses.replace`."""
+    """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    lines = []
-    for variant, style in styles.items():
-        by_length = spreads(points, variant, statistic)
-        label = f"{variant}:  {fitted_power(of_statistic[variant])}"
-        lines.append(Line(label, style, tuple(by_length), tuple(by_length.values())))
-    lengths = lengths_of(points)
+    lines = [
+        Line(f"{variant}:  {fitted_power(of_statistic[variant])}", style, spreads(points, variant, statistic))
+        for variant, style in styles.items()
+    ]
+    lengths = sorted({int(n) for n in points["n"]})
+    title = statistic_name(statistic)
     return Panel(
-        title=_upper(statistic_name(statistic)),
+        title=title[:1].upper() + title[1:],
         findings=growth_lines(list(of_statistic.values())),
         y_label=change_label(norm),
-        lines=tuple(lines),
+        lines=lines,
         guides=_slope_guides(lines, lengths),
-        ticks=tuple(lengths),
+        ticks=lengths,
         legend_title=_legend_title(fits),
     )
 
 
 def local_slope_figure(
-    slopes: Sequence[LocalSlope], styles: Mapping[str, LineStyle], *, statistics: Sequence[str]
+    slopes: pandas.DataFrame,
+    styles: Mapping[str, LineStyle],
+    *,
+    statistics: Sequence[str],
+    lengths: Sequence[int],
 ) -> ReportFigure:
-    """Slopes between successive lengths: a panel a variant, a line a statistic."""
-    statistic_styles = dict(zip(statistics, _statistic_styles(len(statistics)), strict=True))
+    """Slopes between successive lengths: a panel per variant, a line per statistic. slopes: of `local_slopes`."""
+    ends = (lengths[0], lengths[-1])
     panels = []
     for variant in styles:
-        own = [slope for slope in slopes if slope.variant == variant]
-        if not own:
-            continue
-        lines = []
-        for statistic, style in statistic_styles.items():
-            of_statistic = [slope for slope in own if slope.statistic == statistic]
-            lines.append(
-                Line(
-                    statistic_name(statistic),
-                    style,
-                    tuple(slope.middle for slope in of_statistic),
-                    tuple(slope.spread for slope in of_statistic),
-                )
-            )
-        lengths = sorted({n for slope in own for n in (slope.n_low, slope.n_high)})
-        ends = (float(lengths[0]), float(lengths[-1]))
+        values = {statistic: spreads(slopes, variant, statistic) for statistic in statistics}
+        known = any(one.seeds for of_statistic in values.values() for one in of_statistic.values())
         panels.append(
             Panel(
                 title=variant,
-                findings=() if any(slope.slopes for slope in own) else ("no slope: too few values above 0",),
                 y_label="local exponent of n",
-                lines=tuple(lines),
-                ticks=tuple(lengths),
-                guides=(
-                    Guide("constant", ends, (0.0, 0.0)),
-                    Guide("1/n", ends, (-1.0, -1.0)),
-                ),
+                lines=[
+                    Line(statistic_name(statistic), style, values[statistic])
+                    for statistic, style in variant_styles(statistics).items()
+                ],
+                ticks=lengths,
+                guides=(Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1))),
+                findings=() if known else ("no slope: too few values above 0",),
                 log=False,
             )
         )
     return ReportFigure(
         name="local-slopes",
         caption=(
-            "The exponent between each length and the next, in place of one exponent for the whole range. A true power "
-            "of n is level here; a line that still rises or falls says that the fitted exponent is an average over the "
-            "range and not yet the law (log(n)/n, for one, sinks slowly towards \N{MINUS SIGN}1). "
-            "Line: median over seeds; vertical stroke: smallest to largest seed. "
-            "There is no slope where a value is exactly 0."
+            "The exponent between each length and the next, instead of one exponent for the whole range. A true power "
+            "of n is level here. A line that still rises or falls means that the fitted exponent is an average over "
+            "the range and not yet the asymptotic law; log(n)/n, for example, sinks slowly towards \N{MINUS SIGN}1. "
+            f"{SPREAD} There is no slope where a value is exactly 0."
         ),
-        description="Slopes between successive lengths for " + enumeration(list(styles)) + ".",
+        description=f"Slopes between successive lengths for {enumeration(styles)}.",
         figure=draw_panels(
             panels,
             heading="Does one power of n describe the whole range? Slopes from each length to the next",
@@ -154,23 +179,72 @@ def local_slope_figure(
     )
 
 
+def profile_figure(profiles: Sequence[Profile], variants: Sequence[str], *, norm: str = "l2") -> ReportFigure:
+    """A heat map per variant, in the order of `variants`: a row per length, on one common logarithmic colour scale.
+
+    Args:
+        profiles: at least one.
+        variants: those without a profile are left out.
+        norm: of the change of the output: "l1", "l2" or "linf".
+    """
+    shown = [variant for variant in variants if any(profile.variant == variant for profile in profiles)]
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    colours, clipped = _colour_scale(profiles)
+    with figure_settings():
+        figure = Figure(figsize=(4.2 * columns + 0.9, 2.9 * rows + 0.5), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, variant in zip(grid.flat, shown, strict=False):
+            own = [profile for profile in profiles if profile.variant == variant]
+            _draw_heat_map(axes, variant, own, colours)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        if colours is not None:
+            scale = ScalarMappable(colours, COLOUR_MAP)
+            bar = figure.colorbar(scale, ax=grid, pad=0.02, aspect=30, extend="min" if clipped else "neither")
+            marks = log_marks(*scale.get_clim())
+            bar.set_ticks([*marks], labels=[*marks.values()])
+            bar.set_label("mean " + change_label(norm, lines=2))
+        figure.legend(
+            handles=[
+                Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
+                Patch(facecolor="white", edgecolor="#c0c0c0", label="no flip measured there"),
+            ],
+            loc="outside lower center",
+            ncols=2,
+        )
+        add_heading(figure, "Where in the input does a flip change the output?")
+        figure.draw_without_rendering()
+    return ReportFigure(
+        name="profiles",
+        caption=(
+            "Each row is one input length, from the first position on the left to the last on the right. The darker a "
+            "cell, the more a flip there changes the output (mean over inputs, seeds and the flips in the cell). All "
+            "panels share one colour scale. In an even row all positions matter alike; rows that get lighter towards "
+            "the top mean that a flip matters less in longer inputs."
+        ),
+        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
+        figure=figure,
+    )
+
+
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
-    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {interval(fit)}"
+    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}"
     if fit.zeros:
         text += f"  ({fit.zeros} zero{'s' if fit.zeros > 1 else ''} left out)"
     return text
 
 
 def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...]:
-    """What is seen, a line for each way of growing, cut to fit above a panel."""
+    """What a panel shows: the variants by their growth, on lines of at most `width` characters where names allow it."""
     lines = []
-    for kind, names in by_growth(fits).items():
+    for kind, members in by_growth(fits).items():
         text = f"{kind.value}: "
-        for k, variant in enumerate(names):
-            piece = variant + (", " if k + 1 < len(names) else "")
+        for k, fit in enumerate(members):
+            piece = fit.variant + (", " if k + 1 < len(members) else "")
             if len(text) + len(piece) > width:
                 lines.append(text.rstrip())
                 text = "    "
@@ -186,14 +260,13 @@ def change_label(norm: str, lines: int = 1) -> str:
 
 def _slope_guides(lines: Sequence[Line], lengths: Sequence[int]) -> tuple[Guide, ...]:
     """Slopes 0 and -1 from the upper left corner of the data; none without positive values at two lengths."""
-    highest = max((value.high for line in lines for value in line.values if value.high > 0), default=0.0)
+    highest = max(
+        (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
+    )
     if highest == 0 or len(lengths) < 2:
         return ()
-    start, ends = 1.3 * highest, (float(lengths[0]), float(lengths[-1]))
-    return (
-        Guide("constant", ends, (start, start)),
-        Guide("1/n", ends, (start, start * ends[0] / ends[1])),
-    )
+    start, ends = 1.3 * highest, (lengths[0], lengths[-1])
+    return Guide("constant", ends, (start, start)), Guide("1/n", ends, (start, start * ends[0] / ends[1]))
 
 
 def _legend_title(fits: Sequence[ExponentFit]) -> str:
@@ -203,9 +276,38 @@ def _legend_title(fits: Sequence[ExponentFit]) -> str:
     return f"Fitted power of n  [{100 * fits[0].confidence:g} % interval over {seeds} seeds]"
 
 
-def _statistic_styles(count: int) -> list[LineStyle]:
-    return list(variant_styles([str(k) for k in range(count)]).values())
+def _colour_scale(profiles: Sequence[Profile]) -> tuple[LogNorm | None, bool]:
+    """A scale up to the largest mean, and whether it leaves positive means below it. None without a positive mean."""
+    means = np.concatenate([profile.means for profile in profiles])
+    positive = means[means > 0]
+    if positive.size == 0:
+        return None, False
+    low, high = float(positive.min()), float(positive.max())
+    medians = [
+        np.median(own) for own in (profile.means[profile.means > 0] for profile in profiles) if own.size
+    ]
+    floor = max(high * 10.0**-DECADES, float(min(medians)) / MARGIN)
+    if low < floor:
+        return LogNorm(floor, high), True
+    return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False
 
 
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _draw_heat_map(axes: Axes, variant: str, profiles: Sequence[Profile], colours: LogNorm | None) -> None:
+    """Draws one row a length."""
+    axes.set_title(variant, fontsize=12, fontweight="bold")
+    for row, profile in enumerate(profiles):
+        edges = np.linspace(0, 1, profile.means.size + 1)
+        heights = np.array([row, row + 1])
+        values = profile.means[None, :]
+        if colours is not None:
+            positive = np.ma.masked_where(~(values > 0), values)
+            axes.pcolormesh(edges, heights, positive, norm=colours, cmap=COLOUR_MAP, rasterized=True)
+        zero_ranges = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(profile.means == 0)]
+        axes.broken_barh(
+            zero_ranges, (row, 1), facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////"
+        )
+    axes.set_yticks(np.arange(len(profiles)) + 0.5, [str(profile.n) for profile in profiles])
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
+    axes.tick_params(length=0, axis="y")
+    axes.set_ylabel("input length n")
+    axes.set_xlabel("position of the flipped symbol")

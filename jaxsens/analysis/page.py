@@ -1,45 +1,50 @@
-"""A report as sections, and as one self-contained HTML page with its figures as files."""
+"""A report as a list of sections, and as one self-contained HTML page with its figures as files."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from jaxsens.analysis.figures import ReportFigure
-from jaxsens.analysis.report_tables import ReportTable
-from jaxsens.analysis.style import png_bytes, svg_bytes
+from jaxsens.analysis.panels import png_bytes, svg_bytes
+from jaxsens.analysis.tables import ReportTable
 from jaxsens.files import write_bytes, write_text
 from jaxsens.stopping import check
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report under one heading; what is empty is left out."""
+    """A part of the report under one heading. Whatever is empty is left out."""
 
     heading: str
-    paragraphs: tuple[str, ...] = ()
-    bullets: tuple[str, ...] = ()
-    figures: tuple[ReportFigure, ...] = ()
-    tables: tuple[ReportTable, ...] = ()
+    paragraphs: Sequence[str] = ()
+    bullets: Sequence[str] = ()
+    figures: Sequence[ReportFigure] = ()
+    tables: Sequence[ReportTable] = ()
     code: str = ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report before it is a page. claim: what is to be shown; may be empty.
+    """The content of a page.
 
-    warning: what is not complete; empty if nothing is missing.
+    Attributes:
+        title: of the page.
+        claim: what the experiment is to show; may be empty.
+        introduction: its paragraphs.
+        warning: what is incomplete; empty if nothing is missing.
+        sections: in order.
     """
 
     title: str
     claim: str
-    introduction: tuple[str, ...]
+    introduction: Sequence[str]
     warning: str
-    sections: tuple[Section, ...]
+    sections: Sequence[Section]
 
     @property
     def figures(self) -> tuple[ReportFigure, ...]:
@@ -48,7 +53,7 @@ class Report:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the last."""
+    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
     drawings = {}
     for figure in report.figures:
         check()
@@ -63,9 +68,9 @@ def write_page(report: Report, folder: Path) -> Path:
 def render(report: Report, drawings: Mapping[str, bytes]) -> str:
     """The report as one HTML page that needs no other file, no network and no script.
 
-    drawings: the SVG of each of the report's figures, by its name.
+    drawings: the SVG of each of the report's figures, by the figure's name.
     """
-    # An image of its own for each figure, rather than SVG in the page: the ids inside them cannot clash.
+    # Each figure is an image of its own rather than SVG within the page, so that their ids cannot clash.
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(drawing).decode("ascii")
         for name, drawing in drawings.items()

@@ -1,38 +1,69 @@
-"""Panels of lines: the records a line plot is described with, and how they are drawn.
+"""How figures look, and panels of lines: the records that describe a line plot, and how they are drawn.
 
 A plot is a list of `Panel`s; a further line, such as a theoretical bound, is one more `Line` or `Guide` in it.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from jaxsens.analysis.axis_marks import log_marks, minor_log_marks, power_label, thinned
-from jaxsens.analysis.points_table import Spread
-from jaxsens.analysis.style import GREY, LineStyle, add_heading, figure_settings
+from jaxsens.analysis.data import Spread
+
+# Okabe and Ito's palette, safe for colour-blind readers, without its yellow (too light on white).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
+DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1.5, 2, 1.5, 2), (10, 3), (4, 2, 1, 2))
+GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
+
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
+    "svg.fonttype": "path",
+    "font.size": 10.0,
+    "axes.formatter.min_exponent": 4,  # labels from 0.0001 to 10000 are plain numbers
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": True,
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How one line is drawn. Colour, marker and dashes each distinguish lines on their own."""
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line with its spread: `values[k]` at `x[k]`. NaN breaks the line; an exact 0 is drawn as such. The marks at
-    the lengths in `hollow` are not filled."""
+    """One line with its spread over seeds, by position on the horizontal axis.
+
+    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled.
+    """
 
     label: str
     style: LineStyle
-    x: tuple[float, ...]
-    values: tuple[Spread, ...]
-    hollow: frozenset[float] = frozenset()
+    values: Mapping[int, Spread] | Mapping[float, Spread]
+    hollow: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -40,52 +71,91 @@ class Guide:
     """A thin grey line to compare with, named at its right end."""
 
     label: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
+    x: Sequence[float]
+    y: Sequence[float]
 
 
 @dataclass(frozen=True)
 class Panel:
     """One set of axes over the input length, which is on a logarithmic axis.
 
-    title: what is plotted. findings: what is seen, one line each, below the title.
-    ticks: the lengths to mark on the horizontal axis.
-    log: whether the vertical axis is logarithmic too.
+    Attributes:
+        title: what is plotted.
+        y_label, x_label: of the axes.
+        lines, guides: what is drawn.
+        ticks: the lengths to mark on the horizontal axis.
+        findings: what the panel shows, one line each, below the title.
+        legend_title: empty for none.
+        log: whether the vertical axis is logarithmic too.
     """
 
     title: str
     y_label: str
-    lines: tuple[Line, ...]
-    ticks: tuple[int, ...]
-    guides: tuple[Guide, ...] = ()
-    findings: tuple[str, ...] = ()
+    lines: Sequence[Line]
+    ticks: Sequence[int]
+    guides: Sequence[Guide] = ()
+    findings: Sequence[str] = ()
     x_label: str = "input length n (symbols)"
     legend_title: str = ""
     log: bool = True
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """A logarithmic extent: of the positive values, with a strip for exact zeros below it where there are any."""
+def variant_styles(variants: Sequence[str]) -> dict[str, LineStyle]:
+    """One style per variant, by its place in `variants`: pass the same order for every figure of a report."""
+    return {
+        variant: LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[k % len(DASHES)])
+        for k, variant in enumerate(dict.fromkeys(variants))
+    }
 
-    low: float
-    high: float
-    has_values: bool
-    has_zeros: bool
 
-    @property
-    def strip(self) -> float:
-        """The strip's height as a factor: a tenth of the axis."""
-        return (self.high / self.low) ** (1 / 9)
+@contextmanager
+def figure_settings() -> Iterator[None]:
+    """Within the block, Matplotlib's defaults with this package's settings, whatever the user's settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
 
-    @property
-    def zero(self) -> float:
-        """Where an exact 0 is drawn."""
-        return self.low / math.sqrt(self.strip)
 
-    @property
-    def bottom(self) -> float:
-        return self.low / self.strip if self.has_zeros else self.low
+def add_heading(figure: Figure, text: str) -> None:
+    """Adds a heading at the upper left, wrapped to the width of the figure."""
+    characters_per_inch = 7.3  # of bold text at 14 points
+    lines = textwrap.wrap(text, int(characters_per_inch * figure.get_figwidth()))
+    figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=14, fontweight="bold")
+
+
+def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG file."""
+    content = io.BytesIO()
+    with figure_settings():
+        figure.savefig(content, format="png", dpi=dpi)
+    return content.getvalue()
+
+
+def svg_bytes(figure: Figure) -> bytes:
+    """The figure as an SVG file. The same figure gives the same bytes: there is no date and no random id."""
+    content = io.BytesIO()
+    with figure_settings():
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return content.getvalue()
+
+
+def log_marks(low: float, high: float) -> dict[float, str]:
+    """The values to mark on a logarithmic axis, with their labels. To be called within `figure_settings`.
+
+    Powers of ten; if fewer than three fit, 1, 2 and 5 times powers of ten; if fewer than three of these, even steps.
+    """
+    powers = (
+        [ticker.LogLocator(numticks=10), ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=10)]
+        if high > 5 * low
+        else []
+    )
+    marks: list[float] = []
+    for locator in (*powers, ticker.MaxNLocator(5, steps=[1, 2, 5, 10])):
+        if len(marks) < 3:
+            marks = [float(f"{mark:.12g}") for mark in locator.tick_values(low, high) if low <= mark <= high]
+    label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # label every mark
+    return {mark: label(mark) for mark in marks}
 
 
 def draw_panels(
@@ -100,9 +170,14 @@ def draw_panels(
 ) -> Figure:
     """Draws the panels in a grid below a heading.
 
-    width: of one panel in inches, its labels included. height: of its axes; titles and legend come on top of that.
-    share_legend: draws the first panel's legend below the grid, for panels whose lines are the same.
-    share_y: panels that are all linear share their vertical extent.
+    Args:
+        panels: at least one.
+        heading: empty for none.
+        columns: the largest number of panels in a row.
+        width: of one panel in inches, its labels included.
+        height: of its axes in inches; titles and legend need more.
+        share_legend: draw the first panel's legend below the grid, for panels whose lines are the same.
+        share_y: whether panels share their vertical extent if all of them are linear.
     """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -116,7 +191,7 @@ def draw_panels(
         grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
         for k, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             row = panels[k - k % columns : k - k % columns + columns]
-            _draw_panel(axes, panel, heading_lines=max(len(other.findings) for other in row))
+            _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
             if share_y and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
@@ -129,10 +204,9 @@ def draw_panels(
             add_heading(figure, heading)
         if share_legend:
             handles = [_legend_handle(line) for line in panels[0].lines]
-            title = panels[0].legend_title or None
             figure.legend(
                 handles=handles,
-                title=title,
+                title=panels[0].legend_title or None,
                 loc="outside lower center",
                 ncols=min(2 * columns - 1, len(handles)),
                 handlelength=4.5,
@@ -141,46 +215,81 @@ def draw_panels(
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, heading_lines: int) -> None:
-    scale = _log_scale(panel) if panel.log else None
+def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
+    """Draws everything but the legend and the names of the guides. findings_lines: the most in any panel of the row."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(thinned(panel.ticks)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
+    axes.xaxis.set_major_locator(ticker.FixedLocator(_thinned(panel.ticks)))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: f"{n:g}"))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    # Titles of one row line up: a panel with fewer findings has blank lines below them.
-    findings = "\n".join(panel.findings + ("",) * (heading_lines - len(panel.findings)))
+    # The titles of one row line up: a panel with fewer findings has blank lines below them.
+    findings = "\n".join([*panel.findings, *[""] * (findings_lines - len(panel.findings))])
     axes.set_title(findings, fontsize=9.5, color="#333333", loc="left", linespacing=1.35)
     axes.annotate(
         panel.title,
         xy=(0, 1),
-        xytext=(0, 9 + 14 * heading_lines),
+        xytext=(0, 9 + 14 * findings_lines),
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=12,
         fontweight="bold",
     )
+    if panel.log:
+        _set_log_axis(axes, panel)
     for guide in panel.guides:
         axes.plot(guide.x, guide.y, color="#a6a6a6", linewidth=0.9, zorder=1)
-    # Points of one length stand side by side, else their spreads would hide one another.
+    # The markers of one length stand side by side: otherwise their spreads would hide one another.
     step = min(0.011, 0.5 / (len(panel.lines) * max(1, len(panel.ticks) - 1))) if panel.lines else 0
     for k, line in enumerate(panel.lines):
         shift = step * (k - (len(panel.lines) - 1) / 2)
-        _draw_line(axes, line, scale, shift, extent=panel.ticks)
-    if scale is not None:
-        _set_log_axis(axes, scale)
-    else:
-        # No common factor above the axis: it would lie on the title.
+        _draw_line(axes, line, (max(panel.ticks) / min(panel.ticks)) ** shift)
+    if not panel.log:
+        # Without a common factor above the axis, which would lie on the title.
         axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\N{MINUS SIGN}"))
+            ticker.FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\N{MINUS SIGN}"))
         )
+
+
+def _set_log_axis(axes: Axes, panel: Panel) -> None:
+    """A logarithmic axis that holds every positive value, with a grey strip for exact zeros below if there are any."""
+    shown = [
+        number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
+    ]
+    positive = [number for number in (*shown, *(y for guide in panel.guides for y in guide.y)) if number > 0]
+    low, high = (min(positive) / 1.25, max(positive) * 1.25) if positive else (0.1, 1.0)
+    labels = log_marks(low, high) if positive else {}
+    if 0 in shown:
+        # Linear below `low`, where nothing but zeros is: the strip from -low to low takes a tenth of the axis.
+        axes.set_yscale("symlog", linthresh=low, linscale=math.log10(high / low) / 20)
+        axes.set_ylim(-low, high)
+        axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
+        axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
+        labels[0.0] = ZERO_LABEL
+    else:
+        axes.set_yscale("log")
+        axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(ticker.FixedLocator(list(labels)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: labels.get(value, "")))
+    between = ticker.LogLocator(subs=[*range(2, 10)], numticks=9).tick_values(low, high) if positive else []
+    axes.yaxis.set_minor_locator(ticker.FixedLocator([mark for mark in between if low <= mark <= high]))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _thinned(lengths: Sequence[int], at_most: int = 8) -> list[int]:
+    """Lengths to mark: all of them if there are few, otherwise the first and each that is far enough from the last."""
+    ordered = sorted(set(lengths))
+    kept = ordered[:1]
+    for n in ordered[1:]:
+        if math.log(n / kept[-1]) >= 0.999 * math.log(ordered[-1] / ordered[0]) / at_most:
+            kept.append(n)
+    return kept
 
 
 def _name_guides(axes: Axes, guides: Sequence[Guide]) -> None:
     """Writes each guide's label behind its right end, moved up where it would overlap the one below.
 
-    Only when everything else is drawn: until then the axes' limits may change.
+    Called once everything else is drawn: until then the limits of the axes may change.
     """
     axes.autoscale_view()
     apart = 0.055  # of the height of the axes
@@ -202,36 +311,31 @@ def _name_guides(axes: Axes, guides: Sequence[Guide]) -> None:
         )
 
 
-def _draw_line(axes: Axes, line: Line, scale: _Scale | None, shift: float, extent: Sequence[int]) -> None:
-    def placed(name: str) -> np.ndarray:
-        values = np.array([getattr(value, name) for value in line.values], dtype=np.float64)
-        return values if scale is None else np.where(values == 0, scale.zero, values)
-
-    x = np.array(line.x) * (max(extent) / min(extent)) ** shift
-    style, median = line.style, placed("median")
-    axes.vlines(x, placed("low"), placed("high"), color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
+def _draw_line(axes: Axes, line: Line, factor: float) -> None:
+    """factor: by which the line is moved to the right."""
+    style, lengths = line.style, np.array([*line.values], dtype=np.float64)
+    median, low, high, _ = np.array([*line.values.values()], dtype=np.float64).reshape(-1, 4).T
+    x = lengths * factor
+    axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
     (curve,) = axes.plot(x, median, color=style.colour, linewidth=1.6, zorder=3)
     if style.dashes:
         curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
-    is_hollow = np.isin(np.array(line.x), list(line.hollow))
+    is_hollow = np.isin(lengths, list(line.hollow))
+    common: dict[str, Any] = {
+        "color": style.colour,
+        "marker": style.marker,
+        "markersize": 5.5,
+        "linestyle": "none",
+    }
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
         if chosen.any():
-            marks = {
-                "color": style.colour,
-                "marker": style.marker,
-                "markersize": 5.5,
-                "linestyle": "none",
-                **look,
-            }
-            axes.plot(x[chosen], median[chosen], zorder=4, **marks)
+            axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
 
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
-    below = ScaledTranslation(
-        0, -40 / 72, figure.dpi_scale_trans
-    )  # clear of the label of the axis, at any height
+    below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
     legend = axes.legend(
         handles=[_legend_handle(line) for line in panel.lines],
         title=panel.legend_title or None,
@@ -248,35 +352,10 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
 
 
 def _legend_handle(line: Line) -> Line2D:
+    style = line.style
     handle = Line2D(
-        [], [], color=line.style.colour, marker=line.style.marker, linewidth=1.6, label=line.label
+        [], [], color=style.colour, marker=style.marker, markersize=5.5, linewidth=1.6, label=line.label
     )
-    handle.set_markersize(5.5)
-    if line.style.dashes:
-        handle.set_dashes(line.style.dashes)
+    if style.dashes:
+        handle.set_dashes(style.dashes)
     return handle
-
-
-def _log_scale(panel: Panel) -> _Scale:
-    """The extent that holds every positive value and guide of the panel."""
-    shown = [number for line in panel.lines for v in line.values for number in (v.low, v.median, v.high)]
-    positive = [number for number in shown if number > 0]
-    positive += [y for guide in panel.guides for y in guide.y if y > 0]
-    low, high = (min(positive) / 1.25, max(positive) * 1.25) if positive else (0.1, 1.0)
-    return _Scale(low, high, has_values=bool(positive), has_zeros=0 in shown)
-
-
-def _set_log_axis(axes: Axes, scale: _Scale) -> None:
-    axes.set_yscale("log")
-    axes.set_ylim(scale.bottom, scale.high)
-    marks = log_marks(scale.low, scale.high) if scale.has_values else []
-    labels = {mark: power_label(mark) for mark in marks}
-    if scale.has_zeros:
-        labels[scale.zero] = ZERO_LABEL
-        axes.axhspan(scale.bottom, scale.low, color="#efefef", linewidth=0, zorder=0)
-        axes.axhline(scale.low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
-    axes.yaxis.set_major_locator(FixedLocator(list(labels)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: labels.get(value, "")))
-    minor = minor_log_marks(scale.low, scale.high) if scale.has_values else []
-    axes.yaxis.set_minor_locator(FixedLocator(minor))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))

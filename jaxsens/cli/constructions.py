@@ -32,15 +32,13 @@ def constructions(
         cap: The longest words to try exactness on; time grows as their square.
         quiet: Print no progress.
     """
-    from jaxsens.analysis import constructions_catalogue as catalogue
+    from jaxsens.analysis.constructions import details, measured, overview
 
     if not measure:
         if out is not None or cap is not None or quiet:
             raise InputError("constructions: --out, --cap and --quiet belong to --measure")
-        Console(highlight=False).print(catalogue.overview() if name is None else catalogue.details(name))
+        Console(highlight=False).print(overview() if name is None else details(name))
         return 0
-    from jaxsens.analysis.constructions_table import measured
-
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
     text = measured(name, cap, Console(stderr=True, quiet=quiet))

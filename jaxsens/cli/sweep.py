@@ -14,6 +14,7 @@ from jaxsens.cli import theorem6
 from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say
 
 if TYPE_CHECKING:
+    from jaxsens.analysis.data import SweepData
     from jaxsens.experiments.points import Point
     from jaxsens.experiments.sweep import Sweep
 
@@ -45,6 +46,7 @@ def sweep(
     """
     if not list_points:
         check_folder("sweep", out)
+    from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
     from jaxsens.experiments.runner import run_sweep, strangers, why_unwritable
     from jaxsens.experiments.selection import select
@@ -82,7 +84,7 @@ def sweep(
         say(progress, f"{done}; `jaxsens report {out}` draws what there is")
     else:
         try:
-            _report(out, quiet)
+            _report(load_sweep(out), out, quiet)
         except OSError as error:
             say(console, _unwritable(why_unwritable(error, out), done, again))
             return 1
@@ -101,18 +103,19 @@ def report(
         directory: What `jaxsens sweep` or `jaxsens theorem6` was given as --out.
         quiet: Print nothing but errors.
     """
-    from jaxsens.experiments.bounds_runner import read_bounds, write_bounds_csv
-    from jaxsens.experiments.results import read_metadata, read_plan, write_points_csv
+    from jaxsens.analysis.data import load_sweep
+    from jaxsens.experiments.bounds_runner import write_bounds_csv
+    from jaxsens.experiments.results import write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
         theorem6.write_report(directory, quiet)
         return 0
-    plan = read_plan(directory)
-    write_points_csv(directory, read_metadata(directory), plan)
-    if plan.bounds:
-        write_bounds_csv(directory, read_bounds(directory, plan))
-    _report(directory, quiet)
+    data = load_sweep(directory)
+    write_points_csv(directory, data.metadata, data.plan)
+    if data.plan.bounds:
+        write_bounds_csv(directory, data.bounds)
+    _report(data, directory, quiet)
     return 0
 
 
@@ -148,13 +151,11 @@ def _unwritable(why: str, done: str, again: str) -> str:
     return f"stopped: {why}. {done}. To resume: {again}"
 
 
-def _report(directory: Path, quiet: bool) -> None:
-    from jaxsens.analysis.fits import fit_exponents
+def _report(data: SweepData, directory: Path, quiet: bool) -> None:
     from jaxsens.analysis.report import write_report
     from jaxsens.analysis.tables import summary_table
-    from jaxsens.experiments.results import read_points
 
-    page = write_report(directory)
+    page, fits = write_report(data, directory)
     console = Console(quiet=quiet)
-    console.print(summary_table(fit_exponents(read_points(directory))))
+    console.print(summary_table(fits))
     say(console, f"{page}")

@@ -44,7 +44,7 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
 def write_report(directory: Path, quiet: bool) -> None:
     """Writes the report once more from what there is, and prints what was found."""
     from jaxsens.analysis.tables import summary_table
-    from jaxsens.analysis.theorem6_report import write_theorem6_report
+    from jaxsens.analysis.theorem6 import write_theorem6_report
 
     page, findings, fits = write_theorem6_report(directory)
     console = Console(quiet=quiet)

@@ -37,7 +37,7 @@ def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     except TrainingDiverged as error:
         say(console, f"failed: {error}")
         return 1
-    from jaxsens.analysis.training_plot import training_summary, write_training_plot
+    from jaxsens.analysis.training import training_summary, write_training_plot
 
     plot = write_training_plot(out)
     printed = Console(quiet=quiet)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from jaxsens.analysis.profiles import ProfileBuilder
-from jaxsens.analysis.sweep_data import PointRun, SweepData
+from jaxsens.analysis.data import ProfileBuilder, SweepData, statistic_columns
+from jaxsens.experiments.bounds import BoundRecord
+from jaxsens.experiments.results import Plan, PlannedPoint, PlannedVariant
+from jaxsens.experiments.store import PointMetadata
 
 LENGTHS = (16, 32, 64, 128, 256)
 Law = Callable[[int, int], float]
@@ -52,42 +54,65 @@ def six_variants() -> pd.DataFrame:
     )
 
 
-def sweep_data(table: pd.DataFrame, **changes: object) -> SweepData:
-    """What a report is made from, around a table of points, as if all flips of every point had its mean."""
-    builder = ProfileBuilder()
-    runs = []
+def sweep_data(
+    table: pd.DataFrame,
+    *,
+    title: str = "Synthetic",
+    claim: str = "",
+    config: str = "lengths = [16, 32]\n",
+    variants: Mapping[str, Mapping[str, object]] | None = None,
+    planned: Sequence[tuple[str, int, int]] = (),
+    bounds: Sequence[BoundRecord] = (),
+) -> SweepData:
+    """What a report is made from, around a table of points, as if all flips of every point had its mean.
+
+    variants: changes of the planned variants, by name. planned: points that the plan has and the table has not.
+    """
+    builder, metadata, statistics = ProfileBuilder(), [], statistic_columns(table)
     for row in table.to_dict("records"):
         variant, n, seed = str(row["variant"]), int(row["n"]), int(row["seed"])
         builder.add(variant, n, np.arange(n - 1), np.full(n - 1, row["mean"]))
-        runs.append(
-            PointRun(
-                key=(variant, n, seed),
+        metadata.append(
+            PointMetadata(
+                key="k",
+                variant=variant,
+                n=n,
+                seed=seed,
+                inputs=int(row["inputs"]),
                 flips=n - 1,
                 population=n - 1,
-                engine="vmap",
-                engine_reason="serves every model",
+                point={},
+                statistics={name: row[name] for name in statistics},
+                versions={"jax": "0.10.2"},
                 device="cpu",
                 dtype="float32",
                 precision="highest",
+                engine={"name": "vmap", "reason": "serves every model"},
                 seconds=1.5,
-                versions={"jax": "0.10.2"},
             )
         )
-    variants = list(dict.fromkeys(table["variant"]))
-    content = {
-        "title": "Synthetic",
-        "claim": "",
-        "points": table,
-        "runs": tuple(runs),
-        "profiles": builder.profiles(),
-        "planned": tuple(run.key for run in runs),
-        "descriptions": {variant: f"what {variant} is" for variant in variants},
-        "bounded": {variant: variant != "unbounded" for variant in variants},
-        "norm": "l2",
-        "outputs": dict.fromkeys(variants, "every coordinate"),
-        "constructed": frozenset(),
-        "trained": frozenset(),
-        "exact_lengths": {},
-        "config_text": "lengths = [16, 32]\n",
+    keys = dict.fromkeys([*((point.variant, point.n, point.seed) for point in metadata), *planned])
+    names = dict.fromkeys(variant for variant, _, _ in keys)
+    given = {
+        name: {
+            "description": f"what {name} is",
+            "bounded": name != "unbounded",
+            "outputs": "every coordinate",
+        }
+        | dict((variants or {}).get(name, {}))
+        for name in names
     }
-    return SweepData(**(content | changes))  # type: ignore[arg-type]
+    plan = Plan(
+        config=config,
+        title=title,
+        claim=claim,
+        lengths=(),
+        seeds=(),
+        statistics=statistics,
+        norm="l2",
+        measure={},
+        inputs={},
+        variants=tuple(PlannedVariant(name=name, model={}, **given[name]) for name in names),  # pyright: ignore[reportArgumentType]
+        points=tuple(PlannedPoint(*key, key="k", file="f") for key in keys),
+    )
+    return SweepData(plan, tuple(metadata), builder.profiles(), tuple(bounds))

@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.analysis.bounds import bounds_sections
-from jaxsens.analysis.bounds_data import BoundsData
+from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.report import build_report
 from jaxsens.experiments.bounds import BoundRecord
@@ -65,7 +64,7 @@ def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
         soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n) for n in LENGTHS for seed in range(2)
     )
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    assert "forbids nothing (A = 32 at n = 16, 512 at n = 256)" in section.bullets[0]
+    assert "rules nothing out (A = 32 at n = 16, 512 at n = 256)" in section.bullets[0]
     records = tuple(soft(n, seed, log_lemma5=50.0) for n in LENGTHS for seed in range(2))
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert "does not fall yet (A = 7 at n = 16, 7 at n = 256)" in section.bullets[0]
@@ -90,8 +89,8 @@ def test_only_what_is_there_is_spoken_of():
     assert "search" not in section.paragraphs[0]
     records = tuple(hard(n, 0, worst=None) for n in LENGTHS)
     section, missing = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
-    assert missing.bullets == ("leftmost-hard: no certified bound at 5 of 5 points (hard attention jumps).",)
-    assert "on the inputs measured" in section.figures[0].caption
+    assert missing.bullets == ["leftmost-hard: no certified bound at 5 of 5 points (hard attention jumps)."]
+    assert "on the inputs that were measured" in section.figures[0].caption
 
 
 def test_a_variant_whose_search_failed_is_in_the_table_all_the_same():
@@ -105,12 +104,10 @@ def test_a_variant_whose_search_failed_is_in_the_table_all_the_same():
 def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
     first, second, missing = bounds_sections(data(soft, hard))
     assert any(text.endswith("; no certified bound.") for text in first.bullets)
-    assert missing.heading == "Bounds that are left out, and why"
-    assert missing.bullets == (
-        "leftmost-hard: no certified bound at 15 of 15 points (hard attention jumps).",
-    )
+    assert missing.heading == "Bounds that are missing, and why"
+    assert missing.bullets == ["leftmost-hard: no certified bound at 15 of 15 points (hard attention jumps)."]
     assert second.heading == "Inputs that matter"
-    assert second.bullets == ("leftmost-hard: at most 2 free inputs matter at n = 16, 2 at n = 256.",)
+    assert second.bullets == ["leftmost-hard: at most 2 free inputs matter at n = 16, 2 at n = 256."]
     assert [figure.name for section in (first, second) for figure in section.figures] == [
         "bounds",
         "worst-inputs",
@@ -132,9 +129,9 @@ def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
     assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
     nothing = tuple(BoundRecord("k", "softmax", n, 0, worst=0.0, certified=0.0) for n in LENGTHS)
     (section,) = bounds_sections(BoundsData(nothing, TABLE, ("softmax",), "l2"))
-    assert section.bullets == (
-        "softmax: worst input found: exactly 0 at every length; certified for every input: exactly 0 at every length.",
-    )
+    assert section.bullets == [
+        "softmax: worst input found: exactly 0 at every length; certified for every input: exactly 0 at every length."
+    ]
 
 
 def test_zeros_that_a_fit_leaves_out_are_said():
@@ -151,7 +148,7 @@ def test_where_nothing_could_be_had_the_report_says_so_and_why():
     refused = {"matter": "no position is irrelevant"}
     records = tuple(BoundRecord("k", v, n, 0, notes=refused) for v in ("a", "b") for n in LENGTHS)
     (section,) = bounds_sections(BoundsData(records, TABLE, ("a", "b"), "l2"))
-    assert section.bullets == ("a and b: no restriction at 5 of 5 points each (no position is irrelevant).",)
+    assert section.bullets == ["a and b: no restriction at 5 of 5 points each (no position is irrelevant)."]
 
 
 def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it():
@@ -164,7 +161,7 @@ def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it()
     )
     sections = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
     (said,) = next(section for section in sections if section.heading == "Inputs that matter").bullets
-    assert "at n = 32, 2 at n = 256. This is said of 4 of 10 points" in said
+    assert "at n = 32, 2 at n = 256. This holds for 4 of 10 points" in said
     assert sections[-1].bullets[-1] == "leftmost-hard: no restriction at 6 of 10 points (refused)."
 
 
@@ -187,7 +184,7 @@ def test_no_panel_promises_lemma_5_where_it_has_no_closed_form(others):
     assert [figure.name for figure in section.figures] == ["bounds", "bounds-lemma5"]
     titles = [title for figure in section.figures for title in panels_of(figure)]
     assert titles == [*names, *(f"{name}, with Lemma 5" for name in names if name != "pn")]
-    assert missing.bullets == ("pn: no closed form of Lemma 5 at 5 of 5 points (future masked).",)
+    assert missing.bullets == ["pn: no closed form of Lemma 5 at 5 of 5 points (future masked)."]
 
 
 def test_what_no_seed_changes_has_no_interval_over_seeds():
@@ -207,7 +204,7 @@ def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_sea
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert "(every input tried at n = 16 and 32, searched at the others)" in section.bullets[0]
     (figure,) = section.figures
-    assert "A hollow one: inputs were searched" in figure.caption
+    assert "A hollow marker means that inputs were searched" in figure.caption
     left = figure.figure.axes[0]
     marks = [line for line in left.lines if line.get_marker() != "None"]
     hollow = [line for line in marks if line.get_markerfacecolor() == "white"]

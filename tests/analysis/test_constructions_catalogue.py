@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from jaxsens.analysis.constructions_catalogue import conditions_text
+from jaxsens.analysis.constructions import conditions_text
 from jaxsens.cli import main
 from jaxsens.constructions.catalogue import EVERY_CONDITION, catalogue
 from jaxsens.constructions.conditions import CONDITIONS, Condition
@@ -84,9 +84,9 @@ def test_refusals(arguments, message, capsys):
 
 
 def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
-    from jaxsens.analysis import constructions_table
+    from jaxsens.analysis import constructions
 
-    monkeypatch.setattr(constructions_table, "measured", lambda name, cap, console: f"{name} {cap}\n")
+    monkeypatch.setattr(constructions, "measured", lambda name, cap, console: f"{name} {cap}\n")
     assert main(["constructions", "since", "--measure", "--cap", "50", "--out", str(tmp_path / "t.md")]) == 0
     assert (tmp_path / "t.md").read_text() == "since 50\n"
     assert main(["constructions", "--measure"]) == 0

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis import constructions_table
-from jaxsens.analysis.constructions_table import HEADINGS, cells, exponent_text, markdown, measured
+from jaxsens.analysis import constructions
+from jaxsens.analysis.constructions import HEADINGS, cells, exponent_text, markdown, measured
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.errors import InputError
@@ -88,7 +88,7 @@ def test_the_table_is_markdown_with_one_line_a_row():
 
 
 def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
-    monkeypatch.setattr(constructions_table, "measure_table", lambda plan: iter([row()] * len(plan.rows)))
+    monkeypatch.setattr(constructions, "measure_table", lambda plan: iter([row()] * len(plan.rows)))
     log = io.StringIO()
     text = measured("since", 50, Console(file=log, width=80))
     assert text.count("| parity |") == 6

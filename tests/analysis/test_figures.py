@@ -7,11 +7,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from jaxsens.analysis.data import spreads
 from jaxsens.analysis.figures import growth_lines, local_slope_figure, sensitivity_figure, sensitivity_panel
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.local_slopes import local_slopes
-from jaxsens.analysis.panels import ZERO_LABEL, Guide, draw_panels
-from jaxsens.analysis.style import variant_styles
+from jaxsens.analysis.fits import fit_exponents, local_slopes
+from jaxsens.analysis.panels import ZERO_LABEL, Guide, draw_panels, variant_styles
 from tests.analysis.drawn import axes_titled, clashes, y_labels
 from tests.analysis.synthetic import LENGTHS, points, power, six_variants
 
@@ -98,7 +97,7 @@ def test_a_further_line_of_comparison_is_one_more_record():
 
 def test_no_label_overlaps_another_or_is_cut_off(six):
     assert clashes(six.figure) == []
-    slopes = local_slope_figure(local_slopes(TABLE), STYLES, statistics=["mean", "max"])
+    slopes = local_slope_figure(local_slopes(TABLE), STYLES, statistics=["mean", "max"], lengths=LENGTHS)
     assert clashes(slopes.figure) == []
 
 
@@ -122,9 +121,9 @@ def test_findings_above_a_panel_keep_to_its_width():
 
 def test_local_slopes_have_a_panel_a_variant_and_a_line_a_statistic():
     found = local_slopes(TABLE)
-    figure = local_slope_figure(found, STYLES, statistics=["mean", "max"]).figure
+    figure = local_slope_figure(found, STYLES, statistics=["mean", "max"], lengths=LENGTHS).figure
     assert [axes.texts[0].get_text() for axes in figure.axes] == list(STYLES)
-    medians = [one.spread.median for one in found if (one.variant, one.statistic) == ("softmax", "max")]
+    medians = [value.median for value in spreads(found, "softmax", "max").values()]
     drawn = [np.asarray(line.get_ydata()) for line in figure.axes[0].lines]
     assert any(len(y) == len(medians) and np.allclose(y, medians) for y in drawn)
     assert figure.axes[5].get_title(loc="left") == "no slope: too few values above 0"

@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.analysis.findings import Growth, growth, sentence, signed, statistic_name, summary_sentence
-from jaxsens.analysis.fits import fit_exponent, fit_exponents
+from jaxsens.analysis.fits import (
+    Growth,
+    fit_exponent,
+    fit_exponents,
+    signed,
+    statistic_name,
+    summary_sentence,
+)
 from tests.analysis.synthetic import points, power
 
 N = np.array([16.0, 32, 64, 128])
@@ -37,23 +43,23 @@ def fitted(slopes, variant="softmax", statistic="mean"):
     ],
 )
 def test_a_fit_is_put_in_words_that_its_interval_supports(slopes, expected):
-    assert growth(fitted(slopes)) is expected
+    assert fitted(slopes).growth is expected
 
 
 def test_exponents_that_read_alike_are_called_alike():
-    assert growth(fitted([-0.8985, -0.8985])) is growth(fitted([-0.9015, -0.9015])) is Growth.INVERSE
+    assert fitted([-0.8985, -0.8985]).growth is fitted([-0.9015, -0.9015]).growth is Growth.INVERSE
 
 
 def test_exact_zeros_and_missing_exponents_are_told_apart():
     zero = fit_exponent(N, 0 * N, 0 * N)
     short = fit_exponent(N[:2], 1 / N[:2], 0 * N[:2])
-    assert growth(zero) is Growth.ZERO
-    assert growth(short) is Growth.UNKNOWN
-    assert "3 or more lengths" in sentence(short)
+    assert zero.growth is Growth.ZERO
+    assert short.growth is Growth.UNKNOWN
+    assert "3 or more lengths" in str(short)
 
 
 def test_a_sentence_holds_exponent_and_interval():
-    text = sentence(fitted([-1.0, -0.98, -0.96]))
+    text = str(fitted([-1.0, -0.98, -0.96]))
     assert text.startswith(
         "softmax: mean falls about as 1/n (exponent \N{MINUS SIGN}0.98 [\N{MINUS SIGN}1.03, "
     )
@@ -64,8 +70,8 @@ def test_a_constant_is_called_constant_without_a_sign():
         constant = fit_exponent(
             np.tile(N, 2), np.full(8, value), np.repeat([0, 1], 4), variant="v", statistic="max"
         )
-        assert growth(constant) is Growth.FLAT
-        assert sentence(constant) == "v: max stays about constant (exponent 0.00 [0.00, 0.00])"
+        assert constant.growth is Growth.FLAT
+        assert str(constant) == "v: max stays about constant (exponent 0.00 [0.00, 0.00])"
 
 
 def test_the_summary_names_variants_that_behave_alike_together():

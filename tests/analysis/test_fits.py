@@ -182,7 +182,7 @@ def test_a_confidence_outside_0_to_1_is_refused(confidence):
 
 
 def test_arrays_of_different_lengths_are_refused():
-    with pytest.raises(InputError, match="one entry a point"):
+    with pytest.raises(InputError, match="one entry per point"):
         fit_exponent(N, 1 / N[1:], np.zeros(N.size))
 
 

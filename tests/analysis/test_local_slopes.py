@@ -3,25 +3,34 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from jaxsens.analysis.local_slopes import local_slopes
+from jaxsens.analysis.data import spreads
+from jaxsens.analysis.fits import local_slopes
+from jaxsens.errors import InputError
 from tests.analysis.synthetic import points, power
 
 
+def by_length(table: pd.DataFrame, statistic: str = "mean") -> dict[float, list[float]]:
+    """The slopes there are, by the middle of their two lengths."""
+    return {n: rows[statistic].dropna().tolist() for n, rows in table.groupby("n")}  # pyright: ignore[reportReturnType]
+
+
 def test_local_slopes_of_a_power_law_are_its_exponent_everywhere():
-    slopes = local_slopes(points({"a": {"mean": power(-0.9, 3.0)}}, lengths=(10, 20, 70)))
-    assert [(slope.n_low, slope.n_high) for slope in slopes] == [(10, 20), (20, 70)]
-    for slope in slopes:
-        assert slope.slopes == pytest.approx([-0.9] * 3)
-    assert slopes[0].middle == pytest.approx(math.sqrt(200))
+    laws = {"mean": power(-0.9, 3.0), "max": power(0.5)}
+    table = local_slopes(points({"b": laws, "a": laws}, lengths=(70, 10, 20)))
+    assert list(dict.fromkeys(table["variant"])) == ["b", "a"]
+    for statistic, exponent in (("mean", -0.9), ("max", 0.5)):
+        found = by_length(table.query("variant == 'a'"), statistic)
+        assert list(found) == pytest.approx([math.sqrt(200), math.sqrt(1400)])
+        for slopes in found.values():
+            assert slopes == pytest.approx([exponent] * 3)
 
 
 def test_local_slopes_tell_a_logarithm_from_a_power():
-    slopes = local_slopes(
-        points({"a": {"mean": lambda n, seed: math.log(n) / n}}, lengths=[2**k for k in range(4, 13)])
-    )
-    found = [slope.spread.median for slope in slopes]
+    table = points({"a": {"mean": lambda n, seed: math.log(n) / n}}, lengths=[2**k for k in range(4, 13)])
+    found = [value.median for value in spreads(local_slopes(table), "a", "mean").values()]
     assert np.all(np.diff(found) < 0)
     assert found[0] > -0.70
     assert found[-1] < -0.86
@@ -32,18 +41,29 @@ def test_a_slope_needs_positive_values_at_both_lengths_and_the_same_seed():
         {"a": {"mean": lambda n, seed: 0.0 if (n, seed) == (20, 0) else 1 / n}}, lengths=(10, 20, 40)
     )
     table = table.loc[~((table["n"] == 40) & (table["seed"] == 1)), :]
-    first, second = local_slopes(table)
-    assert first.slopes == pytest.approx([-1, -1])
-    assert second.slopes == pytest.approx([-1])
-    assert second.spread.seeds == 1
+    first, second = by_length(local_slopes(table)).values()
+    assert first == pytest.approx([-1, -1])
+    assert second == pytest.approx([-1])
+    assert [value.seeds for value in spreads(local_slopes(table), "a", "mean").values()] == [2, 1]
 
 
 def test_without_any_slope_the_spread_is_nan():
-    (slope,) = local_slopes(points({"a": {"mean": power(0, 0.0)}}, lengths=(10, 20)))
-    assert slope.slopes == ()
-    assert math.isnan(slope.spread.median)
+    table = local_slopes(points({"a": {"mean": power(0, 0.0)}}, lengths=(10, 20)))
+    (value,) = spreads(table, "a", "mean").values()
+    assert math.isnan(value.median)
+    assert value.seeds == 0
 
 
-def test_the_spread_is_over_seeds():
-    (slope,) = local_slopes(points({"a": {"mean": lambda n, seed: n ** -(1.0 + seed)}}, lengths=(10, 20)))
-    assert (slope.spread.low, slope.spread.median, slope.spread.high) == pytest.approx((-3, -2, -1))
+def test_one_length_has_no_slopes():
+    assert local_slopes(points({"a": {"mean": power(-1)}}, lengths=(10,))).empty
+
+
+def test_the_spread_is_over_the_seeds():
+    table = local_slopes(points({"a": {"mean": lambda n, seed: n ** -(1.0 + seed)}}, lengths=(10, 20)))
+    (value,) = spreads(table, "a", "mean").values()
+    assert value[:3] == pytest.approx((-2, -3, -1))
+
+
+def test_a_statistic_that_is_not_there_is_refused_by_name():
+    with pytest.raises(InputError, match=r"statistics.*'median'"):
+        local_slopes(points({"a": {"mean": power(-1)}}), statistics=["median"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
 
-from jaxsens.analysis.heat_maps import DECADES, MARGIN, profile_figure
-from jaxsens.analysis.profiles import BINS, Profile, ProfileBuilder
+from jaxsens.analysis.data import BINS, Profile, ProfileBuilder
+from jaxsens.analysis.figures import DECADES, MARGIN, profile_figure
 from tests.analysis.drawn import axes_titled, clashes
 
 

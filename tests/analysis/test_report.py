@@ -8,10 +8,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.page import render
+from jaxsens.analysis.panels import svg_bytes
 from jaxsens.analysis.report import build_report
-from jaxsens.analysis.report_tables import (
+from jaxsens.analysis.tables import (
     duration,
     exponent_table,
     missing_text,
@@ -19,10 +21,11 @@ from jaxsens.analysis.report_tables import (
     run_table,
     variant_table,
 )
-from jaxsens.analysis.style import svg_bytes
-from jaxsens.analysis.sweep_data import SweepData
 from tests.analysis.synthetic import points, power, six_variants, sweep_data
 
+BOUNDED = dict.fromkeys(
+    ["softmax", "temperature-log", "temperature-linear", "random", "temperature"], True
+) | (dict.fromkeys(["leftmost-hard", "average-hard", "control", "rounded"], True) | {"unbounded": False})
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
@@ -55,7 +58,7 @@ class Page(HTMLParser):
 
 
 def page_of(data) -> tuple[str, Page]:
-    report = build_report(data, fit_exponents(data.points, variants=data.variants))
+    report = build_report(data, fit_exponents(data.points))
     text = render(report, {figure.name: svg_bytes(figure.figure) for figure in report.figures})
     return text, Page(text)
 
@@ -101,7 +104,9 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
     complete = sweep_data(table)
     assert "Not complete" not in page_of(complete)[1].words
     rest = table.loc[(table["variant"] == "a") & ((table["n"] != 64) | (table["seed"] == 1)), :]
-    partial = sweep_data(rest, planned=complete.planned)
+    partial = sweep_data(
+        rest, planned=[(point.variant, point.n, point.seed) for point in complete.plan.points]
+    )
     words = page_of(partial)[1].words
     assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
 
@@ -119,7 +124,7 @@ def test_what_a_config_says_is_shown_and_never_taken_for_html():
             points({"a": {"mean": power(-1)}}),
             title="<b>1 & 2</b>",
             claim="a < b",
-            config_text="# <script>alert(1)</script>\n",
+            config="# <script>alert(1)</script>\n",
         )
     )
     assert "script" not in page.tags
@@ -129,16 +134,18 @@ def test_what_a_config_says_is_shown_and_never_taken_for_html():
     assert "a < b" in page.words
 
 
-def constructions() -> SweepData:
+CONSTRUCTED = {
+    name: {"constructed": True, "outputs": "the coordinate of the result"}
+    for name in ("temperature", "unbounded", "control", "rounded")
+}
+
+
+def constructions(variants: dict[str, dict[str, object]] | None = None) -> SweepData:
     """Random weights, constructions that do not fall, a control that does, and one that is exactly 0."""
     names = ("random", "temperature", "unbounded", "control", "rounded")
     laws = (power(-1), power(0), power(0, 1 - 2.0**-53), power(-1, 0.07), power(0, 0.0))
     table = points({name: {"mean": law, "max": law} for name, law in zip(names, laws, strict=True)})
-    return sweep_data(
-        table,
-        constructed=frozenset(names[1:]),
-        outputs=dict.fromkeys(names, "the coordinate of the result") | {"random": "every coordinate"},
-    )
+    return sweep_data(table, variants=CONSTRUCTED if variants is None else variants)
 
 
 def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
@@ -149,7 +156,7 @@ def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
     )
     assert said in page.alternatives[0]
     assert said in page.words
-    cells = {row[0]: row for row in exponent_table(fit_exponents(constructions().points), {}).rows}
+    cells = {row[0]: row for row in exponent_table(fit_exponents(constructions().points), BOUNDED).rows}
     assert cells["temperature"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
     assert cells["unbounded"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
     assert cells["rounded"][3] == "is exactly 0"
@@ -160,7 +167,7 @@ def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measure
     data = constructions()
     words = page_of(data)[1].words
     assert (
-        "on networks with random weights and on networks with constructed weights, which no seed changes"
+        "on networks with random weights and on networks with constructed weights, which do not depend on the seed"
         in words
     )
     assert "(temperature, unbounded, control and rounded)" in words
@@ -168,21 +175,25 @@ def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measure
     assert rows["random"] == ("random", "bounded", "every coordinate")
     assert rows["control"] == ("constructed", "bounded", "the coordinate of the result")
     assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words
-    only = dataclasses.replace(data, constructed=frozenset(data.variants))
+    only = constructions({**CONSTRUCTED, "random": {"constructed": True}})
     assert "random weights" not in page_of(only)[1].words
-    trained = dataclasses.replace(data, constructed=frozenset(), trained=frozenset({"control"}))
+    trained = constructions({"control": {"trained": True}})
     assert (
-        "and on networks with trained weights, which no seed changes (control), all"
+        "and on networks with trained weights, which do not depend on the seed (control), all"
         in page_of(trained)[1].words
     )
     assert {row[0]: row[2] for row in variant_table(trained).rows}["control"] == "trained"
 
 
 def test_lengths_beyond_which_rounding_counts_are_named():
-    data = constructions()
-    assert "Rounding" not in page_of(dataclasses.replace(data, exact_lengths={"temperature": 256}))[1].words
-    words = page_of(dataclasses.replace(data, exact_lengths={"temperature": 200, "control": 10**6}))[1].words
-    assert words.count("Rounding may have changed") == 1
+    def words_of(**exact_lengths: int) -> str:
+        return page_of(constructions({name: {"exact_length": n} for name, n in exact_lengths.items()}))[
+            1
+        ].words
+
+    assert "Rounding" not in words_of(temperature=256)
+    words = words_of(temperature=200, control=10**6)
+    assert words.count("Rounding may have affected") == 1
     assert "temperature is predicted to be exact up to n = 200" in words
 
 
@@ -199,29 +210,27 @@ def test_statistics_beside_mean_and_max_have_a_figure_of_their_own():
 
 def test_a_random_sample_of_flips_is_never_passed_off_as_all_of_them():
     data = sweep_data(points({"a": {"mean": power(-1)}}))
-    assert "every such exchange" in page_of(data)[1].words
-    sampled = dataclasses.replace(
-        data, runs=tuple(dataclasses.replace(run, population=10 * run.population) for run in data.runs)
-    )
-    words = page_of(sampled)[1].words
-    assert "every such exchange" not in words
+    assert "for every flip on" in page_of(data)[1].words
+    metadata = tuple(dataclasses.replace(point, population=10 * point.population) for point in data.metadata)
+    words = page_of(dataclasses.replace(data, metadata=metadata))[1].words
+    assert "for a random sample of all flips on" in words
+    assert "for every flip on" not in words
     assert "the largest over all flips may be larger" in words
     assert "random samples: 1,473 of 14,730" in words
 
 
 def test_the_exponents_stand_beside_the_boundedness_of_the_embeddings():
     table = six_variants()
-    rows = exponent_table(fit_exponents(table), {"softmax": True, "unbounded": False}).rows
+    rows = exponent_table(fit_exponents(table), BOUNDED).rows
     cells = {(row[0], row[2]): row for row in rows}
     assert cells["softmax", "mean"][1] == "bounded"
     assert cells["unbounded", "mean"][1] == "unbounded"
-    assert cells["temperature-log", "mean"][1] == "\N{EM DASH}"
     assert cells["average-hard", "max"][5:] == ("\N{EM DASH}", "\N{EM DASH}", "0", "0")
 
 
 def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
     table = points({"b": {"mean": power(-1)}, "a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2)
-    rows = points_table(sweep_data(table.iloc[::-1], planned=(("b", 8, 0), ("a", 8, 0)))).rows
+    rows = points_table(sweep_data(table)).rows
     assert [row[:3] for row in rows] == [
         (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
     ]
@@ -230,10 +239,10 @@ def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
 
 def test_what_was_run_names_every_engine_and_version_with_how_often():
     data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 16), seeds=2))
-    first, *others = data.runs
-    mixed = dataclasses.replace(
-        data, runs=(dataclasses.replace(first, engine="difference", versions={"jax": "0.12"}), *others)
-    )
+    first, *others = data.metadata
+    engine = {**first.engine, "name": "difference"}
+    changed = dataclasses.replace(first, engine=engine, versions={"jax": "0.12"})
+    mixed = dataclasses.replace(data, metadata=(changed, *others))
     cells = {row[0]: row[1] for row in run_table(mixed).rows}
     assert cells["engine"] == "vmap (serves every model) (×3); difference (serves every model) (×1)"
     assert cells["jax"] == "0.10.2 (×3); 0.12 (×1)"

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from jaxsens.analysis.data import load_sweep
 from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.load import load_sweep
 from jaxsens.analysis.report import write_report
 from jaxsens.errors import InputError
 from jaxsens.experiments.results import read_flips, read_points
@@ -51,7 +51,7 @@ def swept(tmp_path_factory):
 def reported(swept, tmp_path_factory):
     """A copy of it with its report; tests must not change it."""
     directory = shutil.copytree(swept, tmp_path_factory.mktemp("reported") / "sweep")
-    assert write_report(directory) == directory / "report.html"
+    assert write_report(load_sweep(directory), directory)[0] == directory / "report.html"
     return directory
 
 
@@ -86,7 +86,7 @@ def test_the_summary_holds_the_fits_of_the_points(reported):
 def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
     again = shutil.copytree(reported, tmp_path / "again")
     (again / "report.html").write_text("old")
-    write_report(again)
+    write_report(load_sweep(again), again)
     assert files_below(again) == files_below(reported)
     assert [
         name for name in files_below(again) if (again / name).read_bytes() != (reported / name).read_bytes()
@@ -96,10 +96,15 @@ def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
 def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
     pd.testing.assert_frame_equal(data.points, read_points(swept))
-    assert (data.title, data.claim, data.norm) == ("A small sweep", "It is small.", "l2")
-    assert data.bounded == {"softmax": True, "unbounded": False}
+    assert (data.plan.title, data.plan.claim, data.plan.norm) == ("A small sweep", "It is small.", "l2")
+    assert {variant.name: variant.bounded for variant in data.variants} == {
+        "softmax": True,
+        "unbounded": False,
+    }
     assert data.missing == ()
-    assert len(data.planned) == len(data.runs) == 12
+    keys = [[(p.variant, p.n, p.seed) for p in points] for points in (data.plan.points, data.metadata)]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 12
     flips = pd.concat(
         flips for metadata, flips in read_flips(swept) if (metadata.variant, metadata.n) == ("unbounded", 6)
     )
@@ -111,7 +116,8 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
 
 def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy):
     shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
-    text = write_report(sweep_copy).read_text(encoding="utf-8")
+    page, _ = write_report(load_sweep(sweep_copy), sweep_copy)
+    text = page.read_text(encoding="utf-8")
     assert "2 of 12 planned points are missing: unbounded n = 9 (seeds 0, 1)" in text
 
 
@@ -119,11 +125,11 @@ def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_c
     shutil.rmtree(sweep_copy / "points")
     before = files_below(sweep_copy)
     with pytest.raises(InputError, match="none of its 12 points is finished"):
-        write_report(sweep_copy)
+        write_report(load_sweep(sweep_copy), sweep_copy)
     assert files_below(sweep_copy) == before
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
     with pytest.raises(InputError, match="directory"):
-        write_report(tmp_path)
+        write_report(load_sweep(tmp_path), tmp_path)
     assert files_below(tmp_path) == set()

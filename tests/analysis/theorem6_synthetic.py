@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxsens.analysis.theorem6_data import Theorem6Data
+from jaxsens.analysis.theorem6 import Theorem6Data
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
 from jaxsens.experiments.theorem6_results import (
     CONFIG,

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.analysis.constructions_table import HEADINGS, cells, markdown
+from jaxsens.analysis.constructions import HEADINGS, cells, markdown
 from jaxsens.cli import main
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import CONDITIONS

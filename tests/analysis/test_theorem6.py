@@ -10,12 +10,17 @@ import re
 import numpy as np
 import pytest
 
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.style import variant_styles
-from jaxsens.analysis.theorem6_data import load_theorem6
-from jaxsens.analysis.theorem6_figures import cross_entropy_figure, recognition_figure
-from jaxsens.analysis.theorem6_report import build_theorem6_report, write_theorem6_report
-from jaxsens.analysis.theorem6_tables import prediction_sentences, prediction_table, recognition_sentences
+from jaxsens.analysis.panels import variant_styles
+from jaxsens.analysis.theorem6 import (
+    build_theorem6_report,
+    cross_entropy_figure,
+    load_theorem6,
+    prediction_sentences,
+    prediction_table,
+    recognition_figure,
+    recognition_sentences,
+    write_theorem6_report,
+)
 from jaxsens.errors import InputError
 from jaxsens.languages import Dyck, Parity
 from tests.analysis.drawn import clashes
@@ -27,7 +32,7 @@ PARITY, DYCK, RECOGNITION = DATA.groups
 
 def figure_of(group):
     draw = recognition_figure if group.task == "recognition" else cross_entropy_figure
-    return draw(DATA, group, variant_styles(group.names)).figure
+    return draw(group, variant_styles(group.names)).figure
 
 
 def guides(axes) -> dict[str, np.ndarray]:
@@ -100,33 +105,34 @@ def test_no_text_of_a_figure_overlaps_another(group):
 
 
 def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
-    soft, lstm, _ = prediction_sentences(DATA, PARITY)
+    soft, lstm, _ = prediction_sentences(PARITY)
     assert soft == (
         "parity-transformer: after n = 1024 symbols the cross-entropy is 1.0606, 2.0 % below the unigram level 1.0822; "
-        "the optimum is 0.8664. That is 90 % of the way from the optimum to chance."
+        "the optimum is 0.8664. This is 90 % of the way from the optimum to chance."
     )
-    assert lstm.endswith("That is 0 % of the way from the optimum to chance.")
-    soft, lstm = prediction_sentences(DATA, DYCK)
+    assert lstm.endswith("This is 0 % of the way from the optimum to chance.")
+    soft, lstm = prediction_sentences(DYCK)
     gap = Dyck(2, 0.5).theorem6_gap(1024)
     assert (
         f"the cross-entropy is {1.0397207 + 0.9 * gap:.4f}, {0.9 * gap:.4f} above the optimum 1.0397" in soft
     )
-    assert "costs 90 % of what a blind guess does" in soft
+    assert "costs 90 % of what a blind guess costs" in soft
     assert "costs 0 % of what" in lstm
-    soft, lstm = recognition_sentences(DATA, RECOGNITION)
+    soft, lstm = recognition_sentences(RECOGNITION)
     assert (
-        soft == "recognition-transformer: at n = 1024 it labels 55 % of the words right, by a margin of 0.5."
+        soft
+        == "recognition-transformer: at n = 1024 it labels 55 % of the words correctly, with a margin of 0.5."
     )
 
 
-def test_a_model_that_is_worse_than_chance_is_said_to_be_above_it_and_on_no_way():
+def test_a_model_that_is_worse_than_chance_is_said_to_be_worse_and_not_part_of_the_way():
     data = alone(dict(PARITY.language.settings), LENGTHS, share=2.27)
-    (soft,) = prediction_sentences(data, data.groups[0])
-    assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. That is above chance.")
+    (soft,) = prediction_sentences(data.groups[0])
+    assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance.")
 
 
 def test_the_table_pools_seeds_and_their_standard_errors():
-    table = prediction_table(DATA, DYCK)
+    table = prediction_table(DYCK)
     row = dict(zip(table.header, table.rows[0], strict=False))
     assert (row["model"], row["n"]) == ("2dyck-transformer", "16")
     assert table.rows[0][3] == f"{0.01 / math.sqrt(3):.4f}"
@@ -186,35 +192,36 @@ def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
     last = lengths[-1]
     data = dataclasses.replace(data, cells=tuple(cell for cell in data.cells if cell.n <= last))
     (group,) = data.groups
-    (sentence,) = prediction_sentences(data, group)
+    (sentence,) = prediction_sentences(group)
     assert text in sentence
-    assert sentence.endswith("; the optimum is the same: the prefix says nothing of what follows.")
-    table = prediction_table(data, group)
+    assert sentence.endswith(
+        "; the optimum is the same: the prefix carries no information about what follows."
+    )
+    table = prediction_table(group)
     row = next(row for row in table.rows if row[1] == str(last))
-    assert row[table.header.index("to unigram")] == to_unigram
+    assert row[table.header.index("above unigram")] == to_unigram
 
 
 def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
     data = alone({"name": "dyck", "kinds": 3, "open_probability": 0.5}, LENGTHS)
     (group,) = data.groups
-    figure = cross_entropy_figure(data, group, variant_styles(group.names))
+    figure = cross_entropy_figure(group, variant_styles(group.names))
     formula = "P0 (1 \N{MINUS SIGN} p) log 3"
-    assert f"the optimum + {formula}: what is left" in figure.caption
-    assert formula in prediction_table(data, group).header
+    assert f"the optimum + {formula}: what remains" in figure.caption
+    assert formula in prediction_table(group).header
     for text in ("log 2", "round", "square"):
         assert text not in figure.caption
-        assert text not in " ".join(prediction_table(data, group).header)
+        assert text not in " ".join(prediction_table(group).header)
 
 
 def test_of_a_hand_set_network_only_the_slope_of_the_sensitivity_is_said_to_mean_anything():
-    fits = {group.slug: fit_exponents(DATA.sensitivity(group), variants=group.names) for group in DATA.groups}
-    report = build_theorem6_report(DATA, fits)
+    report = build_theorem6_report(DATA)
     told = [
         " ".join(section.paragraphs) for section in report.sections if "Flip sensitivity" in section.heading
     ]
     assert ["set by hand" in text for text in told] == [True, False, False]
     assert (
-        "says nothing for exact, set by hand: its logit of the end where the word cannot end is -40"
+        "means nothing for exact, whose weights are set by hand: where the word cannot end, the logit of the end is -40"
         in told[0]
     )
 
@@ -246,11 +253,10 @@ def test_what_is_missing_is_said_and_the_rest_is_shown():
         plan=dataclasses.replace(data.plan, models=(*data.plan.models[:-1], failed)),
         cells=tuple(cell for cell in data.cells if cell.model != failed.name),
     )
-    fits = {group.slug: fit_exponents(data.sensitivity(group), variants=group.names) for group in data.groups}
-    report = build_theorem6_report(data, fits)
+    report = build_theorem6_report(data)
     assert report.warning == (
         "recognition-lstm could not be trained (the loss is not finite); not evaluated: parity-lstm at n = 1024. "
-        "Run the same experiment again to go on."
+        "Run the same experiment again to continue."
     )
     assert any("parity-lstm: after n = 256 symbols" in text for text in report.sections[0].bullets)
     assert len(report.figures) == 6

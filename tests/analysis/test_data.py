@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens.analysis.points_table import KEY_COLUMNS, check_points, spreads, statistic_columns
+from jaxsens.analysis.data import check_points, spreads, statistic_columns
 from jaxsens.errors import InputError
-from jaxsens.experiments import results
+from jaxsens.experiments.results import KEY_COLUMNS
 from tests.analysis.synthetic import points, power
 
 TABLE = points({"a": {"mean": power(-1), "q90": power(0)}})
-
-
-def test_the_key_columns_are_those_that_experiments_write():
-    assert KEY_COLUMNS == results.KEY_COLUMNS
 
 
 def test_what_is_no_key_column_is_a_statistic():
@@ -22,8 +18,8 @@ def test_what_is_no_key_column_is_a_statistic():
     ("table", "message"),
     [
         (TABLE.drop(columns=["seed"]), r"\['seed'\] are missing"),
-        (TABLE[list(KEY_COLUMNS)], "one column a statistic"),
-        (TABLE[:0], "no row"),
+        (TABLE[list(KEY_COLUMNS)], "one column per statistic"),
+        (TABLE[:0], "no rows"),
         (TABLE.assign(mean=-1.0), "negative"),
         (TABLE.assign(mean=float("inf")), "infinite"),
     ],

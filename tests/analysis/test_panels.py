@@ -5,12 +5,22 @@ import sys
 
 import matplotlib
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.axis_marks import log_marks, power_label, thinned
+from jaxsens.analysis.data import spread
 from jaxsens.analysis.figures import sensitivity_figure
 from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.style import figure_settings, png_bytes, svg_bytes, variant_styles
+from jaxsens.analysis.panels import (
+    Line,
+    Panel,
+    draw_panels,
+    figure_settings,
+    png_bytes,
+    svg_bytes,
+    variant_styles,
+)
+from tests.analysis.drawn import y_labels
 from tests.analysis.synthetic import points, power
 
 
@@ -48,8 +58,8 @@ def test_drawing_leaves_matplotlibs_global_state_alone():
 
 def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
     code = (
-        "import sys\nfrom jaxsens.analysis import figures, heat_maps, panels, style\n"
-        "figure = panels.Figure()\nstyle.png_bytes(figure)\nstyle.svg_bytes(figure)\n"
+        "import sys\nfrom jaxsens.analysis import figures, panels\n"
+        "figure = panels.Figure()\npanels.png_bytes(figure)\npanels.svg_bytes(figure)\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     ran = subprocess.run(
@@ -71,27 +81,51 @@ def test_settings_are_given_back_after_an_error():
     assert dict(matplotlib.rcParams) == before
 
 
+def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:
+    """Axes of a panel whose vertical axis extends from `low` to `high`, over these lengths."""
+    values = {n: spread([value]) for n, value in zip((1, 10), (low * 1.25, high / 1.25), strict=True)}
+    line = Line("a", variant_styles(["a"])["a"], values)
+    return draw_panels([Panel("title", "y", [line], lengths or [1, 10])]).axes[0]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "marks"),
     [
         (2e-4, 0.5, [1e-3, 1e-2, 1e-1]),
         (0.02, 0.3, [0.02, 0.05, 0.1, 0.2]),
-        (0.31, 0.34, [0.31, 0.32, 0.33, 0.34]),
+        (0.31, 0.54, [0.35, 0.4, 0.45, 0.5]),
+        (0.79, 1.26, [0.8, 0.9, 1.0, 1.1, 1.2]),
+        (1e-20, 1e20, [10.0**k for k in range(-19, 18, 4)]),
     ],
 )
-def test_a_logarithmic_axis_has_marks_however_short_it_is(low, high, marks):
-    assert log_marks(low, high) == pytest.approx(marks)
+def test_a_logarithmic_axis_has_marks_however_short_or_long_it_is(low, high, marks):
+    axes = axes_from(low, high)
+    assert axes.get_ylim() == pytest.approx((low, high))
+    assert list(y_labels(axes).values()) == pytest.approx(marks)
 
 
 @pytest.mark.parametrize(
     ("value", "label"),
-    [(0.001, "0.001"), (20.0, "20"), (1e-7, "$10^{-7}$"), (5e-4, r"$5\times10^{-4}$"), (1e5, "$10^{5}$")],
+    [
+        (0.001, "0.001"),
+        (20.0, "20"),
+        (5e-4, "0.0005"),
+        (1e-7, "10^{-7}"),
+        (1e5, "10^{5}"),
+    ],
 )
 def test_marks_are_plain_numbers_near_1_and_powers_of_ten_elsewhere(value, label):
-    assert power_label(value) == label
+    labels = y_labels(axes_from(value / 3, value * 3))
+    assert labels[f"$\\mathdefault{{{label}}}$"] == pytest.approx(value)
 
 
-def test_crowded_lengths_are_thinned_and_few_are_all_marked():
-    assert thinned([16, 32, 64, 128]) == [16, 32, 64, 128]
-    assert thinned(range(10, 100)) == [10, 14, 19, 26, 35, 47, 63, 84]
-    assert thinned([64]) == [64]
+@pytest.mark.parametrize(
+    ("lengths", "marked"),
+    [
+        ([16, 32, 64, 128], [16, 32, 64, 128]),
+        ([*range(10, 100)], [10, 14, 19, 26, 35, 47, 63, 84]),
+        ([64], [64]),
+    ],
+)
+def test_crowded_lengths_are_thinned_and_few_are_all_marked(lengths, marked):
+    assert list(axes_from(0.1, 1, lengths).get_xticks()) == marked

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.training_plot import read_rows, training_figure, training_summary, write_training_plot
+from jaxsens.analysis.training import read_table, training_figure, training_summary, write_training_plot
 from jaxsens.errors import InputError
 from jaxsens.training.records import METRICS as COLUMNS
 from jaxsens.training.records import Records
@@ -39,7 +39,7 @@ def told(folder) -> str:
 
 def test_the_loss_stands_beside_its_optimum_and_evaluations_by_length(tmp_path):
     folder = written(tmp_path, PREDICTED)
-    figure = training_figure(read_rows(folder / "metrics.csv"), read_rows(folder / "evaluation.csv"))
+    figure = training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv"))
     loss, evaluations = figure.axes
     np.testing.assert_array_equal(np.asarray(loss.lines[0].get_xydata()), [[10, 1.5], [20, 1.0]])
     np.testing.assert_array_equal(loss.lines[1].get_ydata(), [0.8, 0.8])
@@ -62,14 +62,17 @@ def test_both_files_are_written_and_the_summary_is_the_last_evaluation(tmp_path)
 
 def test_recognition_shows_accuracy(tmp_path):
     folder = written(tmp_path, RECOGNISED)
-    figure = training_figure(read_rows(folder / "metrics.csv"), read_rows(folder / "evaluation.csv"))
-    assert figure.axes[1].get_ylabel() == "share of words labelled right"
+    figure = training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv"))
+    assert figure.axes[1].get_ylabel() == "share of words labelled correctly"
     assert "0.75" in told(folder)
 
 
 def test_without_evaluations_the_last_loss_is_told(tmp_path):
     folder = written(tmp_path, "")
-    assert len(training_figure(read_rows(folder / "metrics.csv"), []).axes) == 1
+    assert (
+        len(training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv")).axes)
+        == 1
+    )
     write_training_plot(folder)
     assert "20" in told(folder)
 
@@ -100,12 +103,12 @@ def test_a_table_that_was_changed_is_neither_drawn_nor_told(tmp_path):
     assert "check" not in told(tmp_path)
     for before, after in (("1.5", "1.4"), ("loss", "lost"), ("check", "chuck")):
         (tmp_path / "metrics.csv").write_text(text.replace(before, after))
-        with pytest.raises(InputError, match=r"metrics\.csv: no table of numbers"):
+        with pytest.raises(InputError, match=r"metrics\.csv: not a table of numbers"):
             write_training_plot(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["30,8,1.0", "30,8,1.0.0,0.8,0.1,0.01"])
 def test_what_is_no_table_of_numbers_is_refused(tmp_path, line):
     (tmp_path / "metrics.csv").write_text(METRICS + line + "\n")
-    with pytest.raises(InputError, match=r"metrics\.csv: no table of numbers"):
+    with pytest.raises(InputError, match=r"metrics\.csv: not a table of numbers"):
         write_training_plot(tmp_path)

@@ -1,0 +1,535 @@
+"""The report of the Theorem 6 experiment: what trained models predict, how sensitive they are, and what theory says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsens.analysis.data import Spread, spreads
+from jaxsens.analysis.figures import SPREAD, ReportFigure, sensitivity_figure
+from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
+from jaxsens.analysis.page import Report, Section, write_page
+from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, variant_styles
+from jaxsens.analysis.report import ABOUT_SAMPLES
+from jaxsens.analysis.tables import (
+    DASH,
+    ReportTable,
+    boundedness,
+    duration,
+    exponent_table,
+    flips_text,
+    write_summary,
+)
+from jaxsens.errors import InputError
+from jaxsens.experiments.results import KEY_COLUMNS
+from jaxsens.experiments.theorem6_cells import Cell
+from jaxsens.experiments.theorem6_results import Lines, Plan, PlannedModel, lines_of, read_cells, read_plan
+from jaxsens.languages import Dyck, Language
+from jaxsens.training.recurrent_parity import NEVER
+
+if TYPE_CHECKING:
+    import pandas
+
+DEFAULT_TITLE = "What trained models predict as inputs grow"
+
+STATISTICS = ("mean", "max")
+
+WHAT_IS_KNOWN = (
+    "Exchange one symbol of an input: with softmax attention and bounded position embeddings the output changes by at "
+    "most of order 1/n (Hahn 2020, Lemma 5), whatever the weights, even if they are trained. Long inputs that differ "
+    "in one symbol therefore get almost the same prediction (Theorem 6): the cross-entropy of predicting the next "
+    "symbol approaches the unigram level for PARITY, and stays a constant above the optimum for 2DYCK. Recurrent "
+    "networks have no such limit."
+)
+
+WHAT_IS_MEASURED = (
+    "Every model reads words drawn from the language, up to lengths far beyond those it was trained on. For each model "
+    "this report shows its cross-entropy or accuracy, and the change of its logits when one symbol is exchanged."
+)
+
+FEW_MATTER = (
+    "The next symbol depends on the brackets that are still open, which are a few symbols of a long prefix. The mean "
+    "over all flips therefore falls for recurrent networks too, and a small sample seldom contains a flip that matters."
+)
+
+SET_BY_HAND = (
+    "The size of the change means nothing for {names}, whose weights are set by hand: where the word cannot end, the "
+    "logit of the end is {never:g} instead of minus infinity. Only the fact that the change is the same at every n is "
+    "meaningful."
+)
+
+BLIND_GUESS = (
+    " The line of Theorem 6 is the optimum + {gap}: what remains for a model that does not see which bracket is to be "
+    "closed. On the right is the part of the cross-entropy that is due to choosing the kind of the closing bracket, "
+    "per choice: after prefixes that are not balanced and before a closing bracket."
+)
+
+_FIGURES = ("cross-entropy-", "recognition-", "sensitivity-")
+"""The beginnings of the names of all figures of this report."""
+
+_LEAST = 1e-9
+"""In nats. Levels that are closer to each other, or to 0, differ only by rounding: no share of them is taken."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The models that do one task on one language, which share figures and tables.
+
+    Attributes:
+        task: "prediction" or "recognition".
+        language: of the words.
+        models: as planned, in the order of the config.
+        slug: for the names of files.
+        cells: what was measured of these models.
+    """
+
+    task: str
+    language: Language
+    models: tuple[PlannedModel, ...]
+    slug: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def title(self) -> str:
+        """The language's name with its options."""
+        settings = dict(self.language.settings)
+        name = str(settings.pop("name"))
+        if isinstance(self.language, Dyck):
+            name = f"{settings.pop('kinds')}{name}"
+        return ", ".join(
+            [name.upper(), *(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())]
+        )
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the kind of a closing bracket is to be chosen."""
+        return self.task == "prediction" and isinstance(self.language, Dyck) and self.language.kinds > 1
+
+    @property
+    def gap(self) -> str:
+        """The distance to the optimum that Theorem 6 predicts, as a formula; only for groups with such a choice."""
+        return f"P0 (1 \N{MINUS SIGN} p) log {self.language.settings['kinds']}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the models."""
+        return tuple(model.name for model in self.models)
+
+    @cached_property
+    def lines(self) -> dict[int, Lines]:
+        """What cross-entropy is compared with, by length: all lengths at which a model of the group was evaluated."""
+        return {n: lines_of(self.language, n) for n in sorted({cell.n for cell in self.cells})}
+
+    @cached_property
+    def scores(self) -> pandas.DataFrame:
+        """The table of predictions or recognitions: a row per model ("variant"), length and seed."""
+        return self._table(self.task)
+
+    @cached_property
+    def sensitivity(self) -> pandas.DataFrame:
+        """Flip sensitivity as the table of points of a sweep: the models are the variants."""
+        return self._table("sensitivity")[[*KEY_COLUMNS, *STATISTICS]]
+
+    def spreads(self, model: str, column: str) -> dict[int, Spread]:
+        """The spread of a column of `scores` over seeds, by length."""
+        return spreads(self.scores, model, column)
+
+    def estimate(self, model: str, n: int, value: str, error: str) -> tuple[float, float]:
+        """The mean of a column over seeds, which all have the same number of words, and its standard error."""
+        rows = self.scores.query("variant == @model and n == @n")
+        values, errors = (np.asarray(rows[name], dtype=np.float64) for name in (value, error))
+        return float(values.mean()), float(np.sqrt(np.sum(errors**2))) / len(errors)
+
+    def longest(self, model: str) -> int:
+        """The longest words on which a model was evaluated."""
+        return max(cell.n for cell in self.cells if cell.model == model)
+
+    def _table(self, kind: str) -> pandas.DataFrame:
+        import pandas as pd
+
+        rows = [dataclasses.asdict(row) for cell in self.cells for row in getattr(cell, kind)]
+        return pd.DataFrame(rows).rename(columns={"model": "variant"})
+
+
+@dataclass(frozen=True)
+class Theorem6Data:
+    """Everything that the report shows: what the config asks for, and the models evaluated at each length."""
+
+    plan: Plan
+    cells: tuple[Cell, ...]
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups with at least one cell, in the order of the config."""
+        measured = {cell.model for cell in self.cells}
+        found: dict[tuple[str, str], list[PlannedModel]] = {}
+        for model in self.plan.models:
+            if model.name in measured:
+                found.setdefault((model.task, str(sorted(model.language.items()))), []).append(model)
+        return tuple(
+            Group(
+                task,
+                models[0].made_language(),
+                tuple(models),
+                f"{task}-{k}",
+                tuple(cell for cell in self.cells if cell.model in {model.name for model in models}),
+            )
+            for k, ((task, _), models) in enumerate(found.items(), start=1)
+        )
+
+    @cached_property
+    def fits(self) -> dict[str, tuple[ExponentFit, ...]]:
+        """By the slug of a group: the exponents of its sensitivity, fitted from the length that the config gives."""
+        options = {"statistics": STATISTICS, "minimum_length": self.plan.fit_from}
+        return {
+            group.slug: fit_exponents(group.sensitivity, variants=group.names, **options)
+            for group in self.groups
+        }
+
+
+def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
+    """Reads everything that the report of a directory shows.
+
+    Raises:
+        InputError: if this is not a directory of the experiment, or no model was evaluated yet.
+    """
+    plan = read_plan(directory)
+    cells = read_cells(directory, plan)
+    if not cells:
+        raise InputError(
+            f"directory = {str(directory)!r}: no model was evaluated here yet; run `jaxsens theorem6` again"
+        )
+    return Theorem6Data(plan, tuple(cells))
+
+
+def write_theorem6_report(
+    directory: str | os.PathLike[str],
+) -> tuple[Path, tuple[str, ...], tuple[ExponentFit, ...]]:
+    """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory of the experiment.
+
+    Figures of an earlier report that this one does not have are removed. The report of an unfinished experiment says
+    what is missing. Each file is written atomically. Takes some seconds.
+
+    Returns:
+        The path of the page, what was found in sentences, and the fitted exponents.
+
+    Raises:
+        InputError: if no model was evaluated yet.
+    """
+    folder = Path(directory)
+    data = load_theorem6(folder)
+    fits = tuple(fit for of_group in data.fits.values() for fit in of_group)
+    write_summary(folder / "summary.csv", fits)
+    report = build_theorem6_report(data)
+    page = write_page(report, folder)
+    kept = {figure.name for figure in report.figures}
+    for path in [path for kind in ("*.svg", "*.png") for path in (folder / "figures").glob(kind)]:
+        if path.stem.startswith(_FIGURES) and path.stem not in kept:
+            path.unlink()
+    return page, found(data), fits
+
+
+def build_theorem6_report(data: Theorem6Data) -> Report:
+    """Chooses what the report shows."""
+    growth = [
+        f"{group.title}, {group.task}: {summary_sentence(data.fits[group.slug], statistic)}"
+        for group in data.groups
+        for statistic in STATISTICS
+    ]
+    return Report(
+        title=data.plan.title or DEFAULT_TITLE,
+        claim=data.plan.claim,
+        introduction=[WHAT_IS_KNOWN, WHAT_IS_MEASURED],
+        warning=missing_text(data),
+        sections=[
+            Section("What was found", bullets=[*found(data), *growth]),
+            Section("The models", tables=[model_table(data)]),
+            *(section for group in data.groups for section in _sections(data, group)),
+            Section("The config", ["The config file as it was given:"], code=data.plan.config),
+            Section("What was run", tables=[run_table(data)]),
+        ],
+    )
+
+
+def found(data: Theorem6Data) -> tuple[str, ...]:
+    """What became of each model on the longest words, a sentence each."""
+    told = {"prediction": prediction_sentences, "recognition": recognition_sentences}
+    return tuple(f"{group.title}: {text}" for group in data.groups for text in told[group.task](group))
+
+
+def missing_text(data: Theorem6Data) -> str:
+    """Which models and lengths are missing, and why models could not be trained; empty if nothing is missing."""
+    failed = {model.name: model.failure for model in data.plan.models if model.failure}
+    evaluated = {(cell.model, cell.n) for cell in data.cells}
+    lacking: dict[str, list[int]] = {}
+    for model, n in data.plan.cells:
+        if model.name not in failed and (model.name, n) not in evaluated:
+            lacking.setdefault(model.name, []).append(n)
+    listed = [f"{name} at n = {', '.join(map(str, lengths))}" for name, lengths in lacking.items()]
+    parts = [f"{name} could not be trained ({failure})" for name, failure in failed.items()]
+    parts += [f"not evaluated: {'; '.join(listed)}"] if listed else []
+    return f"{'; '.join(parts)}. Run the same experiment again to continue." if parts else ""
+
+
+def _sections(data: Theorem6Data, group: Group) -> list[Section]:
+    styles, fits = variant_styles(group.names), data.fits[group.slug]
+    if group.task == "prediction":
+        figure, table = cross_entropy_figure(group, styles), prediction_table(group)
+        heading = f"Predicting {group.title}"
+    else:
+        figure, table = recognition_figure(group, styles), recognition_table(group)
+        heading = f"Recognising {group.title}"
+    rows = [row for cell in group.cells for row in cell.sensitivity]
+    sampled = any(row.flips < row.population for row in rows)
+    by_hand = [model.name for model in group.models if model.origin == "exact"]
+    sensitivity = sensitivity_figure(
+        group.sensitivity,
+        fits,
+        styles,
+        statistics=STATISTICS,
+        name=f"sensitivity-{group.slug}",
+        heading="How much do the logits change when one symbol is exchanged?",
+        norm=data.plan.measure["norm"],
+    )
+    return [
+        Section(heading, figures=[figure], tables=[table]),
+        Section(
+            f"Flip sensitivity of the same models ({group.task})",
+            [
+                f"Exponents are fitted to the lengths from n = {data.plan.fit_from} on.",
+                *([ABOUT_SAMPLES] if sampled else []),
+                *([FEW_MATTER] if sampled and group.has_choice else []),
+                *([SET_BY_HAND.format(names=enumeration(by_hand), never=NEVER)] if by_hand else []),
+            ],
+            figures=[sensitivity],
+            tables=[exponent_table(fits, {model.name: model.bounded for model in group.models})],
+        ),
+    ]
+
+
+def prediction_sentences(group: Group) -> tuple[str, ...]:
+    """How each model's cross-entropy at the longest prefixes compares with chance and with the optimum."""
+    return tuple(_prediction_sentence(group, model) for model in group.names)
+
+
+def _prediction_sentence(group: Group, model: str) -> str:
+    n = group.longest(model)
+    lines, (value, _) = group.lines[n], group.estimate(model, n, "cross_entropy", "standard_error")
+    text = f"{model}: after n = {n} symbols the cross-entropy is {value:.4f}, "
+    if group.has_choice and lines.choice_bound:
+        choice, _ = group.estimate(model, n, "choice", "choice_error")
+        return text + (
+            f"{value - lines.optimum:.4f} above the optimum {lines.optimum:.4f}; Theorem 6 predicts at least "
+            f"{lines.choice_bound:.4f} for soft attention in the limit of long inputs. Choosing which bracket to close "
+            f"costs {100 * choice / lines.choice_bound:.0f} % of what a blind guess costs."
+        )
+    distance = abs(value - lines.unigram)
+    far = f"{distance:.4f} nats" if lines.unigram <= _LEAST else f"{100 * distance / lines.unigram:.1f} %"
+    text += f"{far} {'below' if value < lines.unigram else 'above'} the unigram level {lines.unigram:.4f}; "
+    way = lines.unigram - lines.optimum
+    if way <= _LEAST:
+        return text + "the optimum is the same: the prefix carries no information about what follows."
+    percent = round(100 * (value - lines.optimum) / way)
+    # A model that is worse than chance is not part of the way to it.
+    place = "worse than chance." if percent > 100 else f"{percent} % of the way from the optimum to chance."
+    return text + f"the optimum is {lines.optimum:.4f}. This is {place}".replace("-", "\N{MINUS SIGN}")
+
+
+def recognition_sentences(group: Group) -> tuple[str, ...]:
+    """Each model's accuracy and margin on the longest words."""
+    told = []
+    for model in group.names:
+        n = group.longest(model)
+        share, margin = (group.spreads(model, column)[n].median for column in ("accuracy", "margin"))
+        text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
+        told.append(
+            f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
+        )
+    return tuple(told)
+
+
+def model_table(data: Theorem6Data) -> ReportTable:
+    """What each model is, what it was trained on, and whether it satisfies Lemma 5's condition on embeddings."""
+    rows = [
+        (
+            model.name,
+            model.description,
+            model.task,
+            model.made_language().name,
+            boundedness(model.bounded),
+            DASH if model.longest_trained is None else str(model.longest_trained),
+            DASH if model.steps is None else str(model.steps),
+        )
+        for model in data.plan.models
+    ]
+    header = ("model", "what it is", "task", "language", "position embeddings", "longest trained on", "steps")
+    return ReportTable("", header, rows, numeric=2)
+
+
+def prediction_table(group: Group) -> ReportTable:
+    """Cross-entropy by model and length, and what it is compared with, in nats."""
+    rows = []
+    for model in group.names:
+        for n in group.spreads(model, "cross_entropy"):
+            lines = group.lines[n]
+            mean, error = group.estimate(model, n, "cross_entropy", "standard_error")
+            numbers = [mean, error, lines.optimum, lines.unigram, lines.chance]
+            row = [f"{number:.4f}" for number in numbers]
+            row.append(f"{100 * (mean / lines.unigram - 1):+.1f} %" if lines.unigram > _LEAST else DASH)
+            row.append(f"{mean - lines.optimum:.4f}")
+            if group.has_choice:
+                choice = group.estimate(model, n, "choice", "choice_error")
+                row += [f"{number:.4f}" for number in (*choice, lines.choice_bound or 0.0)]
+            rows.append((model, str(n), *(text.replace("-", "\N{MINUS SIGN}") for text in row)))
+    header = (
+        *("model", "n", "cross-entropy", "\N{PLUS-MINUS SIGN}", "optimum", "unigram"),
+        *(f"log {group.language.outcomes}", "above unigram", "above optimum"),
+        *(("choosing", "\N{PLUS-MINUS SIGN}", group.gap) if group.has_choice else ()),
+    )
+    caption = (
+        f"{group.title}: cross-entropy of the next symbol in nats, with its standard error. The file cross_entropy.csv "
+        "has every seed with every digit."
+    )
+    return ReportTable(caption, header, rows, numeric=len(header) - 1, collapsed=True)
+
+
+def recognition_table(group: Group) -> ReportTable:
+    """Accuracy and margin by model and length: medians over seeds."""
+    rows = []
+    for model in group.names:
+        margins = group.spreads(model, "margin")
+        for n, share in group.spreads(model, "accuracy").items():
+            margin = f"{margins[n].median:.4g}".replace("-", "\N{MINUS SIGN}")
+            rows.append(
+                (model, str(n), f"{share.median:.3f}", f"{share.low:.3f} to {share.high:.3f}", margin)
+            )
+    caption = f"{group.title}: medians over seeds. The file recognition.csv has every seed with every digit."
+    header = ("model", "n", "accuracy", "smallest to largest seed", "margin")
+    return ReportTable(caption, header, rows, numeric=4, collapsed=True)
+
+
+def run_table(data: Theorem6Data) -> ReportTable:
+    """What was run and on what."""
+    plan, cells = data.plan, data.cells
+    flips = [(row.flips, row.population) for cell in cells for row in cell.sensitivity]
+    values = {
+        "engine": [cell.engine for cell in cells],
+        "number format": [cell.dtype for cell in cells],
+        **{name: [cell.versions[name] for cell in cells] for name in cells[0].versions},
+    }
+    rows = [
+        ("models and lengths", f"{len(cells)} of {len(plan.cells)}"),
+        ("seeds", ", ".join(map(str, plan.seeds))),
+        ("words per length and seed", str(plan.words)),
+        ("words per length and seed whose flips are measured", str(plan.inputs)),
+        ("flips", flips_text(*map(sum, zip(*flips, strict=True)))),
+        ("time of evaluation", duration(sum(cell.seconds for cell in cells))),
+        *((name, "; ".join(dict.fromkeys(texts))) for name, texts in values.items()),
+    ]
+    return ReportTable("", (), rows)
+
+
+def cross_entropy_figure(group: Group, styles: Mapping[str, LineStyle]) -> ReportFigure:
+    """Cross-entropy of the next symbol against the prefix's length, between the lines of the theory."""
+    lengths, lines, outcomes = [*group.lines], group.lines.values(), group.language.outcomes
+    guides = [
+        Guide("optimum", lengths, [line.optimum for line in lines]),
+        Guide("unigram level", lengths, [line.unigram for line in lines]),
+        Guide(f"log {outcomes}", lengths, [line.chance for line in lines]),
+    ]
+    if group.has_choice:
+        guides.append(
+            Guide("Theorem 6", lengths, [math.nan if (b := line.bound) is None else b for line in lines])
+        )
+    else:
+        guides.append(Guide("log 2", lengths, [math.log(2)] * len(lengths)))
+    panels = [
+        _panel(group, styles, "cross_entropy", group.title, "cross-entropy of the next symbol (nats)", guides)
+    ]
+    panels += [_choice_panel(group, styles)] if group.has_choice else []
+    return ReportFigure(
+        name=f"cross-entropy-{group.slug}",
+        caption=(
+            f"{SPREAD} The optimum is the smallest possible cross-entropy, the unigram level is the smallest that is "
+            f"possible without looking at the prefix, and log {outcomes} is that of a uniform guess among all outcomes."
+            + (BLIND_GUESS.format(gap=group.gap) if group.has_choice else "")
+        ),
+        description=f"Cross-entropy against prefix length of {enumeration(group.names)}.",
+        figure=draw_panels(
+            panels,
+            heading="Is the next symbol predicted better than by chance?",
+            share_y=False,
+            width=6.4 if len(panels) == 2 else 8.4,
+        ),
+    )
+
+
+def recognition_figure(group: Group, styles: Mapping[str, LineStyle]) -> ReportFigure:
+    """Accuracy and margin against the word's length."""
+    ends = (min(group.lines), max(group.lines))
+    levels = [Guide("all correct", ends, (1, 1)), Guide("chance", ends, (0.5, 0.5))]
+    undecided = [Guide("undecided", ends, (0, 0))]
+    of_margin = "correct label's logit \N{MINUS SIGN} the other's"
+    panels = [
+        _panel(
+            group,
+            styles,
+            "accuracy",
+            f"Accuracy on {group.title}",
+            "share of words labelled correctly",
+            levels,
+        ),
+        _panel(group, styles, "margin", "Margin", of_margin, undecided),
+    ]
+    return ReportFigure(
+        name=f"recognition-{group.slug}",
+        caption=(
+            f"{SPREAD} Half of the words are in the language, the others are near misses. The margin is a mean over "
+            "words. By Lemma 5, soft attention gives near misses almost the same logits in long words, so its margin "
+            "falls to 0."
+        ),
+        description=f"Accuracy and margin against word length of {enumeration(group.names)}.",
+        figure=draw_panels(panels, heading="Are words told apart from near misses?", share_y=False),
+    )
+
+
+def _panel(
+    group: Group,
+    styles: Mapping[str, LineStyle],
+    column: str,
+    title: str,
+    y_label: str,
+    guides: Sequence[Guide],
+    table: pandas.DataFrame | None = None,
+) -> Panel:
+    """One column of a table, by default `scores`, against length: a line per model."""
+    lines = []
+    for model in group.models:
+        trained = model.longest_trained
+        reach = "set by hand" if trained is None else f"trained up to n = {trained}"
+        values = spreads(group.scores if table is None else table, model.name, column)
+        lines.append(Line(f"{model.name}:  {reach}", styles[model.name], values))
+    part = "prefix" if group.task == "prediction" else "word"
+    return Panel(
+        title, y_label, lines, [*group.lines], guides, x_label=f"{part} length n (symbols)", log=False
+    )
+
+
+def _choice_panel(group: Group, styles: Mapping[str, LineStyle]) -> Panel:
+    """The part of the cross-entropy that chooses the kind of bracket, divided by how often there is such a choice."""
+    kinds = group.language.settings["kinds"]
+    # A blind guess costs log k per choice, and `choice_bound` per symbol: their ratio says how often there is a choice.
+    often = [(group.lines[n].choice_bound or math.nan) / math.log(kinds) for n in group.scores["n"]]
+    per_choice = group.scores.assign(choice=np.asarray(group.scores["choice"], dtype=np.float64) / often)
+    ends = (min(group.lines), max(group.lines))
+    guides = [Guide(f"log {kinds}: chance", ends, [math.log(kinds)] * 2), Guide("optimum", ends, (0, 0))]
+    title, y_label = "Choosing which bracket closes", "cross-entropy per choice (nats)"
+    return _panel(group, styles, "choice", title, y_label, guides, per_choice)

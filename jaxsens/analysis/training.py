@@ -1,0 +1,138 @@
+"""What a training wrote down, as a plot and as a table: the loss by step, and the evaluations during training."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxsens.analysis.panels import GREY, add_heading, figure_settings, png_bytes, svg_bytes, variant_styles
+from jaxsens.errors import InputError
+from jaxsens.files import write_bytes
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.table import Table
+
+
+def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
+    """Writes training.svg and training.png into a training's directory, each atomically.
+
+    Returns:
+        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows: the losses of a
+        finished training cannot be recovered.
+
+    Raises:
+        InputError: if a table cannot be read.
+    """
+    folder = Path(directory)
+    metrics = read_table(folder / "metrics.csv")
+    if metrics.empty:
+        return None
+    figure = training_figure(metrics, read_table(folder / "evaluation.csv"))
+    write_bytes(folder / "training.svg", svg_bytes(figure))
+    write_bytes(folder / "training.png", png_bytes(figure))
+    return folder / "training.png"
+
+
+def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) -> Figure:
+    """The loss with the smallest loss possible, and the evaluations by length if there are any."""
+    with figure_settings():
+        panels = 1 if evaluations.empty else 2
+        figure = Figure(figsize=(6.0 * panels, 4.2), layout="constrained")
+        grid = figure.subplots(1, panels, squeeze=False)[0]
+        _draw_loss(grid[0], metrics)
+        if not evaluations.empty:
+            _draw_evaluations(grid[1], evaluations)
+        for axes in grid:
+            axes.set_xlabel("training step")
+            axes.legend(fontsize=9)
+        add_heading(figure, "Progress of the training")
+        figure.draw_without_rendering()
+    return figure
+
+
+def training_summary(directory: str | os.PathLike[str]) -> Table | None:
+    """The last evaluation, or the last loss if there was none, as a table for a terminal; None without either."""
+    from rich import box
+    from rich.table import Table
+
+    folder = Path(directory)
+    rows = read_table(folder / "evaluation.csv")
+    if rows.empty:
+        rows = read_table(folder / "metrics.csv")
+    if rows.empty:
+        return None
+    rows = rows[rows["step"] == rows["step"].iloc[-1]].dropna(axis="columns", how="all")
+    table = Table(title="After the last step", box=box.SIMPLE_HEAD)
+    for name in rows.columns:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows.itertuples(index=False):
+        table.add_row(*(f"{value:.6g}" for value in row))
+    return table
+
+
+def read_table(path: Path) -> pandas.DataFrame:
+    """The numbers of a CSV file; NaN for an empty field, and no rows if there is no file.
+
+    Raises:
+        InputError: if this is not a table of numbers, or not one that a training wrote.
+    """
+    import pandas as pd
+
+    from jaxsens.training.evaluation_table import COLUMNS
+    from jaxsens.training.records import METRICS, checked_rows
+
+    if not path.is_file():
+        return pd.DataFrame()
+    try:
+        header, *rows = checked_rows(path.read_text(encoding="utf-8")) or [()]
+        unknown = set(header).difference(METRICS, *COLUMNS.values())
+        if unknown:
+            raise ValueError(f"unknown columns: {sorted(unknown)}")
+        numbers = [[float(value or "nan") for value in row] for row in rows]
+        return pd.DataFrame(numbers, columns=list(header))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
+
+
+def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
+    known = bool((metrics["optimum"] > 0).any())
+    axes.plot(
+        metrics["step"],
+        metrics["loss"],
+        color=variant_styles(["loss"])["loss"].colour,
+        linewidth=1.4,
+        label="loss",
+    )
+    if known:
+        axes.plot(
+            metrics["step"], metrics["optimum"], color=GREY, linewidth=1.0, label="smallest possible loss"
+        )
+    axes.set_title("Loss")
+    axes.set_ylabel("cross-entropy (nats), mean over positions" if known else "loss (nats)")
+
+
+def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
+    predicts = "cross_entropy" in evaluations.columns
+    by_length = {f"n = {n:g}": rows for n, rows in evaluations.groupby("n")}
+    for label, style in variant_styles([*by_length]).items():
+        rows = by_length[label]
+        axes.plot(
+            rows["step"],
+            rows["excess" if predicts else "accuracy"],
+            color=style.colour,
+            marker=style.marker,
+            markersize=4,
+            linewidth=1.2,
+            label=label,
+        )
+    axes.axhline(0.0 if predicts else 1.0, color=GREY, linewidth=0.8)
+    axes.set_title("Evaluations")
+    axes.set_ylabel(
+        "cross-entropy above the optimum (nats)" if predicts else "share of words labelled correctly"
+    )
