@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
+from jaxsens.analysis import report
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
 from jaxsens.experiments import results, runner
@@ -70,11 +71,31 @@ def test_a_report_is_made_again_from_the_points(faked, config, tmp_path, capsys)
     assert (out / "report.html").stat().st_size > 0
 
 
+def test_a_report_reads_each_point_once_and_fits_once(faked, config, tmp_path, capsys, monkeypatch):
+    run(capsys, "sweep", config, "--out", tmp_path / "out")
+    read, fitted = [], []
+
+    def counted(path, *rest):
+        read.append(path)
+        return read_point(path, *rest)
+
+    def counted_fits(table, **options):
+        fitted.append(table)
+        return fit_exponents(table, **options)
+
+    read_point, fit_exponents = results.read_point, report.fit_exponents
+    monkeypatch.setattr(results, "read_point", counted)
+    monkeypatch.setattr(report, "fit_exponents", counted_fits)
+    assert run(capsys, "report", tmp_path / "out")[0] == 0
+    assert len(read) == len(set(read)) == 12
+    assert len(fitted) == 1
+
+
 def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
 
-    monkeypatch.setattr(results, "read_plan", full)
+    monkeypatch.setattr("jaxsens.analysis.data.read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
     why = "No space left on device: what was written before is kept; make room there, then run the same command again"

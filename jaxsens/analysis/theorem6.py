@@ -89,6 +89,7 @@ class Group:
         models: as planned, in the order of the config.
         slug: for the names of files.
         cells: what was measured of these models.
+        fit_from: the length from which exponents are fitted.
     """
 
     task: str
@@ -96,6 +97,7 @@ class Group:
     models: tuple[PlannedModel, ...]
     slug: str
     cells: tuple[Cell, ...]
+    fit_from: int
 
     @property
     def title(self) -> str:
@@ -137,6 +139,12 @@ class Group:
     def sensitivity(self) -> pandas.DataFrame:
         """Flip sensitivity as the table of points of a sweep: the models are the variants."""
         return self._table("sensitivity")[[*KEY_COLUMNS, *STATISTICS]]
+
+    @cached_property
+    def fits(self) -> tuple[ExponentFit, ...]:
+        """The exponents of the sensitivity."""
+        options = {"statistics": STATISTICS, "minimum_length": self.fit_from}
+        return fit_exponents(self.sensitivity, variants=self.names, **options)
 
     def spreads(self, model: str, column: str) -> dict[int, Spread]:
         """The spread of a column of `scores` over seeds, by length."""
@@ -181,18 +189,10 @@ class Theorem6Data:
                 tuple(models),
                 f"{task}-{k}",
                 tuple(cell for cell in self.cells if cell.model in {model.name for model in models}),
+                self.plan.fit_from,
             )
             for k, ((task, _), models) in enumerate(found.items(), start=1)
         )
-
-    @cached_property
-    def fits(self) -> dict[str, tuple[ExponentFit, ...]]:
-        """By the slug of a group: the exponents of its sensitivity, fitted from the length that the config gives."""
-        options = {"statistics": STATISTICS, "minimum_length": self.plan.fit_from}
-        return {
-            group.slug: fit_exponents(group.sensitivity, variants=group.names, **options)
-            for group in self.groups
-        }
 
 
 def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
@@ -226,7 +226,7 @@ def write_theorem6_report(
     """
     folder = Path(directory)
     data = load_theorem6(folder)
-    fits = tuple(fit for of_group in data.fits.values() for fit in of_group)
+    fits = tuple(fit for group in data.groups for fit in group.fits)
     write_summary(folder / "summary.csv", fits)
     report = build_theorem6_report(data)
     page = write_page(report, folder)
@@ -240,7 +240,7 @@ def write_theorem6_report(
 def build_theorem6_report(data: Theorem6Data) -> Report:
     """Chooses what the report shows."""
     growth = [
-        f"{group.title}, {group.task}: {summary_sentence(data.fits[group.slug], statistic)}"
+        f"{group.title}, {group.task}: {summary_sentence(group.fits, statistic)}"
         for group in data.groups
         for statistic in STATISTICS
     ]
@@ -280,19 +280,17 @@ def missing_text(data: Theorem6Data) -> str:
 
 
 def _sections(data: Theorem6Data, group: Group) -> list[Section]:
-    styles, fits = variant_styles(group.names), data.fits[group.slug]
-    if group.task == "prediction":
-        figure, table = cross_entropy_figure(group, styles), prediction_table(group)
-        heading = f"Predicting {group.title}"
-    else:
-        figure, table = recognition_figure(group, styles), recognition_table(group)
-        heading = f"Recognising {group.title}"
+    styles = variant_styles(group.names)
+    verb, draw, tabulate = {
+        "prediction": ("Predicting", cross_entropy_figure, prediction_table),
+        "recognition": ("Recognising", recognition_figure, recognition_table),
+    }[group.task]
     rows = [row for cell in group.cells for row in cell.sensitivity]
     sampled = any(row.flips < row.population for row in rows)
     by_hand = [model.name for model in group.models if model.origin == "exact"]
     sensitivity = sensitivity_figure(
         group.sensitivity,
-        fits,
+        group.fits,
         styles,
         statistics=STATISTICS,
         name=f"sensitivity-{group.slug}",
@@ -300,17 +298,17 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
         norm=data.plan.measure["norm"],
     )
     return [
-        Section(heading, figures=[figure], tables=[table]),
+        Section(f"{verb} {group.title}", figures=[draw(group, styles)], tables=[tabulate(group)]),
         Section(
             f"Flip sensitivity of the same models ({group.task})",
             [
-                f"Exponents are fitted to the lengths from n = {data.plan.fit_from} on.",
+                f"Exponents are fitted to the lengths from n = {group.fit_from} on.",
                 *([ABOUT_SAMPLES] if sampled else []),
                 *([FEW_MATTER] if sampled and group.has_choice else []),
                 *([SET_BY_HAND.format(names=enumeration(by_hand), never=NEVER)] if by_hand else []),
             ],
             figures=[sensitivity],
-            tables=[exponent_table(fits, {model.name: model.bounded for model in group.models})],
+            tables=[exponent_table(group.fits, {model.name: model.bounded for model in group.models})],
         ),
     ]
 
@@ -517,7 +515,7 @@ def _panel(
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
         values = spreads(group.scores if table is None else table, model.name, column)
         lines.append(Line(f"{model.name}:  {reach}", styles[model.name], values))
-    part = "prefix" if group.task == "prediction" else "word"
+    part = {"prediction": "prefix", "recognition": "word"}[group.task]
     return Panel(
         title, y_label, lines, [*group.lines], guides, x_label=f"{part} length n (symbols)", log=False
     )
