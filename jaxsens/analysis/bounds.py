@@ -13,7 +13,7 @@ from jaxsens.analysis.data import Spread, spreads, statistic_columns
 from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import Section
-from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, variant_styles
+from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, line_style, variant_styles
 from jaxsens.analysis.tables import DASH, ReportTable
 from jaxsens.experiments.bounds import PARTS, BoundRecord, shortened
 
@@ -111,17 +111,23 @@ class BoundsData:
         """The input lengths with a record."""
         return sorted({record.n for record in self.records})
 
-    def fit(self, variant: str, column: str) -> ExponentFit:
-        """The exponent of a value.
+    @cached_property
+    def fits(self) -> dict[tuple[str, str], ExponentFit]:
+        """The exponents of both sides, by variant and column, as far as there are values.
 
-        Where the model does not depend on the seed and the value does not either, the seeds are not repetitions: one of
+        Where the model does not depend on the seed and the values do not either, the seeds are not repetitions: one of
         them is fitted, and there is no interval.
         """
-        rows = self.rows(variant, column)
-        different = rows.drop_duplicates(["n", column])
-        if variant in self.unseeded and len(different) == different["n"].nunique():
-            rows = different.assign(seed=0)
-        return fit_exponent(rows["n"], rows[column], rows["seed"], variant=variant, statistic=SIDES[column])
+        found = {}
+        sides = [(variant, side) for side in SIDES for variant in self.having(side)]
+        for variant, column in sides:
+            rows = self.rows(variant, column)
+            different = rows.drop_duplicates(["n", column])
+            if variant in self.unseeded and len(different) == different["n"].nunique():
+                rows = different.assign(seed=0)
+            data = {"lengths": rows["n"], "values": rows[column], "seeds": rows["seed"]}
+            found[variant, column] = fit_exponent(**data, variant=variant, statistic=SIDES[column])
+        return found
 
     def exactly_known(self, variant: str) -> list[int]:
         """The lengths at which the worst input was found by trying every input, for every seed."""
@@ -195,9 +201,9 @@ def findings(data: BoundsData) -> list[str]:
 
 def _power(data: BoundsData, variant: str, column: str) -> list[str]:
     """The exponent of a side, with what a reader must know of the values behind it; nothing if there is none."""
-    if variant not in data.having(column):
+    fit = data.fits.get((variant, column))
+    if fit is None:
         return []
-    fit = data.fit(variant, column)
     if fit.always_zero:
         return [f"{fit.statistic}: exactly 0 at every length"]
     if math.isnan(fit.exponent):
@@ -375,39 +381,22 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     )
 
 
-def _sides(data: BoundsData, variant: str) -> dict[str, dict[int, Spread]]:
-    """The lines of a variant by name: what was measured, and the two sides as far as there are values."""
-    lines = {}
-    if "max" in statistic_columns(data.points):
-        lines["largest measured"] = spreads(data.points, variant, "max")
-    found = {name: data.spreads(variant, column) for column, name in SIDES.items()}
-    return lines | {name: values for name, values in found.items() if values}
-
-
 def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
     """named: whether the legend belongs to this panel alone, and so has room for the exponents."""
-    lines = _sides(data, variant)
-    styles = variant_styles([*lines])
-    fits = {name: data.fit(variant, column) for column, name in SIDES.items() if name in lines}
-    searched = data.searched_lengths(variant)
-
-    def label(name: str) -> str:
-        if not named or name not in fits:
-            return name
-        tried = f"  ({TRIED})" if name == SIDES["worst"] and searched else ""
-        return f"{name}:  {fitted_power(fits[name])}{tried}"
-
-    powers = [f"{name}:  {fitted_power(fit)}" for name, fit in fits.items() if not math.isnan(fit.exponent)]
-    return Panel(
-        title=variant,
-        y_label=change_label(data.norm),
-        lines=[
-            Line(label(name), styles[name], values, searched if name == SIDES["worst"] else frozenset())
-            for name, values in lines.items()
-        ],
-        ticks=sorted({n for values in lines.values() for n in values}),
-        findings=() if named else powers,
-    )
+    lines, powers = [], []
+    if "max" in statistic_columns(data.points):
+        lines.append(Line("largest measured", line_style(0), spreads(data.points, variant, "max")))
+    for column, name in SIDES.items():
+        fit = data.fits.get((variant, column))
+        if fit is None:
+            continue
+        power = f"{name}:  {fitted_power(fit)}"
+        hollow = data.searched_lengths(variant) if column == "worst" else frozenset()
+        label = power + (f"  ({TRIED})" if hollow else "") if named else name
+        lines.append(Line(label, line_style(len(lines)), data.spreads(variant, column), hollow))
+        powers += [] if math.isnan(fit.exponent) else [power]
+    ticks = sorted({n for line in lines for n in line.values})
+    return Panel(variant, change_label(data.norm), lines, ticks, findings=() if named else powers)
 
 
 def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
@@ -417,8 +406,7 @@ def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
         dataclasses.replace(line, values={n: value.map(_log10) for n, value in line.values.items()})
         for line in sides.lines
     ]
-    style = [*variant_styles([*map(str, range(len(lines) + 1))]).values()][-1]
-    lines.append(Line("Lemma 5, closed form", style, data.spreads(variant, "log10_lemma5")))
+    lines.append(Line("Lemma 5, closed form", line_style(len(lines)), data.spreads(variant, "log10_lemma5")))
     title, y_label = f"{variant}, with Lemma 5", "log\N{SUBSCRIPT ONE}\N{SUBSCRIPT ZERO} of the change"
     return Panel(title, y_label, lines, sides.ticks, log=False)
 
@@ -430,7 +418,7 @@ def _log10(number: float) -> float:
 def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:
     lines = [
         Line(
-            f"{variant}:  {fitted_power(data.fit(variant, 'worst'))}",
+            f"{variant}:  {fitted_power(data.fits[variant, 'worst'])}",
             styles[variant],
             data.spreads(variant, "worst"),
             data.searched_lengths(variant),

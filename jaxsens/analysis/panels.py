@@ -35,7 +35,7 @@ _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
     "svg.fonttype": "path",
     "font.size": 10.0,
-    "axes.formatter.min_exponent": 4,  # labels from 0.0001 to 10000 are plain numbers
+    "axes.formatter.min_exponent": 4,  # labels between 0.0001 and 10000 are plain numbers
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
@@ -100,12 +100,14 @@ class Panel:
     log: bool = True
 
 
+def line_style(k: int) -> LineStyle:
+    """The style of the k-th line of a figure."""
+    return LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[k % len(DASHES)])
+
+
 def variant_styles(variants: Sequence[str]) -> dict[str, LineStyle]:
     """One style per variant, by its place in `variants`: pass the same order for every figure of a report."""
-    return {
-        variant: LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[k % len(DASHES)])
-        for k, variant in enumerate(dict.fromkeys(variants))
-    }
+    return {variant: line_style(k) for k, variant in enumerate(dict.fromkeys(variants))}
 
 
 @contextmanager

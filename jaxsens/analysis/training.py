@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import GREY, add_heading, figure_settings, png_bytes, svg_bytes, variant_styles
+from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, png_bytes, svg_bytes
 from jaxsens.errors import InputError
 from jaxsens.files import write_bytes
 
@@ -94,7 +94,9 @@ def read_table(path: Path) -> pandas.DataFrame:
         unknown = set(header).difference(METRICS, *COLUMNS.values())
         if unknown:
             raise ValueError(f"unknown columns: {sorted(unknown)}")
-        numbers = [[float(value or "nan") for value in row] for row in rows]
+        numbers = [
+            {name: float(text or "nan") for name, text in zip(header, row, strict=True)} for row in rows
+        ]
         return pd.DataFrame(numbers, columns=list(header))
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
@@ -105,7 +107,7 @@ def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
     axes.plot(
         metrics["step"],
         metrics["loss"],
-        color=variant_styles(["loss"])["loss"].colour,
+        color=line_style(0).colour,
         linewidth=1.4,
         label="loss",
     )
@@ -119,17 +121,15 @@ def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
 
 def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
     predicts = "cross_entropy" in evaluations.columns
-    by_length = {f"n = {n:g}": rows for n, rows in evaluations.groupby("n")}
-    for label, style in variant_styles([*by_length]).items():
-        rows = by_length[label]
+    for k, (n, rows) in enumerate(evaluations.groupby("n")):
         axes.plot(
             rows["step"],
             rows["excess" if predicts else "accuracy"],
-            color=style.colour,
-            marker=style.marker,
+            color=line_style(k).colour,
+            marker=line_style(k).marker,
             markersize=4,
             linewidth=1.2,
-            label=label,
+            label=f"n = {n:g}",
         )
     axes.axhline(0.0 if predicts else 1.0, color=GREY, linewidth=0.8)
     axes.set_title("Evaluations")
