@@ -125,8 +125,9 @@ class BoundsData:
             different = rows.drop_duplicates(["n", column])
             if variant in self.unseeded and len(different) == different["n"].nunique():
                 rows = different.assign(seed=0)
-            data = {"lengths": rows["n"], "values": rows[column], "seeds": rows["seed"]}
-            found[variant, column] = fit_exponent(**data, variant=variant, statistic=SIDES[column])
+            found[variant, column] = fit_exponent(
+                rows["n"], rows[column], rows["seed"], variant=variant, statistic=SIDES[column]
+            )
         return found
 
     def exactly_known(self, variant: str) -> list[int]:

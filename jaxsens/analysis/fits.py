@@ -267,7 +267,7 @@ def local_slopes(points: pandas.DataFrame, *, statistics: Sequence[str] | None =
     found = []
     for variant in dict.fromkeys(points["variant"]):
         rows = points.query("variant == @variant").set_index(["n", "seed"])[columns].astype(float)
-        logarithms = np.log(rows.where(rows > 0))
+        logarithms = pd.DataFrame(np.log(rows.where(rows > 0)))
         for low, high in pairwise(sorted(set(logarithms.index.get_level_values("n")))):
             slopes = (logarithms.loc[high] - logarithms.loc[low]) / math.log(high / low)
             found.append(slopes.reset_index().assign(variant=variant, n=math.sqrt(low * high)))

@@ -63,7 +63,7 @@ class Line:
     label: str
     style: LineStyle
     values: Mapping[int, Spread] | Mapping[float, Spread]
-    hollow: frozenset[int] = frozenset()
+    hollow: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Panel:
     title: str
     y_label: str
     lines: Sequence[Line]
-    ticks: Sequence[int]
+    ticks: Sequence[float]
     guides: Sequence[Guide] = ()
     findings: Sequence[str] = ()
     x_label: str = "input length n (symbols)"
@@ -278,7 +278,7 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _thinned(lengths: Sequence[int], at_most: int = 8) -> list[int]:
+def _thinned(lengths: Sequence[float], at_most: int = 8) -> list[float]:
     """Lengths to mark: all of them if there are few, otherwise the first and each that is far enough from the last."""
     ordered = sorted(set(lengths))
     kept = ordered[:1]

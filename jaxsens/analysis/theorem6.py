@@ -138,7 +138,7 @@ class Group:
     @cached_property
     def sensitivity(self) -> pandas.DataFrame:
         """Flip sensitivity as the table of points of a sweep: the models are the variants."""
-        return self._table("sensitivity")[[*KEY_COLUMNS, *STATISTICS]]
+        return self._table("sensitivity").filter([*KEY_COLUMNS, *STATISTICS])
 
     @cached_property
     def fits(self) -> tuple[ExponentFit, ...]:

@@ -83,7 +83,7 @@ def test_settings_are_given_back_after_an_error():
 
 def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:
     """Axes of a panel whose vertical axis extends from `low` to `high`, over these lengths."""
-    values = {n: spread([value]) for n, value in zip((1, 10), (low * 1.25, high / 1.25), strict=True)}
+    values = {1.0: spread([low * 1.25]), 10.0: spread([high / 1.25])}
     line = Line("a", variant_styles(["a"])["a"], values)
     return draw_panels([Panel("title", "y", [line], lengths or [1, 10])]).axes[0]
 
