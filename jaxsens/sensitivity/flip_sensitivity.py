@@ -20,17 +20,15 @@ from jaxsens.models.transformer import activation_bytes, check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.fingerprint import fingerprint
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
-from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.resuming import check_resumable, merged, taken_over
+from jaxsens.sensitivity.result import Asked, FlipSensitivity
+from jaxsens.sensitivity.resuming import check_resumable, fingerprint, merged, taken_over
 from jaxsens.versions import versions
 
 

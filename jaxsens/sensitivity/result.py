@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -14,8 +16,8 @@ from jaxtyping import Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.inputs import is_count
-from jaxsens.sensitivity.asked import Asked
 from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 
 if TYPE_CHECKING:
@@ -36,6 +38,48 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a measurement that no other field of its result holds, so that a partial one can be completed.
+
+    Attributes:
+        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.resuming.fingerprint`).
+        engine: "auto", or an engine by name.
+        symbols: given as `symbols`; None where all of an alphabet were put in.
+        positions: given as `positions`; None for the default.
+        sample: given as `positions`; None for all flips.
+        flips: how many flips of each input were asked for.
+    """
+
+    model: str
+    engine: str
+    symbols: tuple[int, ...] | None
+    positions: tuple[int, ...] | None
+    sample: Sample | None
+    flips: tuple[int, ...]
+
+    def of_input(self, k: int) -> Asked:
+        """What was asked of input k."""
+        return dataclasses.replace(self, flips=self.flips[k : k + 1])
+
+    def as_json(self) -> dict[str, Any]:
+        """As `from_json` takes it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Asked:
+        """What `as_json` gave, through JSON and back."""
+        drawn = fields["sample"]
+        return cls(
+            model=fields["model"],
+            engine=fields["engine"],
+            symbols=_whole(fields["symbols"]),
+            positions=_whole(fields["positions"]),
+            sample=None if drawn is None else Sample(**{**drawn, "positions": _whole(drawn["positions"])}),
+            flips=tuple(fields["flips"]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,3 +350,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
 def _check_unit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
+
+
+def _whole(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)

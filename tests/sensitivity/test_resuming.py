@@ -15,8 +15,8 @@ import pytest
 from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensitivity, load_result, sample
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.fingerprint import fingerprint
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.resuming import fingerprint
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
