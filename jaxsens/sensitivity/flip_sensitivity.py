@@ -27,7 +27,7 @@ from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
-from jaxsens.sensitivity.result import Asked, FlipSensitivity
+from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
 from jaxsens.sensitivity.resuming import check_resumable, fingerprint, merged, taken_over
 from jaxsens.versions import versions
 
@@ -148,7 +148,7 @@ def flip_sensitivity(
         listed = positions is not None and drawn is None
         flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
         check_reads(subject, words, flips, alphabet)
-        asked = Asked(
+        asked = AskedArguments(
             model=fingerprint(subject, n),
             engine=engine,
             symbols=None if symbols is None else tuple(alphabet.tolist()),
@@ -187,7 +187,7 @@ def _described(
     norm: str,
     outputs: tuple[int, ...] | None,
     dtype: str,
-    asked: Asked,
+    asked: AskedArguments,
 ) -> dict[str, Any]:
     """The fields of a result that say what was measured. A partial result is completed only by a call with the same."""
     return {

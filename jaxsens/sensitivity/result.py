@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedArguments:
     """The arguments of a measurement that no other field of its result holds, so that a partial one can be completed.
 
     Attributes:
@@ -60,7 +60,7 @@ class Asked:
     sample: Sample | None
     flips: tuple[int, ...]
 
-    def of_input(self, k: int) -> Asked:
+    def of_input(self, k: int) -> AskedArguments:
         """What was asked of input k."""
         return dataclasses.replace(self, flips=self.flips[k : k + 1])
 
@@ -69,7 +69,7 @@ class Asked:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Asked:
+    def from_json(cls, fields: Mapping[str, Any]) -> AskedArguments:
         """What `as_json` gave, through JSON and back."""
         drawn = fields["sample"]
         return cls(
@@ -123,7 +123,7 @@ class FlipSensitivity:
     dtype: str
     versions: dict[str, str]
     populations: tuple[int, ...] | None = None
-    asked: Asked | None = None
+    asked: AskedArguments | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -338,7 +338,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             dtype=fields["dtype"],
             versions=fields["versions"],
             populations=tuple(fields["populations"]) if "populations" in fields else None,
-            asked=Asked.from_json(fields["asked"]) if "asked" in fields else None,
+            asked=AskedArguments.from_json(fields["asked"]) if "asked" in fields else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
