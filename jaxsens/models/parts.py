@@ -19,5 +19,5 @@ class Part(abc.ABC):  # noqa: B024  its families have the abstract methods
         for base in cls.__bases__:
             if base is not Part and issubclass(base, Part) and not inspect.isabstract(base):
                 raise TypeError(
-                    f"{base.__name__} is final: derive {cls.__name__} from {base.__base__.__name__}"
+                    f"{base.__name__} is final: {cls.__name__} needs an abstract class of its family"
                 )
