@@ -212,11 +212,11 @@ def test_sparsemax_is_refused_with_the_reason_and_served_by_auto():
     config = small(weighting=("softmax", "sparsemax"))
     parameters = random_parameters(config)
     model = jaxsens.Transformer(config, parameters=parameters)
-    with pytest.raises(jaxsens.EngineRefusal, match=r'engine = "difference".*sparsemax.*engine="vmap"'):
+    with pytest.raises(jaxsens.EngineRefusal, match=r'engine = "difference".*Sparsemax.*engine="vmap"'):
         jaxsens.flip_sensitivity(model, [0, 2, 1, 0], engine="difference")
     result = jaxsens.flip_sensitivity(model, [0, 2, 1, 0])
     assert result.engine.name == "vmap"
-    assert "sparsemax" in result.engine.reason
+    assert "Sparsemax" in result.engine.reason
     expected = list(reference.flip_norms(config, parameters, [0, 2, 1, 0]).values())
     np.testing.assert_allclose(result.norms, expected, rtol=1e-9)
 
