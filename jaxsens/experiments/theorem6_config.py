@@ -170,7 +170,7 @@ def _trained(model: _Model, folder: Path, faults: Faults) -> TrainedEntry | None
 
 
 @dataclass(frozen=True)
-class _Tables(_Settings):
+class _Theorem6Tables(_Settings):
     """The config's tables as they are written."""
 
     model: tuple[Annotated[_Model, AfterValidator(_entry)], ...] = ()
@@ -190,7 +190,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, faults = parse_toml(text, subject), Faults(subject)
     entries: list[Entry] = []
-    sound = read_fields(_Tables, raw, "", faults, entries=entries, folder=folder)
+    sound = read_fields(_Theorem6Tables, raw, "", faults, entries=entries, folder=folder)
     written = sound.pop("model", None)
     if written == ():
         faults.add("model", [], "name at least one model, each in a table [[model]]")
