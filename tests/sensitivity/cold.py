@@ -155,7 +155,7 @@ def table(seeds: range, lengths: tuple[int, ...]) -> str:
         for n in lengths:
             model = drawn(seed, n)
             for dtype in FLOOR:
-                errors = errors_of(model, dtype, compiled=n > 64)
+                errors = errors_of(model, dtype)
                 if errors is not None:
                     cells[_named(model.config.weighting), dtype].append(
                         (errors, errors.difference / errors.allowed(dtype))
