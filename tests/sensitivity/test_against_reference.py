@@ -28,14 +28,14 @@ from tests.tolerances import REFERENCE
 # Equal symbols, an end-of-sequence symbol (3) at the end and one in the middle.
 WORDS = np.array([[0, 2, 1, 0, 1, 3], [1, 1, 3, 0, 2, 1]])
 SCORES = ("dot-product", "additive")
-LAYERS = 3
+LAYERS = 4
 ENGINES_TRIED = ("vmap",)
 
 
 def covering_cases() -> list[tuple[TransformerConfig, dict[str, Any]]]:
     """Configs and arguments that between them have every kind of weighting under every mask, and every other choice.
 
-    A config costs a compilation, and another layer costs little: the pairs of weighting and mask are dealt out three a
+    A config costs a compilation, and another layer costs little: the pairs of weighting and mask are dealt out four a
     config.
     """
     pairs = WEIGHTINGS_AND_MASKS + WEIGHTINGS_AND_MASKS[: -len(WEIGHTINGS_AND_MASKS) % LAYERS]
@@ -51,7 +51,7 @@ def covering_cases() -> list[tuple[TransformerConfig, dict[str, Any]]]:
             positions=list(POSITIONS_TRIED.values())[k % 8],
             layer_norm={3: "post", 4: "pre", 9: "pre"}.get(k, "none"),  # "post" takes long to compile
             activation=("relu", "gelu", "silu", "tanh")[k % 4],
-            feed_forward=(5, 0, 4),
+            feed_forward=(5, 0, 4, 5),
             readout=("last", "mean", 2, "last", 0)[k % 5],
             logits=(None, 4, None)[k % 7 % 3],
         )
