@@ -102,12 +102,13 @@ def test_the_page_says_what_was_found_with_exponent_and_interval(six):
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
     table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0)}})
     complete = sweep_data(table)
-    assert "Not complete" not in page_of(complete)[1].words
+    assert "Incomplete" not in page_of(complete)[1].words
     rest = table.loc[(table["variant"] == "a") & ((table["n"] != 64) | (table["seed"] == 1)), :]
     partial = sweep_data(
         rest, planned=[(point.variant, point.n, point.seed) for point in complete.plan.points]
     )
     words = page_of(partial)[1].words
+    assert "Incomplete" in words
     assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
 
 

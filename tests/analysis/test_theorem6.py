@@ -145,7 +145,7 @@ def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_tab
     page, found, fits = write_theorem6_report(tmp_path)
     text = page.read_text("utf-8")
     assert len(found) == 7
-    assert "Not complete" not in text
+    assert "Incomplete" not in text
     names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
     assert names == {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert names == {
