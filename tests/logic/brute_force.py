@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jaxsens import logic
 
 
-def truth(formula: logic.Formula, word: Sequence[str]) -> list[bool]:
+def truth(formula: logic.Formula, word: Sequence[str]) -> list[bool]:  # noqa: C901  a case for each definition
     """Truth at positions 1 ... n."""
     n = len(word)
     inner = [dict(enumerate(truth(child, word), start=1)) for child in formula.children]
