@@ -17,7 +17,7 @@ from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import LayerTrace
 from jaxsens.models.weighting import Softmax, averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change
-from jaxsens.sensitivity.difference.softmax_change import best_tied, softmax_change, too_large
+from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, softmax_change, too_large
 
 
 def inverse_temperature(
@@ -142,7 +142,7 @@ def _weights_and_change(
 ) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
     """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing: `softmax_change`.
 
-    NaN, so that the flip is declined, where scores are too large for what changes them, or tie.
+    NaN, so that the flip is declined, where scores are too large for what changes them, cancel, or tie.
     """
     n = kept.x.shape[0]
     keys = jnp.arange(n)
@@ -150,7 +150,7 @@ def _weights_and_change(
     s = scores(layer, parameters, kept.queries[:, rows], kept.keys, rows, keys, n)
     s = jnp.where(seen, s, -jnp.inf)
     new, change = softmax_change(s, ds)
-    lost = jnp.any(too_large(ds) & seen, axis=-1, keepdims=True) | best_tied(s, ds)
+    lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | best_tied(s, ds)
     return jnp.where(lost, jnp.nan, new), change
 
 

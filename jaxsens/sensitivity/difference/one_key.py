@@ -24,7 +24,7 @@ from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks
 from jaxsens.sensitivity.difference.attention import score_change
-from jaxsens.sensitivity.difference.softmax_change import tied, too_large
+from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_large
 
 
 @jax.tree_util.register_dataclass
@@ -92,11 +92,12 @@ def one_key_change(
     grown = jax.nn.sigmoid(a + ds) * jax.nn.sigmoid(-a) * -jnp.expm1(-jnp.maximum(ds, 0))
     shrunk = jax.nn.sigmoid(a) * jax.nn.sigmoid(-a - ds) * jnp.expm1(jnp.minimum(ds, 0))
     change = jnp.where(ds > 0, grown, shrunk)
-    db = change[..., None] * (value - mean) + jax.nn.sigmoid(a + ds)[..., None] * dv[:, None]
+    new = jax.nn.sigmoid(a + ds)
+    db = change[..., None] * (value - mean) + new[..., None] * dv[:, None]
     # Where the dtype cannot keep the digits of the new weight, the flip is declined.
     other = jnp.where(is_best, rest.second_score[:, rows], rest.best_score[:, rows])
     size = jnp.maximum(jnp.abs(s), jnp.abs(ds))
-    lost = too_large(ds) | tied(s, other, size) | tied(s + ds, other, size)
+    lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, size) | tied(s + ds, other, size)
     db = jnp.where(lost[..., None], jnp.nan, db)
     seen = visible(layer.mask, rows, position)
     return jnp.where(seen[:, None], db, 0)

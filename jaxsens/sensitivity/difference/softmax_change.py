@@ -35,6 +35,17 @@ def best_tied(s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]) -> 
     return ties(s) | ties(s + ds)
 
 
+def cancelled(
+    s: Float[Array, "*shape"], ds: Float[Array, "*shape"], new: Float[Array, "*shape"]
+) -> Bool[Array, "*shape"]:
+    """Whether a new weight loses its digits because the score after the flip, s + ds, is far smaller than its change.
+
+    The sum is off by eps |ds|, which moves a weight by p' (1 - p') eps |ds|. A forward pass computes the new score by
+    itself and loses eps |s + ds| only. Weights of almost 0 or 1 lose nothing.
+    """
+    return (jnp.abs(s + ds) < jnp.abs(ds) / 2) & (new * (1 - new) * jnp.abs(ds) > LARGEST_TIED)
+
+
 def softmax_change(
     s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]
 ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows keys"]]:
