@@ -44,7 +44,7 @@ from jaxsens.logic import (
     subformulas,
     violations,
 )
-from jaxsens.logic.printer import shortened
+from jaxsens.logic.formulas import shortened
 
 LONGEST_TEXT = 300
 """How much of a formula's text a promise shows: that of nested hops would fit no disk."""

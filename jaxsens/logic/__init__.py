@@ -1,7 +1,7 @@
-"""Temporal logic with counting over words: formulas, their text, their meaning, and a library of named ones.
+"""Temporal logic with counting over words: formulas, their text, their meaning, and a library of named formulas.
 
-The logic of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attention Using Soft Attention", sections 4.1 to 4.4.
-docs/logic.md gives the grammar and the meaning with examples.
+This is the logic of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attention Using Soft Attention", sections 4.1 to
+4.4. docs/logic.md explains the grammar and the meaning with examples.
 
 >>> from jaxsens import logic
 >>> logic.evaluate(logic.formula("parity"), "0110").tolist()
@@ -32,31 +32,31 @@ from jaxsens.logic.formulas import Since as Since
 from jaxsens.logic.formulas import Symbol as Symbol
 from jaxsens.logic.formulas import Until as Until
 from jaxsens.logic.formulas import Yesterday as Yesterday
+from jaxsens.logic.formulas import subformulas as subformulas
 from jaxsens.logic.library import LIBRARY as LIBRARY
 from jaxsens.logic.library import NamedFormula as NamedFormula
+from jaxsens.logic.library import dyck_1 as dyck_1
+from jaxsens.logic.library import flip_flop as flip_flop
 from jaxsens.logic.library import formula as formula
+from jaxsens.logic.library import hop_induction as hop_induction
+from jaxsens.logic.library import n_gram as n_gram
 from jaxsens.logic.library import named_formula as named_formula
 from jaxsens.logic.numerical import PositionPredicate as PositionPredicate
 from jaxsens.logic.numerical import Predicate as Predicate
 from jaxsens.logic.numerical import PredicateFamily as PredicateFamily
+from jaxsens.logic.parser import FormulaSyntaxError as FormulaSyntaxError
 from jaxsens.logic.parser import parse as parse
-from jaxsens.logic.programs import dyck_1 as dyck_1
-from jaxsens.logic.programs import flip_flop as flip_flop
-from jaxsens.logic.programs import hop_induction as hop_induction
-from jaxsens.logic.programs import n_gram as n_gram
+from jaxsens.logic.structure import Fragment as Fragment
+from jaxsens.logic.structure import Violation as Violation
 from jaxsens.logic.structure import counts as counts
 from jaxsens.logic.structure import depth as depth
+from jaxsens.logic.structure import fragment as fragment
 from jaxsens.logic.structure import is_past as is_past
 from jaxsens.logic.structure import operators as operators
 from jaxsens.logic.structure import predicates as predicates
 from jaxsens.logic.structure import size as size
-from jaxsens.logic.structure import subformulas as subformulas
 from jaxsens.logic.structure import symbols as symbols
 from jaxsens.logic.structure import uses_counting as uses_counting
 from jaxsens.logic.structure import uses_future as uses_future
-from jaxsens.logic.syntax_error import FormulaSyntaxError as FormulaSyntaxError
-from jaxsens.logic.validation import Fragment as Fragment
-from jaxsens.logic.validation import Violation as Violation
-from jaxsens.logic.validation import fragment as fragment
-from jaxsens.logic.validation import validate as validate
-from jaxsens.logic.validation import violations as violations
+from jaxsens.logic.structure import validate as validate
+from jaxsens.logic.structure import violations as violations

@@ -1,8 +1,8 @@
-"""Counting terms and linear comparisons of them (section 4.4).
+"""Counting terms, linear comparisons of them, and predicates of a count (section 4.4).
 
 #L[f](i) = |{j <= i : f holds at j}| and #R[f](i) = |{j >= i : f holds at j}|. Every comparison is kept in the paper's
-normal form, sum_k lambda_k C_k + c >= 0 with integers lambda_k and c (or = 0, != 0, which a compiler can decide by one
-comparator as well):
+normal form, sum_k lambda_k C_k + c >= 0 with integers lambda_k and c, or in the same form with = 0 or != 0, which a
+compiler can also decide with one comparator:
 
 >>> from jaxsens.logic import CountLeft, Symbol
 >>> majority = CountLeft(Symbol("1")) > CountLeft(Symbol("0"))
@@ -27,35 +27,33 @@ from jaxsens.logic.numerical import LARGEST_INTEGER, Predicate
 
 
 class Linear(ABC):
-    """Something that sums of counts are built from. `<`, `<=`, `>=`, `>`, `.equals` and `.differs` make comparisons."""
+    """A count or a sum of counts. `<`, `<=`, `>=`, `>`, `.equals` and `.differs` compare two of them."""
 
     @abstractmethod
     def as_sum(self) -> LinearSum:
-        """The sum that this is."""
+        """This number as a sum of counts."""
 
     def __add__(self, other: Linear | int) -> LinearSum:
-        return _plus(self, other, 1)
+        a = self.as_sum()
+        b = other.as_sum() if isinstance(other, Linear) else LinearSum((), index(other))
+        return LinearSum(a.terms + b.terms, a.constant + b.constant)
 
-    def __radd__(self, other: int) -> LinearSum:
-        return _plus(self, other, 1)
+    def __mul__(self, factor: int) -> LinearSum:
+        value, factor = self.as_sum(), index(factor)
+        terms = tuple((factor * weight, count) for weight, count in value.terms)
+        return LinearSum(terms, factor * value.constant)
 
-    def __sub__(self, other: Linear | int) -> LinearSum:
-        return _plus(self, other, -1)
-
-    def __rsub__(self, other: int) -> LinearSum:
-        return -self + other
+    __radd__ = __add__
+    __rmul__ = __mul__
 
     def __neg__(self) -> LinearSum:
         return -1 * self
 
-    def __mul__(self, factor: int) -> LinearSum:
-        value, factor = self.as_sum(), index(factor)
-        return LinearSum(
-            tuple((factor * weight, count) for weight, count in value.terms), factor * value.constant
-        )
+    def __sub__(self, other: Linear | int) -> LinearSum:
+        return self + -1 * other
 
-    def __rmul__(self, factor: int) -> LinearSum:
-        return self * factor
+    def __rsub__(self, other: int) -> LinearSum:
+        return -self + other
 
     def __ge__(self, other: Linear | int) -> Comparison:
         return compare(self - other, ">=")
@@ -80,16 +78,15 @@ class Linear(ABC):
 
 @dataclass(frozen=True)
 class Count(Linear):
-    """The number of positions on one side, the present one included, at which `formula` holds."""
+    """The number of positions up to this one, or from this one on, at which `formula` holds."""
 
     formula: Formula
     sign: ClassVar[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.formula, Formula):
-            raise TypeError(
-                f"{type(self).__name__}: {self.formula!r} is not a formula: give one, as Symbol('1')"
-            )
+            name = type(self).__name__
+            raise TypeError(f"{name}: {self.formula!r} is not a formula: give one, such as Symbol('1')")
 
     def as_sum(self) -> LinearSum:
         """The sum with this count as its only term."""
@@ -128,23 +125,11 @@ class LinearSum(Linear):
         return self
 
 
-def _plus(left: Linear, right: Linear | int, sign: int) -> LinearSum:
-    a = left.as_sum()
-    if not isinstance(right, Linear):
-        return LinearSum(a.terms, a.constant + sign * index(right))
-    b = right.as_sum()
-    return LinearSum(
-        a.terms + tuple((sign * weight, count) for weight, count in b.terms), a.constant + sign * b.constant
-    )
-
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Formula):
-    """The normal form: sum_k lambda_k C_k + c >= 0, or = 0, or != 0.
+    """The normal form sum_k lambda_k C_k + c >= 0, or = 0, or != 0.
 
-    On building, equal counts are merged, terms with lambda = 0 dropped, and positive terms put first; of an equation
-    with negative terms only, the signs are exchanged. Without terms it is a constant, which is allowed (H = 0).
+    Equal counts are merged, terms with lambda = 0 are dropped, and positive terms come first. An equation whose terms
+    are all negative is multiplied by -1. A comparison without terms (H = 0) is allowed; it is a constant.
     """
 
     terms: tuple[tuple[int, Count], ...]
@@ -166,11 +151,9 @@ class Comparison(Formula):
         constant = index(self.constant)
         if self.relation != ">=" and terms and all(weight < 0 for weight, _ in terms):
             terms, constant = [(-weight, count) for weight, count in terms], -constant
-        terms.sort(key=lambda term: term[0] < 0)  # stable
-        large = [
-            number for number in (*(weight for weight, _ in terms), constant) if abs(number) > LARGEST_INTEGER
-        ]
-        if large:
+        terms.sort(key=lambda term: term[0] < 0)  # stable: each sign keeps the order of writing
+        numbers = [*(weight for weight, _ in terms), constant]
+        if large := [number for number in numbers if abs(number) > LARGEST_INTEGER]:
             raise InputError(f"Comparison: {large}: coefficients and constants lie within ±{LARGEST_INTEGER}")
         object.__setattr__(self, "terms", tuple(terms))
         object.__setattr__(self, "constant", constant)
@@ -178,26 +161,26 @@ class Comparison(Formula):
 
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The formulas counted, in the order of the terms."""
+        """The counted formulas, in the order of the terms."""
         return tuple(count.formula for _, count in self.terms)
 
     @property
     def label(self) -> Hashable:
-        """Relation, constant, and each term without the formula counted."""
+        """The relation, the constant, and each term without its counted formula."""
         return self.relation, self.constant, tuple((weight, count.sign) for weight, count in self.terms)
 
     @property
     def weight(self) -> int:
-        """H = sum_k |lambda_k|, by which the error allowed for one count is divided (stage 2 of section 4.4)."""
+        """H = sum_k |lambda_k|, which divides the error allowed for one count (stage 2 of section 4.4)."""
         return sum(abs(weight) for weight, _ in self.terms)
 
     @property
     def directions(self) -> frozenset[str]:
-        """Which of "#L" and "#R" occur: a comparison of one direction can do without table look-up."""
+        """Which of "#L" and "#R" occur. A comparison of one direction needs no table look-up."""
         return frozenset(count.sign for _, count in self.terms)
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """Positive terms on the left, negative ones on the right."""
+        """Positive terms on the left of the relation, negative ones on the right."""
         left, right = [], []
         for (weight, count), text in zip(self.terms, children, strict=True):
             factor = "" if abs(weight) == 1 else f"{abs(weight)}*"
@@ -214,10 +197,8 @@ class Comparison(Formula):
         return f"{' + '.join(left) or 0} {relation} {' + '.join(right) or 0}"
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class CountPredicate(Formula):
-    """theta(C): the predicate holds of the count, which is one of 0, ..., n."""
+    """theta(C): the predicate holds of the count, a number from 0 to n."""
 
     predicate: Predicate
     count: Count
@@ -232,7 +213,7 @@ class CountPredicate(Formula):
 
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The formula counted."""
+        """The counted formula."""
         return (self.count.formula,)
 
     @property
@@ -246,14 +227,16 @@ class CountPredicate(Formula):
 
 
 def compare(value: Linear, relation: str) -> Comparison:
-    """The comparison of a sum with 0 by any of <, <=, =, !=, >=, >, in normal form."""
-    total = value.as_sum()
-    if relation in ("<", "<="):
-        total = -1 * total
-    if relation in ("<", ">"):
-        total = total - 1
-    if relation in ("=", "!="):
-        return Comparison(total.terms, total.constant, "=" if relation == "=" else "!=")
+    """The comparison of a sum with 0 by one of <, <=, =, !=, >=, >, in normal form.
+
+    Raises:
+        InputError: If the relation is none of these.
+    """
     if relation not in grammar.RELATIONS:
         raise InputError(f"compare: relation = {relation!r}: give one of {', '.join(grammar.RELATIONS)}")
-    return Comparison(total.terms, total.constant, ">=")
+    total = value.as_sum()
+    if relation == "=" or relation == "!=":
+        return Comparison(total.terms, total.constant, relation)
+    if relation in ("<", "<="):
+        total = -total
+    return Comparison(total.terms, total.constant - (relation in ("<", ">")), ">=")

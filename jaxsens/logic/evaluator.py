@@ -1,7 +1,7 @@
 """What a formula means: its truth value at every position of a word. This is the specification of the compiler.
 
-Definitions of sections 4.1, 4.2 and 4.4; position i of n is counted from 1, arrays hold it at index i - 1. All of it
-takes O(size * n) steps a word, and does many words of one length at a time.
+The definitions are those of sections 4.1, 4.2 and 4.4. Positions are counted from 1; arrays hold position i at index
+i - 1. Evaluation takes O(size * n) steps per word, for many words of one length at a time.
 """
 
 from __future__ import annotations
@@ -11,25 +11,41 @@ from collections.abc import Collection, Sequence, Sized
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import InputError
-from jaxsens.logic.counting import Comparison, Count, CountLeft, CountPredicate
-from jaxsens.logic.formulas import And, Constant, Formula, Next, Not, Or, Since, Symbol, Until, Yesterday
+from jaxsens.errors import Faults, InputError, no_rule
+from jaxsens.logic.counting import Comparison, Count, CountLeft, CountPredicate, CountRight
+from jaxsens.logic.formulas import (
+    And,
+    Constant,
+    Formula,
+    Next,
+    Not,
+    Or,
+    Since,
+    Symbol,
+    Until,
+    Yesterday,
+    subformulas,
+)
 from jaxsens.logic.numerical import PositionPredicate
-from jaxsens.logic.structure import subformulas, symbols
+from jaxsens.logic.structure import symbols
 
 Truth = Bool[np.ndarray, "*words n"]
 
 
 def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
-    """Truth at each position of `word`, a sequence of symbols ("0110", or ("w", "1", "r")); shape (n,), bool."""
+    """Truth at each position of `word`, a sequence of symbols such as "0110" or ("w", "1", "r").
+
+    Raises:
+        InputError: If `formula` is not a formula, or `word` not a sequence.
+    """
     _check_formula("evaluate", formula)
     if not isinstance(word, Collection):
         raise InputError(f'evaluate: word = {word!r}: give a sequence of symbols, such as "0110"')
     wrong = [symbol for symbol in word if not isinstance(symbol, str)]
     if wrong:
         raise TypeError(
-            f"evaluate: word has {wrong[0]!r}, which is no symbol: give strings, "
-            "or integer tokens to evaluate_tokens with their alphabet"
+            f"evaluate: word has {wrong[0]!r}, which is not a symbol: give strings, "
+            "or integer tokens with their alphabet to evaluate_tokens"
         )
     alphabet = list(dict.fromkeys([*word, *symbols(formula)]))
     tokens = np.array([alphabet.index(symbol) for symbol in word], dtype=np.int64)
@@ -37,7 +53,11 @@ def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
 
 
 def satisfies(formula: Formula, word: Sequence[str]) -> bool:
-    """w |= formula, which is truth at the last position. The empty word has none: InputError."""
+    """Whether w |= formula: truth at the last position.
+
+    Raises:
+        InputError: If the word is empty, and so has no last position.
+    """
     if isinstance(word, Sized) and not len(word):
         raise InputError(
             "satisfies: word is empty: a formula is read at the last position, so give at least one symbol"
@@ -48,29 +68,24 @@ def satisfies(formula: Formula, word: Sequence[str]) -> bool:
 def evaluate_tokens(
     formula: Formula, tokens: Int[np.ndarray, "*words n"], alphabet: Sequence[str]
 ) -> Bool[np.ndarray, "*words n"]:
-    """Truth at each position of words given as integers, token t standing for the symbol alphabet[t].
+    """Truth at each position of words given as integers: token t stands for the symbol alphabet[t].
 
-    `tokens` has shape (..., n), any number of words of one length; so has the result. Raises `InputError` for symbols
-    of the formula that the alphabet lacks, and for tokens outside it.
+    Raises:
+        InputError: If the formula names symbols that the alphabet lacks, or a token is outside the alphabet.
     """
     _check_formula("evaluate_tokens", formula)
     array = np.asarray(tokens)
-    unknown = [symbol for symbol in symbols(formula) if symbol not in alphabet]
-    faults = []
-    if unknown:
-        faults.append(
-            f"the formula names {', '.join(map(repr, unknown))}, which the alphabet {list(alphabet)} lacks"
-        )
+    faults = Faults("evaluate_tokens")
+    if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
+        named = ", ".join(map(repr, unknown))
+        faults.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
     if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
-        faults.append(
-            f"tokens have shape {array.shape} and dtype {array.dtype}: give integers of shape (..., n)"
-        )
+        found = f"shape {array.shape} and dtype {array.dtype}"
+        faults.messages.append(f"tokens have {found}: give integers of shape (..., n)")
     elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
-        faults.append(
-            f"tokens run from {array.min()} to {array.max()}: give indices into the alphabet {list(alphabet)}"
-        )
-    if faults:
-        raise InputError("evaluate_tokens: " + "; ".join(faults))
+        found = f"from {array.min()} to {array.max()}"
+        faults.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
+    faults.raise_if_any()
     return _truth(formula, array, alphabet)
 
 
@@ -87,7 +102,7 @@ def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Tru
 
 
 def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:
-    """Truth of a formula from that of its children."""
+    """Truth of a formula, given the truth of its children."""
     length = tokens.shape[-1]
     match part:
         case Symbol(name):
@@ -117,11 +132,11 @@ def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Seq
             return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
         case CountPredicate(predicate, term):
             return np.array(predicate.table(length))[count(term, children[0])]
-    raise TypeError(f"{type(part).__name__} is no formula that the evaluator knows")
+    raise no_rule("evaluate", "formula", part)
 
 
 def previous(truth: Truth) -> Truth:
-    """Y: at i, the truth at i - 1; false at the first position."""
+    """Y: the truth at i - 1; false at the first position."""
     result = np.zeros_like(truth)
     result[..., 1:] = truth[..., :-1]
     return result
@@ -136,7 +151,10 @@ def since(left: Truth, right: Truth) -> Truth:
 
 
 def count(term: Count, truth: Truth) -> Int[np.ndarray, "*words n"]:
-    """#L: how many j <= i hold; #R: how many j >= i."""
-    if isinstance(term, CountLeft):
-        return np.cumsum(truth, axis=-1, dtype=np.int64)
-    return np.cumsum(truth[..., ::-1], axis=-1, dtype=np.int64)[..., ::-1]
+    """#L: at how many j <= i `truth` holds; #R: at how many j >= i."""
+    match term:
+        case CountLeft():
+            return np.cumsum(truth, axis=-1, dtype=np.int64)
+        case CountRight():
+            return np.cumsum(truth[..., ::-1], axis=-1, dtype=np.int64)[..., ::-1]
+    raise no_rule("evaluate", "count", term)

@@ -1,50 +1,61 @@
-"""Formulas of past and future temporal logic: symbols, Boolean connectives, Y, X, S, U.
+"""Formulas of past and future temporal logic: symbols, Boolean connectives, Y, X, S and U.
 
-The syntax of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attention Using Soft Attention", sections 4.1
-(previous, next) and 4.2 (since, until). `S` and `U` are *non-strict*: they look at the position itself as well, because
-the attention masks do; the strict S would already define Y. Counting (section 4.4) is in `jaxsens.logic.counting`.
+The syntax is that of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attention Using Soft Attention", sections 4.1
+(previous, next) and 4.2 (since, until). `S` and `U` are *non-strict*: they also look at the position itself, as
+attention masks do. (A strict S would already define Y.) Counting (section 4.4) is in `jaxsens.logic.counting`.
 
-Formulas are immutable values: equal when they have the same structure, usable as dictionary keys, and cheap to share:
+Formulas are immutable values. Two formulas are equal if they have the same structure. They can be dictionary keys, and
+a part that is used many times is stored once:
 
 >>> from jaxsens.logic import Symbol, Since
 >>> print(Since(~Symbol("c"), Symbol("a")) & Symbol("b"))
 !Q_c S Q_a & Q_b
+
+A formula's text, which `parse` reads back as an equal formula, has parentheses only where the grammar needs them, and
+around a comparison below `!`, `Y`, `X`, `S` and `U`.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.errors import InputError
 from jaxsens.logic import grammar
-from jaxsens.logic.order import same
-from jaxsens.logic.printer import shortened, write
+
+LONGEST = 1_000_000
+"""Longest text of a formula, in characters. Shared parts are written out each time, so texts can grow exponentially."""
 
 _PLAIN_SYMBOL = re.compile(r"[A-Za-z0-9_]+")
 
 
-class Formula(ABC):
-    """A formula: true or false at each position of a word. Combine with `&`, `|` and `~`."""
+@dataclass_transform(eq_default=False, frozen_default=True)
+class Formula:
+    """A formula, true or false at each position of a word. Combine formulas with `&`, `|` and `~`.
+
+    Every subclass is a frozen dataclass. Nothing here recurses over subformulas, so depth has no limit.
+    """
 
     notation: ClassVar[grammar.Notation] = grammar.ATOM
     _hash: int
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The formulas that this one is built from, in the order of writing."""
+        """The formulas that this one is built from, in the order in which they are written."""
         return ()
 
     @property
     def label(self) -> Hashable:
-        """What distinguishes this formula from others of the same class with the same children."""
+        """Whatever distinguishes this formula from others of the same class with the same children."""
         return ()
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """The text of a formula that is written as one piece, given the texts of its children."""
+        """The text of a formula whose notation is an atom, given the texts of its children."""
         raise NotImplementedError(f"{type(self).__name__} is written with an operator sign")
 
     def __post_init__(self) -> None:
@@ -57,7 +68,7 @@ class Formula(ABC):
         self._remember_hash()
 
     def _remember_hash(self) -> None:
-        # Kept, because the hash of a deep formula would otherwise be computed anew from its leaves at each look-up.
+        # Otherwise each dictionary look-up would compute the hash of a deep formula again, from its leaves.
         object.__setattr__(self, "_hash", hash((type(self).__name__, self.label, self.children)))
 
     def __hash__(self) -> int:
@@ -72,12 +83,17 @@ class Formula(ABC):
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(state)
         self._remember_hash()  # hashes of strings differ from process to process
 
     def __str__(self) -> str:
-        return write(self)
+        text = shortened(self, LONGEST + 3)
+        if len(text) > LONGEST:
+            raise InputError(
+                f"formula: its text has more than {LONGEST} characters, because shared parts are written out each "
+                "time: print parts of it, from jaxsens.logic.subformulas(formula)"
+            )
+        return text
 
     def __repr__(self) -> str:
         text = shortened(self, 1000)
@@ -96,8 +112,6 @@ class Formula(ABC):
         return Or(self, other)
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Symbol(Formula):
     """Q_a: the position holds the symbol `name`."""
 
@@ -114,17 +128,15 @@ class Symbol(Formula):
         return self.name
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """Q_name, or the name in quotes if it has other signs."""
+        """Q_name, or the name in quotes if it has characters other than letters, digits and underscores."""
         if _PLAIN_SYMBOL.fullmatch(self.name):
             return "Q_" + self.name
         escaped = self.name.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Constant(Formula):
-    """True at every position, or at none. `TRUE` and `FALSE` are the two of them."""
+    """True at every position, or at none. `TRUE` and `FALSE` are the two constants."""
 
     value: bool
 
@@ -142,7 +154,6 @@ TRUE = Constant(True)
 FALSE = Constant(False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Unary(Formula):
     """An operator in front of one formula."""
 
@@ -154,7 +165,6 @@ class Unary(Formula):
         return (self.operand,)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Binary(Formula):
     """An operator between two formulas."""
 
@@ -167,57 +177,111 @@ class Binary(Formula):
         return (self.left, self.right)
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Not(Unary):
-    """The operand is false here."""
+    """The operand is false at this position."""
 
     notation = grammar.NOT
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class And(Binary):
-    """Both are true here."""
+    """Both formulas are true at this position."""
 
     notation = grammar.AND
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Or(Binary):
-    """At least one of the two is true here."""
+    """At least one of the two formulas is true at this position."""
 
     notation = grammar.OR
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Yesterday(Unary):
     """Y: there is a position before this one, and the operand is true there (section 4.1)."""
 
     notation = grammar.YESTERDAY
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Next(Unary):
     """X: there is a position after this one, and the operand is true there (section 4.1)."""
 
     notation = grammar.NEXT
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Since(Binary):
     """left S right: right is true at some j <= i, and left at every k with j < k <= i (section 4.2, non-strict)."""
 
     notation = grammar.SINCE
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class Until(Binary):
     """left U right: right is true at some j >= i, and left at every k with i <= k < j (section 4.2, non-strict)."""
 
     notation = grammar.UNTIL
+
+
+def subformulas(formula: Formula) -> tuple[Formula, ...]:
+    """Every distinct subformula, children before parents, the formula itself last. Equal subformulas appear once.
+
+    The formula inside a counting term is a subformula too. The term itself is a number and is not: see `counts`.
+    Takes time proportional to the number of distinct objects, however often they are shared.
+    """
+    number: dict[int, int] = {}  # from an object's id to the number of its structure
+    numbers: dict[Hashable, int] = {}  # from a structure to its number
+    found: list[Formula] = []
+    stack = [(formula, False)]
+    while stack:
+        node, children_done = stack.pop()
+        if id(node) in number:
+            continue
+        if not children_done:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+            continue
+        key = (type(node), node.label, tuple(number[id(child)] for child in node.children))
+        if key not in numbers:
+            numbers[key] = len(found)
+            found.append(node)
+        number[id(node)] = numbers[key]
+    return tuple(found)
+
+
+def same(left: Formula, right: Formula) -> bool:
+    """Whether two formulas have the same structure. Compares each pair of objects once."""
+    compared: set[tuple[int, int]] = set()
+    stack = [(left, right)]
+    while stack:
+        a, b = stack.pop()
+        if a is b or (id(a), id(b)) in compared:
+            continue
+        compared.add((id(a), id(b)))
+        if type(a) is not type(b) or a.label != b.label or len(a.children) != len(b.children):
+            return False
+        stack.extend(zip(a.children, b.children, strict=True))
+    return True
+
+
+def shortened(formula: Formula, longest: int = 80) -> str:
+    """The formula's text if it has at most `longest` characters, and otherwise its beginning, ended by "..."."""
+    texts: dict[Formula, str] = {}
+    for node in subformulas(formula):
+        # No part is written out further than the result can show.
+        texts[node] = _joined(node, [texts[child] for child in node.children])[: longest + 1]
+    text = texts[formula]
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _joined(node: Formula, parts: list[str]) -> str:
+    """The text of one formula, given the texts of its children."""
+    notation = node.notation
+    if notation.fixity == "atom":
+        return node.atom_text(parts)
+    loosest = [notation.precedence] * len(parts)
+    if notation.fixity != "prefix":
+        loosest[notation.fixity == "left"] += 1
+    wrapped = [
+        f"({part})" if child.notation.precedence < least else part
+        for part, child, least in zip(parts, node.children, loosest, strict=True)
+    ]
+    if notation.fixity == "prefix":
+        return notation.sign + (" " if notation.sign.isalpha() else "") + wrapped[0]
+    return f" {notation.sign} ".join(wrapped)

@@ -1,6 +1,6 @@
-"""The notation of formulas: one table of operators that the parser and the printer share.
+"""The notation of formulas: the one table of operators that both the parser and the printer use.
 
-Grammar (`a?` optional, `a*` any number of times; white space separates and is otherwise ignored):
+Grammar (`a?` is optional, `a*` occurs any number of times; white space only separates words):
 
     formula    ::= formula "<->" formula           both or neither                      loosest
                  | formula "->" formula            implies, from the right
@@ -19,7 +19,7 @@ Grammar (`a?` optional, `a*` any number of times; white space separates and is o
     argument   ::= integer | count                 a count only as the last one
     symbol     ::= "Q_" letters, digits, underscores  |  a quoted string, for any other symbol: "("
 
-`~` may be written for `!` and `==` for `=`. `->` and `<->` are abbreviations: `f -> g` is read as `!f | g`, and
+`~` is another spelling of `!`, and `==` of `=`. `->` and `<->` are abbreviations: `f -> g` is read as `!f | g`, and
 `f <-> g` as `f & g | !f & !g`. Inside a quoted symbol, `\\"` stands for a quotation mark and `\\\\` for a backslash.
 """
 
@@ -31,7 +31,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Notation:
-    """How one operator is written: its sign, how tightly it binds (larger is tighter), and on which side it groups."""
+    """How an operator is written: its sign, how tightly it binds (larger is tighter), and on which side it groups."""
 
     sign: str
     precedence: int
@@ -42,8 +42,8 @@ EQUIVALENT = Notation("<->", 1, "left")
 IMPLIES = Notation("->", 2, "right")
 OR = Notation("|", 3, "left")
 AND = Notation("&", 4, "left")
-# The parser reads a comparison as an atom. The printer treats it as looser than S, U and the prefix operators and so
-# writes !(#L[Q_1] >= 2), which needs no parentheses but is easily misread without.
+# The parser reads a comparison as an atom. The printer treats it as looser than S, U and the prefix operators, so that
+# it writes !(#L[Q_1] >= 2): the parentheses are not needed, but the formula is easily misread without them.
 COMPARISON = Notation("", 5, "atom")
 SINCE = Notation("S", 6, "right")
 UNTIL = Notation("U", 6, "right")

@@ -1,20 +1,164 @@
-"""Named formulas, each with its alphabet, an independent definition and what to beware of when measuring it."""
+"""Named formulas, each with its alphabet, an independent definition, and what to watch for when measuring it.
+
+Formulas with a parameter come first (`n_gram`, `hop_induction`, `dyck_1`, `flip_flop`), then definitions, then the
+library. A definition says in plain Python, without any logic, whether a property holds at a position (from 1) of a
+word. A property that is a language holds where the prefix that ends there is in the language. Definitions are written
+to be read, not to be fast; tests compare the formulas with them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from functools import reduce
+from itertools import pairwise
+from typing import Literal, TypeAlias, final
 
-from jaxsens.errors import InputError
-from jaxsens.logic import definitions
-from jaxsens.logic.definitions import Definition
-from jaxsens.logic.formulas import Formula
+from jaxsens.errors import InputError, collecting
+from jaxsens.inputs import is_count
+from jaxsens.logic.counting import CountLeft
+from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 from jaxsens.logic.parser import parse
-from jaxsens.logic.programs import dyck_1, flip_flop, hop_induction, n_gram
 
 BITS = ("0", "1")
 LETTERS = ("a", "b", "c")
 BRACKETS = ("(", ")")
+
+Word: TypeAlias = Sequence[str]
+Definition: TypeAlias = Callable[[Word, int], bool]
+
+
+def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
+    """An occurrence of the symbols `gram` ends here, or begins here with `ahead`. Nested Y, or X (section 4.1).
+
+    Raises:
+        InputError: If `gram` is empty.
+    """
+    if not len(gram):
+        raise InputError("n_gram: gram is empty: give at least one symbol")
+    step: Callable[[Formula], Formula] = Next if ahead else Yesterday
+    inward = [Symbol(name) for name in (reversed(gram) if ahead else gram)]
+    result: Formula = inward[0]
+    for symbol in inward[1:]:
+        result = symbol & step(result)
+    return result
+
+
+def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
+    """k-hop induction: the symbol reached from here by `hops` hops is `output`. One hop is the induction head.
+
+    A hop goes from i to the rightmost j <= i with w_(j-1) = w_i. For the value v read there, the formula is
+
+        OR_a [ Q_a & (!Y Q_a S (Y Q_a & v)) ] ,
+
+    where v is this same formula for one hop less, and Q_output for the first hop. It is false if a hop finds no j. As
+    a graph it grows linearly with `hops`; its text grows by a factor of len(alphabet) with each hop.
+
+    Raises:
+        InputError: Naming each argument that cannot be used.
+    """
+    with collecting("hop_induction") as faults:
+        if not is_count(hops, 1):
+            faults.add("hops", hops, "give at least one hop, a whole number")
+        if not isinstance(alphabet, Sequence) or not alphabet:
+            faults.add("alphabet", alphabet, "a text or a list of symbols")
+        elif not isinstance(output, str) or output not in tuple(alphabet):
+            faults.add("output", output, f"a symbol of {list(alphabet)}")
+    value: Formula = Symbol(output)
+    for _ in range(hops):
+        found = [Symbol(a) & Since(~Yesterday(Symbol(a)), Yesterday(Symbol(a)) & value) for a in alphabet]
+        value = reduce(Or, found)
+    return value
+
+
+def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") -> Formula:
+    """Balanced brackets of one kind: as many right as left ones, and never more right than left before.
+
+    With `largest_depth`, also never more than that many open.
+
+    Raises:
+        InputError: If `largest_depth` is neither None nor at least 1.
+    """
+    if largest_depth is not None and not is_count(largest_depth, 1):
+        raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: give at least 1, or None for any depth")
+    opened, closed = CountLeft(Symbol(left)), CountLeft(Symbol(right))
+    result = And(opened.equals(closed), ~_once(closed > opened))
+    return result if largest_depth is None else result & ~_once(opened > closed + largest_depth)
+
+
+def flip_flop(write: str = "w", read: str = "r", zero: str = "0", one: str = "1") -> Formula:
+    """Flip-flop: each bit right after a `read` equals the bit after the last `write` (0 before the first)."""
+    written, reading = Yesterday(Symbol(write)), Yesterday(Symbol(read))
+    memory = Since(~written, written & Symbol(one))
+    return ~_once(reading & Symbol(one) & ~memory | reading & Symbol(zero) & memory)
+
+
+def _once(formula: Formula) -> Formula:
+    """The formula holds here or somewhere before."""
+    return Since(TRUE, formula)
+
+
+def ends_with(*gram: str) -> Definition:
+    """An occurrence of `gram` ends at the position."""
+    return lambda word, position: tuple(word[max(0, position - len(gram)) : position]) == gram
+
+
+def begins_with(*gram: str) -> Definition:
+    """An occurrence of `gram` begins at the position."""
+    return lambda word, position: tuple(word[position - 1 : position - 1 + len(gram)]) == gram
+
+
+def hop(hops: int, output: str) -> Definition:
+    """k-hop induction: k times, go from i to the last j <= i with w_(j-1) = w_i; the symbol there is `output`."""
+
+    def holds(word: Word, position: int) -> bool:
+        for _ in range(hops):
+            wanted = word[position - 1]
+            earlier = [j for j in range(2, position + 1) if word[j - 2] == wanted]
+            if not earlier:
+                return False
+            position = earlier[-1]
+        return word[position - 1] == output
+
+    return holds
+
+
+def balanced(largest_depth: int | None = None) -> Definition:
+    """DYCK-1: balanced brackets, nowhere nested deeper than `largest_depth` (None: any depth)."""
+
+    def holds(word: Word, position: int) -> bool:
+        depth = 0
+        for symbol in word[:position]:
+            depth += 1 if symbol == "(" else -1
+            if depth < 0 or (largest_depth is not None and depth > largest_depth):
+                return False
+        return depth == 0
+
+    return holds
+
+
+def _ones(word: Word, position: int) -> int:
+    return list(word[:position]).count("1")
+
+
+def _odd_ones(word: Word, position: int) -> bool:
+    return _ones(word, position) % 2 == 1
+
+
+def _last_of_a_and_c_is_a(word: Word, position: int) -> bool:
+    kept = [symbol for symbol in word[:position] if symbol in ("a", "c")]
+    return bool(kept) and kept[-1] == "a"
+
+
+def _remembers(word: Word, position: int) -> bool:
+    """Every bit right after an r repeats the symbol right after the last w (as 1 or not); 0 before any w."""
+    memory = False
+    for before, symbol in pairwise(word[:position]):
+        if before == "w":
+            memory = symbol == "1"
+        if before == "r" and symbol in ("0", "1") and (symbol == "1") != memory:
+            return False
+    return True
 
 
 @final
@@ -22,8 +166,14 @@ BRACKETS = ("(", ")")
 class NamedFormula:
     """A formula of the library.
 
-    `definition(word, position)` says the same as the formula, at "every" position or only at the "last" one, as
-    `positions` tells. `note` says what to beware of; "" if nothing.
+    Attributes:
+        name: Its name.
+        description: What it says, in words.
+        alphabet: The symbols of the words it is about.
+        formula: The formula.
+        definition: `definition(word, position)` says the same as the formula.
+        positions: Whether the two agree at "every" position or only at the "last" one.
+        note: What to watch for when measuring it; "" if nothing.
     """
 
     name: str
@@ -35,13 +185,14 @@ class NamedFormula:
     note: str = ""
 
 
+_LAST_ONLY = "right only at the last position, read it there; it is not the parity of each prefix"
 _ENTRIES = (
     NamedFormula(
         "parity",
         "PARITY: an odd number of 1s, by the predicate odd on a count",
         BITS,
         parse("odd(#L[Q_1])"),
-        definitions.odd_ones,
+        _odd_ones,
         note="right at every prefix; the embeddings must contain odd",
     ),
     NamedFormula(
@@ -49,25 +200,25 @@ _ENTRIES = (
         "PARITY: an odd number of 1s, by counting alone: at no position are as many 1s before it as from it on",
         BITS,
         parse("#L[#L[Y Q_1] = #R[Q_1]] = 0"),
-        definitions.odd_ones,
-        positions="last",
-        note="right only at the last position, read it there; it is not the parity of each prefix",
+        _odd_ones,
+        "last",
+        _LAST_ONLY,
     ),
     NamedFormula(
         "parity-without-predicates-since",
         "PARITY without predicates, with S in place of the outer count",
         BITS,
         parse("!(true S (#L[Y Q_1] = #R[Q_1]))"),
-        definitions.odd_ones,
-        positions="last",
-        note="right only at the last position, read it there; it is not the parity of each prefix",
+        _odd_ones,
+        "last",
+        _LAST_ONLY,
     ),
     NamedFormula(
         "ones-divisible-by-three",
         "a number of 1s that three divides, by a modular predicate on a count",
         BITS,
         parse("mod(3, 0, #L[Q_1])"),
-        definitions.ones_divisible_by_three,
+        lambda word, position: _ones(word, position) % 3 == 0,
         note="theta(0) is true here: a compiler that forgets the count 0 fails on words without a 1",
     ),
     NamedFormula(
@@ -75,7 +226,7 @@ _ENTRIES = (
         "MAJORITY: more 1s than 0s",
         BITS,
         parse("#L[Q_1] - #L[Q_0] - 1 >= 0"),
-        definitions.more_ones,
+        lambda word, position: 2 * _ones(word, position) > position,
         note="insensitive to a flip unless nearly tied: measure it on balanced inputs, not on random ones",
     ),
     NamedFormula(
@@ -83,84 +234,96 @@ _ENTRIES = (
         "FIRST: the first symbol is 1",
         BITS,
         parse("true S (Q_1 & !Y true)"),
-        definitions.first_is_one,
+        lambda word, position: word[0] == "1",
     ),
     NamedFormula(
         "exists",
         "a 1 occurs",
         BITS,
         parse("true S Q_1"),
-        definitions.some_one,
-        note="never exercises tie-breaking, so it succeeds already with scores that grow like log n",
+        lambda word, position: "1" in word[:position],
+        note="never needs a tie to be broken, so scores that grow like log n already suffice",
     ),
-    NamedFormula("all-ones", "1*: only 1s occur", BITS, parse("!(true S !Q_1)"), definitions.all_ones),
-    NamedFormula("previous", "the symbol before is 1", BITS, parse("Y Q_1"), definitions.one_before),
+    NamedFormula(
+        "all-ones",
+        "1*: only 1s occur",
+        BITS,
+        parse("!(true S !Q_1)"),
+        lambda word, position: set(word[:position]) <= {"1"},
+    ),
+    NamedFormula(
+        "previous",
+        "the symbol before is 1",
+        BITS,
+        parse("Y Q_1"),
+        lambda word, position: position > 1 and word[position - 2] == "1",
+    ),
     NamedFormula(
         "since",
         "of the symbols a and c, the last to occur is a",
         LETTERS,
         parse("!Q_c S Q_a"),
-        definitions.last_of_a_and_c_is_a,
-        note="over two symbols, as in Q_0 S Q_1, it would not exercise tie-breaking: hence three",
+        _last_of_a_and_c_is_a,
+        note="over two symbols, as in Q_0 S Q_1, no tie would need breaking: hence three",
     ),
     NamedFormula(
-        "3-gram",
-        "an occurrence of aab ends here",
-        LETTERS,
-        n_gram("aab"),
-        definitions.ends_with("a", "a", "b"),
+        "3-gram", "an occurrence of aab ends here", LETTERS, n_gram("aab"), ends_with("a", "a", "b")
     ),
     NamedFormula(
         "3-gram-ahead",
         "an occurrence of aab begins here",
         LETTERS,
         n_gram("aab", ahead=True),
-        definitions.begins_with("a", "a", "b"),
+        begins_with("a", "a", "b"),
         note="false at the last two positions of every word: measure it at an earlier one",
     ),
     NamedFormula(
         "induction-head",
-        "induction head: after the last earlier occurrence of the present symbol came a",
+        "induction head: a came after the last earlier occurrence of the present symbol",
         LETTERS,
         hop_induction(1, "a", LETTERS),
-        definitions.hop(1, "a"),
+        hop(1, "a"),
     ),
     NamedFormula(
         "2-hop",
         "two hops of the induction head lead to an a",
         LETTERS,
         hop_induction(2, "a", LETTERS),
-        definitions.hop(2, "a"),
+        hop(2, "a"),
     ),
     NamedFormula(
         "flip-flop",
         "flip-flop: each bit right after an r is the one right after the last w, 0 before the first",
         ("w", "r", "i", "0", "1"),
         flip_flop(),
-        definitions.flip_flop,
-        note="words need not alternate instructions and bits: one after another instruction is no bit",
+        _remembers,
+        note="instructions and bits need not alternate: an instruction after an instruction is not a bit",
     ),
-    NamedFormula("dyck-1", "DYCK-1: balanced brackets", BRACKETS, dyck_1(), definitions.balanced()),
+    NamedFormula("dyck-1", "DYCK-1: balanced brackets", BRACKETS, dyck_1(), balanced()),
     NamedFormula(
         "dyck-1-depth-2",
         "DYCK-1 to bounded depth: balanced brackets, never more than 2 open",
         BRACKETS,
         dyck_1(largest_depth=2),
-        definitions.balanced(2),
+        balanced(2),
     ),
     NamedFormula(
         "equal-blocks",
         "a^n b^n: some a's, then as many b's",
         ("a", "b"),
         parse("#L[Q_a] = #L[Q_b] & !(true S (Q_a & Y Q_b))"),
-        definitions.equal_blocks,
+        lambda word, position: list(word[:position]) == ["a"] * (position // 2) + ["b"] * (position // 2),
     ),
 )
 LIBRARY: dict[str, NamedFormula] = {entry.name: entry for entry in _ENTRIES}
 
 
 def named_formula(name: str) -> NamedFormula:
-    """The entry of the library called `name`; raises `InputError` that lists the names if there is none."""
+    """The entry of the library called `name`.
+
+    Raises:
+        InputError: Listing the names, if there is no such entry.
+    """
     if name not in LIBRARY:
         raise InputError(
             f"formula: name = {name!r}: the library has {', '.join(LIBRARY)}; read a text with parse()"

@@ -1,7 +1,7 @@
 """Unary numerical predicates theta = (theta_n), theta_n: {0, ..., n} -> {0, 1} (section 4.4), on positions.
 
-A *family* such as mod has a name and integer parameters; a *predicate* is a family with its arguments, mod(3, 1). Own
-ones are given to `parse` and used just like these:
+A *family* such as mod has a name and integer parameters. A *predicate* is a family with its arguments, such as
+mod(3, 1). Give `parse` your own families to use them like the built-in ones:
 
 >>> from jaxsens.logic import PredicateFamily, parse
 >>> late = PredicateFamily("late", (), lambda value, length: 2 * value > length, needs_length=True)
@@ -23,7 +23,7 @@ from jaxsens.logic.formulas import Formula
 from jaxsens.logic.grammar import RESERVED
 
 LARGEST_INTEGER = 2**31 - 1
-"""Of arguments, coefficients and constants: times a length it still fits 64 bits."""
+"""Largest argument, coefficient or constant. Its product with a length still fits in 64 bits."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -31,12 +31,19 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 @final
 @dataclass(frozen=True)
 class PredicateFamily:
-    """A numerical predicate up to its arguments.
+    """A numerical predicate without its arguments.
 
-    `function(value, length, *arguments)` says whether theta_length(value) holds, for 0 <= value <= length, where value
-    is a position (from 1) or a count (from 0). `needs_length` must be True if it looks at length: such a predicate on a
-    position says something of the future, so no future-masked model that knows only i can have it as an embedding.
-    `fault(*arguments)` returns what is wrong with the arguments, or None.
+    Attributes:
+        name: Its name in a formula's text.
+        parameters: The names of its arguments.
+        function: `function(value, length, *arguments)` says whether theta_length(value) holds, for
+            0 <= value <= length. The value is a position (from 1) or a count (from 0).
+        needs_length: Must be True if the function uses the length. Such a predicate on a position depends on the
+            future, so a future-masked model, which knows only i, cannot have it as an embedding.
+        fault: `fault(*arguments)` returns what is wrong with the arguments, or None.
+
+    Raises:
+        InputError: Listing every field that cannot be used.
     """
 
     name: str
@@ -50,14 +57,10 @@ class PredicateFamily:
         with collecting("PredicateFamily") as faults:
             text = isinstance(name, str)
             if not text or not _NAME.fullmatch(name) or name in RESERVED or name.startswith("Q_"):
-                faults.add(
-                    "name",
-                    name,
-                    "use letters, digits and underscores, with a letter first, none of "
-                    f"{', '.join(sorted(RESERVED))}, and not Q_ at the beginning, which marks symbols",
-                )
+                remedy = f"start with a letter but not with Q_; avoid {', '.join(sorted(RESERVED))}"
+                faults.add("name", name, f"use letters, digits and underscores; {remedy}")
             if not isinstance(parameters, tuple) or not all(isinstance(each, str) for each in parameters):
-                faults.add("parameters", parameters, 'a tuple of the arguments\' names, such as ("modulus",)')
+                faults.add("parameters", parameters, 'a tuple of argument names, such as ("modulus",)')
             if not callable(self.function):
                 faults.add("function", self.function, "a function of (value, length, *arguments)")
             if not isinstance(self.needs_length, bool):
@@ -73,7 +76,11 @@ class PredicateFamily:
 @final
 @dataclass(frozen=True)
 class Predicate:
-    """A family with its arguments, which are whole numbers from 0 on, as in a formula's text: one theta."""
+    """A family with its arguments: one theta. Arguments are whole numbers of at least 0, as in a formula's text.
+
+    Raises:
+        InputError: If the number of arguments is wrong, or the family does not accept their values.
+    """
 
     family: PredicateFamily
     arguments: tuple[int, ...] = ()
@@ -84,20 +91,21 @@ class Predicate:
             raise InputError(
                 f"Predicate: {family!r}, {self.arguments!r}: give a PredicateFamily and a tuple of its arguments"
             )
+        subject, wanted = (
+            f"{family.name}: arguments = {self.arguments}",
+            ", ".join(family.parameters) or "none",
+        )
         if len(self.arguments) != len(family.parameters):
-            wanted = ", ".join(family.parameters) or "none"
-            raise InputError(f"{family.name}: arguments = {self.arguments}: wanted are {wanted}")
+            raise InputError(f"{subject}: wanted are {wanted}")
         if not all(is_count(each) and each <= LARGEST_INTEGER for each in self.arguments):
-            raise InputError(
-                f"{family.name}: arguments = {self.arguments}: give whole numbers from 0 to {LARGEST_INTEGER}"
-            )
+            raise InputError(f"{subject}: give whole numbers from 0 to {LARGEST_INTEGER}")
         object.__setattr__(self, "arguments", tuple(int(each) for each in self.arguments))
         if family.fault is not None and (text := family.fault(*self.arguments)) is not None:
-            raise InputError(f"{family.name}: arguments = {self.arguments}: {text}")
+            raise InputError(f"{subject}: {text}")
 
     @property
     def needs_length(self) -> bool:
-        """Whether the predicate depends on the word's length as well."""
+        """Whether the predicate also depends on the word's length."""
         return self.family.needs_length
 
     def holds(self, value: int, length: int) -> bool:
@@ -105,22 +113,20 @@ class Predicate:
         return bool(self.family.function(value, length, *self.arguments))
 
     def table(self, length: int) -> list[bool]:
-        """theta_length(0), ..., theta_length(length): length + 1 truth values."""
+        """theta_length(0), ..., theta_length(length): `length` + 1 truth values."""
         return [self.holds(value, length) for value in range(length + 1)]
 
     def __str__(self) -> str:
         return self.written()
 
     def written(self, *more: str) -> str:
-        """The text with `more` arguments after its own."""
+        """The predicate's text, with `more` arguments after its own."""
         arguments = [*map(str, self.arguments), *more]
         return f"{self.family.name}({', '.join(arguments)})" if arguments else self.family.name
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
 class PositionPredicate(Formula):
-    """theta(i): the predicate holds of this position, which is counted from 1."""
+    """theta(i): the predicate holds of this position, counted from 1."""
 
     predicate: Predicate
 

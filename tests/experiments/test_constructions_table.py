@@ -13,7 +13,7 @@ from jaxsens.errors import InputError
 from jaxsens.experiments import constructions_table
 from jaxsens.experiments.constructions_cases import CASES, balanced, cycle, nested
 from jaxsens.experiments.constructions_table import TablePlan, exact_at, exactness, measure_row, plan_of
-from jaxsens.logic.definitions import balanced as balanced_definition
+from jaxsens.logic.library import balanced as balanced_definition
 
 BY_NAME = {case.name: case for case in CASES}
 TEMPERATURE, CONTROL = Condition("temperature"), Condition("bounded-softmax")

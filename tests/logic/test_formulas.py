@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 from jaxsens import logic
 from jaxsens.errors import InputError
+from jaxsens.logic.formulas import same
 from jaxsens.logic.numerical import MODULO, ODD
-from jaxsens.logic.order import same
 from tests.logic.random_formulas import formulas
 
 A, B = logic.Symbol("a"), logic.Symbol("b")

@@ -9,7 +9,7 @@ import pytest
 
 from jaxsens import logic
 from jaxsens.errors import InputError
-from jaxsens.logic import definitions
+from jaxsens.logic import library as definitions
 
 ENTRIES = list(logic.LIBRARY.values())
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from jaxsens import logic
 from jaxsens.errors import InputError
-from jaxsens.logic.printer import shortened
+from jaxsens.logic.formulas import shortened
 from tests.logic.random_formulas import formulas
 
 
