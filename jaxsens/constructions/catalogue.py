@@ -1,36 +1,122 @@
-"""What constructions there are, and in which conditions each exists."""
+"""Every constructed transformer by its name: `jaxsens.construction`, and the conditions in which each one exists."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any, Literal, cast
 
+from jaxsens.constructions import chiang_cholak
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
-from jaxsens.constructions.conditions import CONDITIONS, Condition, refuse
-from jaxsens.constructions.named import DYCK, REFERENCES, construction, names
+from jaxsens.constructions.compiler import compile_formula
+from jaxsens.constructions.conditions import (
+    CONDITIONS,
+    Condition,
+    ConditionName,
+    Read,
+    check_choices,
+    refuse,
+)
+from jaxsens.constructions.dyck import dyck
 from jaxsens.errors import Faults, InputError
 from jaxsens.logic import LIBRARY
+from jaxsens.precision import DTYPES
+
+DYCK = "dyck"
+REFERENCES = {"chiang-cholak-parity": chiang_cholak.parity, "chiang-cholak-first": chiang_cholak.first}
+"""The exact transformers of Chiang and Cholak (2022), which have options instead of conditions."""
 
 EVERY_CONDITION: tuple[Condition, ...] = tuple(
-    Condition(name, autoregressive)  # pyright: ignore[reportArgumentType] - the keys are these names
+    Condition(cast("ConditionName", name), autoregressive)
     for name, autoregressive in itertools.product(CONDITIONS, (False, True))
 )
 
-_DESCRIPTIONS = {
-    DYCK: "DYCK-k: balanced brackets of k kinds, by the S-RASP program of Yang et al. (2024)",
-    "chiang-cholak-parity": "PARITY of Chiang and Cholak (2022): exact at every length",
-    "chiang-cholak-first": "FIRST of Chiang and Cholak (2022): exact at every length",
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    DYCK: ("kinds",),
+    **dict.fromkeys(REFERENCES, ("layer_norm", "layer_norm_epsilon", "log_length", "sharpness")),
 }
 
-_NOTES = {DYCK: "kinds=k chooses how many kinds, 2 by default"} | dict.fromkeys(
-    REFERENCES, "reads bits and, last, the symbol 2, as its method prepare(word) makes them"
-)
+
+def names() -> tuple[str, ...]:
+    """The names that `construction` knows: the formulas of `jaxsens.logic`, dyck, and Chiang and Cholak's."""
+    return (*LIBRARY, DYCK, *REFERENCES)
+
+
+def construction(
+    name: str,
+    /,
+    condition: ConditionName | None = None,
+    *,
+    autoregressive: bool = False,
+    dtype: Literal["float32", "float64"] = "float64",
+    read: Read = "output",
+    **options: Any,
+) -> CompiledTransformer | ReferenceTransformer:
+    """The constructed transformer of a name: a formula of the library, DYCK-k, or one of Chiang and Cholak's.
+
+    Args:
+        name: One of `jaxsens.constructions.catalogue.names()`, such as "parity", "majority", "dyck-1", "dyck",
+            "chiang-cholak-parity".
+        condition: What makes attention sharp, as for `compile_formula`; "temperature" by default. Chiang and Cholak's
+            have no conditions: their attention is softmax over bounded scores, and `log_length` scales it.
+        autoregressive, dtype, read: As for `compile_formula`.
+        options: For "dyck", `kinds` of brackets (2). For Chiang and Cholak's, `layer_norm`, `layer_norm_epsilon`,
+            `log_length` and `sharpness`.
+
+    Raises:
+        InputError: For an unknown name, with the known ones; otherwise with every reason why there is no such
+            construction in this condition.
+    """
+    if name not in names():
+        raise InputError(
+            f"construction: name = {name!r}: one of {', '.join(names())}; or compile_formula(text)"
+        )
+    faults = Faults(f'construction "{name}"')
+    known = _OPTIONS.get(name, ())
+    for option, value in options.items():
+        if option not in known:
+            faults.add(option, value, f"its options are {', '.join(known)}" if known else "it has no options")
+    kept = {option: value for option, value in options.items() if option in known}
+    common: dict[str, Any] = {"autoregressive": autoregressive, "dtype": dtype, "read": read}
+    chosen = "temperature" if condition is None else condition
+    try:
+        if name in REFERENCES:
+            model = REFERENCES[name](**_usable(condition, faults, **common), **kept)
+        elif name == DYCK:
+            model = dyck(**kept, condition=chosen, **common)
+        else:
+            model = compile_formula(LIBRARY[name].formula, LIBRARY[name].alphabet, chosen, **common)
+    except InputError as error:
+        if not faults:
+            raise
+        faults.messages.append(str(error))
+    faults.raise_if_any()
+    return model
+
+
+def _usable(condition: Any, faults: Faults, autoregressive: Any, dtype: Any, read: Any) -> dict[str, Any]:
+    """The common arguments as Chiang and Cholak's take them. Notes which of them they do not have.
+
+    An argument that cannot be used is replaced, so that errors in the remaining ones are found too.
+    """
+    if condition is not None:
+        faults.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
+    if autoregressive:
+        faults.add("autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N")
+    if read == "before-rounding":
+        faults.add("read", read, '"output" or "everything": its logit is not rounded')
+        read = "output"
+    check_choices("temperature", False, dtype, read, faults)
+    return {
+        "read": "everything" if read == "everything" else "output",
+        "dtype": dtype if dtype in DTYPES else "float64",
+    }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A construction's name, what it computes, and what to beware of ("" if nothing)."""
+    """A construction's name, what it computes, and what to watch for ("" if nothing)."""
 
     name: str
     description: str
@@ -38,11 +124,11 @@ class Entry:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions that it exists in; none for Chiang and Cholak's, which have options in their place."""
+        """The conditions in which it exists; none for Chiang and Cholak's, which have options instead."""
         return tuple(each for each in EVERY_CONDITION if not self.refused(each))
 
     def refused(self, condition: Condition) -> tuple[str, ...]:
-        """Why there is no such network in a condition; empty if there is. No network is made of a formula for that."""
+        """The reasons why there is no such network in a condition; empty if there is one. Does not build formulas."""
         if self.name in LIBRARY:
             faults = Faults(self.name)
             refuse(LIBRARY[self.name].formula, condition, faults)
@@ -54,7 +140,11 @@ class Entry:
         return ()
 
     def build(self, condition: Condition) -> CompiledTransformer:
-        """The network in a condition, in float64. Raises InputError where there is none."""
+        """The network in a condition, in float64.
+
+        Raises:
+            InputError: If there is none.
+        """
         made = construction(self.name, condition.name, autoregressive=condition.autoregressive)
         if isinstance(made, ReferenceTransformer):
             raise TypeError(f"{self.name} has no conditions")
@@ -63,9 +153,14 @@ class Entry:
 
 def catalogue() -> tuple[Entry, ...]:
     """Every construction, in the order of `names`."""
-    return tuple(
-        Entry(name, LIBRARY[name].description, LIBRARY[name].note)
-        if name in LIBRARY
-        else Entry(name, _DESCRIPTIONS[name], _NOTES[name])
-        for name in names()
+    reads = "reads bits and, last, the symbol 2, as its method prepare(word) makes them"
+    return (
+        *(Entry(name, entry.description, entry.note) for name, entry in LIBRARY.items()),
+        Entry(
+            DYCK,
+            "DYCK-k: balanced brackets of k kinds, by the S-RASP program of Yang et al. (2024)",
+            "kinds=k chooses how many kinds, 2 by default",
+        ),
+        Entry("chiang-cholak-parity", "PARITY of Chiang and Cholak (2022): exact at every length", reads),
+        Entry("chiang-cholak-first", "FIRST of Chiang and Cholak (2022): exact at every length", reads),
     )

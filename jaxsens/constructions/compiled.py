@@ -1,23 +1,29 @@
-"""A constructed transformer: an ordinary model that also knows what it computes and how far it is right."""
+"""A constructed transformer: an ordinary model that also knows what it computes, and up to which length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from jaxsens.constructions.conditions import Read
-from jaxsens.constructions.exactness import exact_length
-from jaxsens.constructions.network import Head, Network
-from jaxsens.errors import InputError
+from jaxsens.constructions.network import Head, Network, Sum
+from jaxsens.errors import InputError, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import Softmax, Weighting
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 from jaxsens.precision import DTYPES
+
+MARGIN = 16
+"""Rounding stays below 1/16 of what scores must resolve: a score is rounded several times, a difference twice that."""
+
+LARGEST_SQUARE, LARGEST_LENGTH_SQUARE = 2**24, 2**16
+"""Up to which n the digits kept in float32 hold j^2 and n j^2 (`network.PLACES`)."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +31,20 @@ class Promise:
     """What a constructed transformer computes, by which theorem, and what it is made of.
 
     Attributes:
-        text: the formula, as it is printed, or the construction's name.
-        condition: the condition it was compiled in.
-        autoregressive: whether every layer is future-masked and nothing in it depends on n.
-        theorem: the statement of Yang et al. (2024) that gives the network.
-        table_row: the row of their table of results: which logic.
-        exact: whether it is promised to equal the formula, at every position of every word up to `exact_length`.
-        temperature: tau(n), of every head.
-        components: the position embeddings.
-        bounded: whether all of these stay bounded as n grows.
-        layers, heads, width, feed_forward: sizes; `heads` is the sum over layers, `feed_forward` the largest layer's.
-        idle_heads: layers that need no attention: the model has one head of zeros in each, which `heads` leaves out.
-        exact_length: the n up to which rounding is predicted to change nothing, in float32 and in float64.
+        text: The formula's text, or the construction's name.
+        condition: The condition it was compiled in.
+        autoregressive: Whether every layer is future-masked and nothing in it depends on n.
+        theorem: The statement of Yang et al. (2024) that gives the network.
+        table_row: The row of their table of results, which names the logic.
+        exact: Whether the output is promised to equal the formula, at every position of every word up to
+            `exact_length`.
+        temperature: tau(n), the same for every head.
+        components: The position embeddings.
+        bounded: Whether all position embeddings stay bounded as n grows.
+        layers, heads, width, feed_forward: Sizes. `heads` is the sum over layers, `feed_forward` the largest layer's.
+        idle_heads: The number of layers that need no attention. The model has a head of zeros in each of them, which
+            `heads` does not count.
+        exact_length: The n up to which rounding is predicted to change nothing, in float32 and in float64.
     """
 
     text: str
@@ -56,9 +64,13 @@ class Promise:
     exact_length: tuple[tuple[str, int], ...] = ()
 
     def exact_to(self, dtype: str) -> int:
-        """The length up to which rounding in this dtype, "float32" or "float64", is predicted to change no output."""
+        """The length up to which rounding in a dtype, "float32" or "float64", is predicted to change no output.
+
+        Raises:
+            InputError: For another dtype.
+        """
         known = dict(self.exact_length)
-        if dtype not in tuple(known):
+        if dtype not in known:
             raise InputError(f"exact_to: dtype = {dtype!r}: one of {', '.join(known)}")
         return known[dtype]
 
@@ -83,14 +95,14 @@ class CompiledTransformer(Transformer):
     """A transformer with hand-made weights over named symbols.
 
     Attributes:
-        alphabet: the symbols; token t is alphabet[t].
-        output: the coordinate that holds 1 where the formula is true and 0 where it is not.
-        outputs: the coordinates that `flip_sensitivity` measures by default; None for all.
-        exact_outputs: those that are promised to be 0 or 1 exactly: the output, or none in the control.
-        heads: what the heads of every layer do, and how far each may be from hard attention.
-        promise: what it computes.
-        exact_length: `promise.exact_length` of its own dtype, beyond which `flip_sensitivity` warns; None where nothing
-            is promised.
+        alphabet: The symbols; token t stands for alphabet[t].
+        output: The coordinate that holds 1 where the formula is true and 0 where it is false.
+        outputs: The coordinates that `flip_sensitivity` measures by default; None for all.
+        exact_outputs: The coordinates that are promised to be exactly 0 or 1: the output, or none in the control.
+        heads: What the heads of every layer do, and how far each may be from hard attention.
+        promise: What it computes.
+        exact_length: `promise.exact_length` in the model's own dtype, beyond which `flip_sensitivity` warns; None if
+            nothing is promised.
     """
 
     def __init__(
@@ -113,34 +125,32 @@ class CompiledTransformer(Transformer):
         self.exact_length = promise.exact_to(config.dtype) if promise.exact else None
 
     def encode(self, word: Sequence[str]) -> Int[np.ndarray, " n"]:
-        """The tokens of a word: a string of one-letter symbols, or a sequence of symbols.
+        """The tokens of a word, int32. A word is a string of one-letter symbols, or a sequence of symbols.
 
         Raises:
-            InputError: naming everything in it that is no symbol of the alphabet.
+            InputError: Naming everything in it that is not a symbol of the alphabet.
         """
+        known = list(self.alphabet)
         if not isinstance(word, Iterable):
-            raise InputError(
-                f"encode: word = {word!r}: a text, or a list of symbols of {list(self.alphabet)}"
-            )
+            raise InputError(f"encode: word = {word!r}: a text, or a list of symbols of {known}")
         given = list(word)
         numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
-        unknown = dict.fromkeys(
-            repr(each) for each in given if not (isinstance(each, str) and each in numbers)
-        )
-        if unknown:
+        sound = [isinstance(each, str) and each in numbers for each in given]
+        if not all(sound):
+            unknown = dict.fromkeys(repr(each) for each, fine in zip(given, sound, strict=True) if not fine)
             raise InputError(
-                f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {list(self.alphabet)}; tokens go "
-                "to the model as they are"
+                f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {known}; tokens need no "
+                "encoding, pass them to the model as they are"
             )
         return np.array([numbers[symbol] for symbol in given], np.int32)
 
     def accepts(self, word: Sequence[str] | Int[np.ndarray, "*batch n"]) -> Any:
-        """Whether the output at the last position of a word, or of its tokens, is nearer to 1 than to 0.
+        """Whether the output at the last position is nearer to 1 than to 0: a bool, or an array of them for a batch.
 
-        A bool; of a batch of tokens an array of them.
+        `word` is a word as `encode` takes it, or tokens.
 
         Raises:
-            InputError: for what is neither a word over the alphabet nor tokens.
+            InputError: For anything else.
         """
         try:
             given = np.asarray(word)
@@ -151,32 +161,21 @@ class CompiledTransformer(Transformer):
         return bool(near) if near.ndim == 0 else near
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def designated(network: Network, output: int, read: Read) -> tuple[int, ...] | None:
-    """The coordinates measured by default."""
-    if read == "everything":
-        return None
-    return (output,) if read == "output" else network.read_by_rounding(output)
-
-
 def make(
     network: Network,
     weighting: Weighting,
     dtype: Literal["float32", "float64"],
     output: int,
-    outputs: tuple[int, ...] | None,
+    read: Read,
     promise: Promise,
 ) -> CompiledTransformer:
-    """The model of a finished network; fills in what the promise says of its size."""
-    # The control's scores are bounded: plain products keep their digits, and every engine can measure it.
+    """The model of a finished network. Fills in what the promise says about its size and its exactness."""
+    # The control's scores are bounded, so plain products keep their digits, and every engine can measure it.
     centred = dtype == "float32" and promise.exact
     idle_mask = "future" if promise.autoregressive else "none"
     config, parameters = network.build(weighting, dtype, centred_scores=centred, idle_mask=idle_mask)
     heads = [head for layer in network.heads for head in layer]
-    told = replace(
+    full = replace(
         promise,
         temperature=_temperature(weighting),
         components=tuple(term.label for term in network.terms),
@@ -191,13 +190,72 @@ def make(
             for kind in DTYPES
         ),
     )
-    return CompiledTransformer(config, parameters, network.alphabet, output, outputs, network.heads, told)
+    outputs = {"everything": None, "output": (output,), "before-rounding": network.read_by_rounding(output)}
+    return CompiledTransformer(
+        config, parameters, network.alphabet, output, outputs[read], network.heads, full
+    )
+
+
+def exact_length(
+    heads: Sequence[Head], sums: Sequence[Sum], condition: str, autoregressive: bool, dtype: str
+) -> int:
+    """The predicted largest n at which all of these heads and sums come out as in exact arithmetic.
+
+    A sum of counts with weight H and constant c is of order H n + |c|, where neighbouring numbers are 2 u (H n + |c|)
+    apart. It is right within 1/4 only while that is small; 0 means that not even n = 1 is certain.
+
+    After the temperature, the scores of a head with sharpness g resolve steps of g. With plain products (float64), a
+    score that selects the nearest of the best keys is of order g n, and one that looks up a table is of order g n^2,
+    so that rounding by u costs g n u or g n^2 u. With centred scores (float32), keys are subtracted before they are
+    multiplied, and both cost g n u. Keys that are themselves rounded are the exception: the bounded table's j/n^2 and
+    (j/n)^2, and in float64 1/j at the temperature 1/i^2.
+
+    Matching equal depths needs scores of order g n^3, or g n^4 at the temperature 1/i^2, while positions differ by g.
+    With centred scores only the differences of depths count, which are exact whole numbers. With bounded embeddings
+    they are divided by n and rounded, though equal where depths are equal. A search for any error has scores that are
+    either equal or far apart.
+    """
+    u = float(np.finfo(dtype).eps) / 2
+    limits = [int(1 / (MARGIN * u))]
+    limits += [max(0, int((1 / (MARGIN * u) - abs(constant)) / weight)) for weight, constant in sums]
+    for head in heads:
+        if head.kind in ("average", "exists"):
+            continue
+        linear = int(1 / (MARGIN * u * head.sharpness))
+        limits.append(_resolved(head.kind, linear, condition, autoregressive, dtype))
+    return min(limits)
+
+
+def _resolved(kind: str, linear: int, condition: str, autoregressive: bool, dtype: str) -> int:
+    """The limit that one head sets; `linear` is the limit if rounding costs g n u."""
+    quadratic = isqrt(linear)
+    match kind, dtype:
+        case "match", "float64":
+            return isqrt(quadratic) if autoregressive else int(linear ** (1 / 3))
+        case "match", "float32":
+            return quadratic if condition == "temperature-bounded" else linear
+        case "table", "float32" if condition in ("temperature", "average-hard"):
+            return min(linear, LARGEST_SQUARE)
+        case "table", "float32" if condition == "unbounded":
+            return min(linear, LARGEST_LENGTH_SQUARE)
+        case "table", _:
+            return quadratic
+        case "nearest" | "sign", _:
+            return quadratic if autoregressive and dtype == "float64" else linear
+    raise no_rule("exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign"))
 
 
 def _temperature(weighting: Weighting) -> str:
-    if not isinstance(weighting, Softmax):
-        return f"none: {type(weighting).__name__}"
-    inverse = str(weighting.inverse_temperature)
-    if inverse == "1":
-        return "1"
-    return f"1/{inverse}" if weighting.by == "length" else f"1/{inverse.replace('n', 'i')}"
+    match weighting:
+        case Softmax():
+            inverse = str(weighting.inverse_temperature)
+            if inverse == "1":
+                return "1"
+            return f"1/{inverse if weighting.by == 'length' else inverse.replace('n', 'i')}"
+        case AverageHard() | LeftmostHard() | RightmostHard():
+            return f"none: {type(weighting).__name__}"
+    raise no_rule("promise", "weighting", weighting, (Softmax, AverageHard, LeftmostHard, RightmostHard))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

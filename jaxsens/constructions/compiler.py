@@ -1,4 +1,4 @@
-"""From a formula to a network: every subformula, children first, becomes a number at every position that is 0 or 1."""
+"""From a formula to a network: every subformula, children first, becomes a number that is 0 or 1 at every position."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from jaxsens.constructions.affine import Affine, total
-from jaxsens.constructions.builder import Builder
-from jaxsens.constructions.compiled import CompiledTransformer, Promise, designated, make
+from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import (
     CONDITIONS,
     Condition,
@@ -20,9 +18,9 @@ from jaxsens.constructions.conditions import (
     theorem,
 )
 from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
-from jaxsens.constructions.network import Network
+from jaxsens.constructions.network import Affine, Builder, Network, total
 from jaxsens.constructions.temporal import neighbour, since
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, no_rule
 from jaxsens.logic import (
     And,
     Comparison,
@@ -47,7 +45,7 @@ from jaxsens.logic import (
 from jaxsens.logic.formulas import shortened
 
 LONGEST_TEXT = 300
-"""How much of a formula's text a promise shows: that of nested hops would fit no disk."""
+"""How much of a formula's text a promise shows. The text of nested hops would fit on no disk."""
 
 
 def compile_formula(
@@ -61,51 +59,43 @@ def compile_formula(
 ) -> CompiledTransformer:
     """The transformer that computes a formula of temporal logic with counting (Yang et al. 2024, section 4).
 
-    An ordinary `Transformer`: the coordinate `model.output` of its last activations is 1 at every position where the
-    formula holds and 0 where it does not, exactly, in every condition but the control. The number of parameters and
-    their values do not depend on n. `model.promise` says which theorem it is and what it is made of.
+    The result is an ordinary `Transformer`. The coordinate `model.output` of its last activations is exactly 1 at
+    every position where the formula holds and exactly 0 where it does not, in every condition except the control.
+    Neither the number of parameters nor their values depend on n. `model.promise` says which theorem gives the network
+    and what it is made of.
 
     Args:
-        formula: a formula, or its text (docs/logic.md).
-        alphabet: the symbols, token t standing for alphabet[t]; "01" or ["w", "r", "0", "1"]. At least two.
-        condition: what makes attention sharp, one of `CONDITIONS`.
-        autoregressive: future-masked and without anything that depends on n: for formulas of Y, S and #L.
-        dtype: of the model; scores grow with n, see `promise.exact_length`.
-        read: what `flip_sensitivity` measures by default: the output, what its rounding reads, or all coordinates.
+        formula: A formula, or its text (docs/logic.md).
+        alphabet: The symbols, at least two; token t stands for alphabet[t]. For example "01" or ["w", "r", "0", "1"].
+        condition: What makes attention sharp; one of `CONDITIONS`.
+        autoregressive: Whether the network is future-masked and contains nothing that depends on n. For formulas of Y,
+            S and #L.
+        dtype: The model's dtype. Scores grow with n, see `promise.exact_length`.
+        read: What `flip_sensitivity` measures by default: the output, what its rounding reads, or all coordinates.
 
     Raises:
-        InputError: with every reason why the formula cannot be compiled in this condition.
+        InputError: With every reason why the formula cannot be compiled in this condition.
     """
-    faults = Faults("compile_formula")
-    read_formula = _checked(formula, alphabet, condition, autoregressive, dtype, read, faults)
-    wanted = Condition(condition, autoregressive)
-    names = tuple(alphabet)
-    only_counts = operators(read_formula) <= {"#L", "#R"}
-    paper = condition != "temperature-bounded"
-    builder = Builder(
-        Network(names),
-        wanted,
-        reciprocals=only_counts and paper,
-        digits=dtype == "float32",
-    )
-    value = translate(builder, read_formula)
-    output = builder.network.settled(value)
+    checked = _checked(formula, alphabet, condition, autoregressive, dtype, read)
+    wanted, used = Condition(condition, autoregressive), operators(checked)
+    reciprocals = used <= {"#L", "#R"} and condition != "temperature-bounded"
+    builder = Builder(Network(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
+    output = builder.network.settled(translate(builder, checked))
     promise = Promise(
-        text=shortened(read_formula, LONGEST_TEXT),
+        text=shortened(checked, LONGEST_TEXT),
         condition=condition,
         autoregressive=autoregressive,
-        theorem=theorem(read_formula, wanted),
-        table_row=table_row(read_formula),
-        exact=wanted.promises or not operators(read_formula),
+        theorem=theorem(checked, wanted),
+        table_row=table_row(checked),
+        exact=wanted.promises or not used,
     )
-    weighting = wanted.weighting(read_formula)
-    return make(builder.network, weighting, dtype, output, designated(builder.network, output, read), promise)
+    return make(builder.network, wanted.weighting(checked), dtype, output, read, promise)
 
 
 def translate(builder: Builder, formula: Formula) -> Affine:
     """The truth of a formula as a form over the network's coordinates, 0 or 1 at every position.
 
-    The inner conjunctions of a chain are made only where something other than the chain reads them.
+    An inner conjunction of a chain is made only if something other than the chain reads it.
     """
     read = _read(formula)
     known: dict[Formula, Affine] = {}
@@ -116,7 +106,7 @@ def translate(builder: Builder, formula: Formula) -> Affine:
 
 
 def _read(formula: Formula) -> dict[Formula, tuple[Formula, ...]]:
-    """Of each subformula that is needed, what it is made of: its children, or a chain's operands."""
+    """For each subformula that is needed, what it is made of: its children, or a chain's operands."""
     read: dict[Formula, tuple[Formula, ...]] = {}
     stack = [formula]
     while stack:
@@ -141,26 +131,26 @@ def _one(builder: Builder, part: Formula, children: list[Affine]) -> Affine:
         case Or():
             return 1.0 - _all(builder, [1.0 - each for each in children])
         case Yesterday():
-            return neighbour(builder, children[0], "Y")
+            return neighbour(builder, children[0], "future")
         case Next():
-            return neighbour(builder, children[0], "X")
+            return neighbour(builder, children[0], "past")
         case Since():
-            return since(builder, children[0], children[1], "S")
+            return since(builder, children[0], children[1], "future")
         case Until():
-            return since(builder, children[0], children[1], "U")
+            return since(builder, children[0], children[1], "past")
         case PositionPredicate(theta):
             return predicate_embedding(builder, theta)
         case Comparison():
             return comparison(builder, part, children)
         case CountPredicate():
             return predicate(builder, part, children[0])
-    raise TypeError(f"{type(part).__name__} is no formula that the compiler knows")
+    raise no_rule("compile_formula", "formula", part)
 
 
 def _operands(chain: And | Or) -> tuple[Formula, ...]:
-    """The conjuncts (or disjuncts) of a whole chain of them, each once: one hidden unit takes any number."""
+    """The conjuncts (or disjuncts) of a whole chain, each once. One hidden unit takes any number of them."""
     found: dict[Formula, None] = {}
-    inner: set[Formula] = set()  # a shared link is walked once
+    inner: set[Formula] = set()  # so that a shared link is walked once
     stack: list[Formula] = [chain]
     while stack:
         each = stack.pop()
@@ -173,10 +163,10 @@ def _operands(chain: And | Or) -> tuple[Formula, ...]:
 
 
 def _all(builder: Builder, forms: list[Affine]) -> Affine:
-    """1 where all of the forms, which are 0 or 1, are 1: one hidden unit."""
+    """1 where all of the forms, which are 0 or 1, are 1. One hidden unit."""
     if len(forms) == 1:
         return forms[0]
-    return builder.network.rectify([(total(forms) - (len(forms) - 1.0), 1.0)])
+    return builder.network.rectify((total(forms) - (len(forms) - 1.0), 1.0))
 
 
 def _checked(
@@ -186,15 +176,14 @@ def _checked(
     autoregressive: bool,
     dtype: str,
     read: str,
-    faults: Faults,
 ) -> Formula:
-    """The formula read; every argument that cannot be used is noted, and raised where nothing more can be said."""
+    """The formula, once every argument that cannot be used has been refused."""
+    faults = Faults("compile_formula")
     symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
     named = all(isinstance(name, str) and name for name in symbols)
     if not named or len(set(symbols)) < max(2, len(symbols)):
-        faults.add(
-            "alphabet", alphabet, 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
-        )
+        remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
+        faults.add("alphabet", alphabet, remedy)
     check_choices(condition, autoregressive, dtype, read, faults)
     if isinstance(formula, str):
         try:
@@ -205,23 +194,17 @@ def _checked(
         faults.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
     if isinstance(formula, Formula):
         if symbols and named:
-            faults.messages += [
-                f"formula: {violation}" for violation in violations(formula, alphabet=symbols)
-            ]
-        _one_family_a_name(formula, faults)
-        # What is wrong in every condition is said of an unknown one, too.
+            found = violations(formula, alphabet=symbols)
+            faults.messages += [f"formula: {violation}" for violation in found]
+        # Two families of one name would give two position components of one name.
+        names = Counter(family.name for family in {each.family for each in predicates(formula)})
+        faults.messages += [
+            f"formula: {number} different families of predicates are called {name}: give each a name of its own"
+            for name, number in names.items()
+            if number > 1
+        ]
+        # With an unknown condition, say at least what is wrong in every condition.
         known = condition if condition in tuple(CONDITIONS) else "temperature"
         refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), faults)
     faults.raise_if_any()
     return cast("Formula", formula)
-
-
-def _one_family_a_name(formula: Formula, faults: Faults) -> None:
-    """Notes names that two different families of predicates share: their components would be called the same."""
-    families = dict.fromkeys(each.family for each in predicates(formula))
-    names = Counter(family.name for family in families)
-    for name, number in names.items():
-        if number > 1:
-            faults.messages.append(
-                f"formula: {number} different families of predicates are called {name}: give each a name of its own"
-            )

@@ -1,8 +1,9 @@
 """The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so.
 
 Yang et al. (2024) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
-with position embeddings that grow with it. Both may know n, or may be future-masked and know only the query's position
-i, as an autoregressive decoder does. `CONDITIONS` names these, what is beside them here, and the control.
+with position embeddings that grow with it. Either network may know n, or may be future-masked and know only the
+query's position i, as an autoregressive decoder does. `CONDITIONS` names these, the conditions that are not in the
+paper, and the control.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from jaxsens.errors import Faults
+from jaxsens.inputs import choice
 from jaxsens.logic import Comparison, CountPredicate, Formula, operators, predicates, subformulas, violations
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
@@ -27,7 +29,7 @@ ConditionName = Literal[
 ]
 
 Read = Literal["output", "before-rounding", "everything"]
-"""What `flip_sensitivity` measures by default of a constructed model."""
+"""Which coordinates of a constructed model `flip_sensitivity` measures by default."""
 
 CONDITIONS: dict[str, str] = {
     "temperature": "softmax at the theorem's temperature; counting also has the embeddings i and i^2, which grow",
@@ -35,10 +37,10 @@ CONDITIONS: dict[str, str] = {
     "temperature-bounded": "softmax at a temperature that falls with n, every embedding bounded (beyond the paper)",
     "bounded-softmax": "the control: the parameters of `temperature` at temperature 1, i/n for i and (i/n)^2 for i^2",
     "average-hard": "average hard attention, the parameters of `temperature`; autoregressive Y and S of `unbounded`",
-    "leftmost-hard": "as average-hard, with leftmost hard attention; no counting, which needs averages",
-    "rightmost-hard": "as average-hard, with rightmost hard attention; no counting, which needs averages",
+    "leftmost-hard": "like average-hard, with leftmost hard attention; no counting, which needs averages",
+    "rightmost-hard": "like average-hard, with rightmost hard attention; no counting, which needs averages",
 }
-"""The conditions by name."""
+"""What each condition is, by name."""
 
 _HARD: dict[str, Weighting] = {
     "average-hard": AverageHard(),
@@ -46,9 +48,8 @@ _HARD: dict[str, Weighting] = {
     "rightmost-hard": RightmostHard(),
 }
 
-
 _TEMPERATURE_ONLY = ("Theorem 21", "Corollary 23")
-"""The statements without a version at temperature 1, and so without letters."""
+"""The statements that have no version at temperature 1, and so no letters."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class Condition:
 
     @property
     def promises(self) -> bool:
-        """Whether the network is to equal the formula: in every condition but the control."""
+        """Whether the network must equal the formula: in every condition except the control."""
         return self.name != "bounded-softmax"
 
     def weighting(self, formula: Formula) -> Weighting:
-        """The weighting function of every layer, for the temperature is one for all heads (constructions' trap T10)."""
+        """The weighting of every layer. All heads share one temperature (trap T10 of the constructions)."""
         if self.hard:
             return _HARD[self.name]
         return Softmax(self._schedule(formula), by="query" if self.autoregressive else "length")
@@ -87,21 +88,19 @@ class Condition:
 def check_choices(
     condition: object, autoregressive: object, dtype: object, read: object, faults: Faults
 ) -> None:
-    """Notes which of the arguments that every construction has are none of the values there are."""
-    for name, value, choices in (
-        ("condition", condition, tuple(CONDITIONS)),
-        ("dtype", dtype, DTYPES),
-        ("read", read, get_args(Read)),
-    ):
-        if value not in choices:
-            faults.add(name, value, f"one of {', '.join(choices)}")
-    if not isinstance(autoregressive, bool):
-        faults.add("autoregressive", autoregressive, "True or False")
+    """Notes which of the arguments that all constructions share cannot be used."""
+    choice("condition", condition, tuple(CONDITIONS), faults)
+    choice("dtype", dtype, DTYPES, faults)
+    choice("read", read, get_args(Read), faults)
+    choice("autoregressive", autoregressive, (True, False), faults)
 
 
 def needs_table(part: Formula) -> bool:
-    """Whether the bounded construction must look a count up: for a predicate of it, or to add counts of both
-    directions. Other comparisons are decided by the sign of an average."""
+    """Whether the bounded construction must look up a count.
+
+    It must for a predicate of a count, and to add counts of both directions. Every other comparison is decided by the
+    sign of an average.
+    """
     return isinstance(part, CountPredicate) or (isinstance(part, Comparison) and len(part.directions) > 1)
 
 
@@ -122,21 +121,22 @@ def theorem(formula: Formula, condition: Condition) -> str:
     name = masked if condition.autoregressive else known
     cold, grown = ("(c)", "(d)") if name == "Theorem 13" else ("(a)", "(b)")
     warm = name if name in _TEMPERATURE_ONLY else f"{name}{cold}"
-    if condition.name == "temperature":
-        return warm
-    if condition.name == "unbounded":
-        grows = " with the factor i in place of i^2" if condition.autoregressive else ""
-        return f"{name}{grown}{grows}"
-    if condition.name == "temperature-bounded":
-        return f"{warm} with bounded embeddings, which is beyond the paper" if counts else warm
-    if condition.name == "bounded-softmax":
-        return f"the control of {name}: nothing promises that it computes the formula"
-    if not (condition.autoregressive and temporal):
-        return f"the hard attention that {name} simulates"
-    where = (
-        f"of Corollary 18(b) for {' and '.join(sorted(temporal, reverse=True))}" if counts else f"of {grown}"
-    )
-    return f"the hard attention that {name} simulates, with the scores {where}"
+    match condition.name:
+        case "temperature":
+            return warm
+        case "unbounded":
+            grows = " with the factor i in place of i^2" if condition.autoregressive else ""
+            return f"{name}{grown}{grows}"
+        case "temperature-bounded":
+            return f"{warm} with bounded embeddings, which is beyond the paper" if counts else warm
+        case "bounded-softmax":
+            return f"the control of {name}: nothing promises that it computes the formula"
+        case "average-hard" | "leftmost-hard" | "rightmost-hard":
+            simulated = f"the hard attention that {name} simulates"
+            if not (condition.autoregressive and temporal):
+                return simulated
+            signs = " and ".join(sorted(temporal, reverse=True))
+            return f"{simulated}, with the scores {f'of Corollary 18(b) for {signs}' if counts else f'of {grown}'}"
 
 
 def table_row(formula: Formula) -> str:
@@ -172,13 +172,12 @@ def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
             "Theorem 21 and Corollary 23 count without n at a temperature only, and no single look-up can do it at "
             'temperature 1: condition="temperature", or autoregressive=False',
         )
-    if condition.name == "bounded-softmax":
-        faults.add(
-            "condition",
-            condition.name,
-            "the control divides i by n, which an autoregressive network does not know: autoregressive=False",
+    elif condition.name == "bounded-softmax":
+        remedy = (
+            "the control divides i by n, which an autoregressive network does not know: autoregressive=False"
         )
-    if condition.name == "temperature-bounded" and any(
+        faults.add("condition", condition.name, remedy)
+    elif condition.name == "temperature-bounded" and any(
         isinstance(part, CountPredicate) for part in subformulas(formula)
     ):
         listed = ", ".join(str(each) for each in predicates(formula))

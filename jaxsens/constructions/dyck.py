@@ -1,54 +1,53 @@
 """DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2024), Appendix E, made soft.
 
-The program counts how many brackets are open, finds the left bracket that each right one closes as the nearest of its
-depth, and looks for a right bracket of another kind than that, or one that closes nothing. Here, with d_i the number of
-left minus right brackets up to i, and E_i = d_i at a left bracket, d_i + 2 at a right one:
+The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
+nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing. Let
+d_i be the number of left minus right brackets up to i, and E_i = d_i at a left bracket, d_i + 2 at a right one.
 
-- E_i / i is an average and 1/i, and E_i and E_i^2 are looked up in the table of positions (Lemma 7). Up to the first
-  error 1 <= E_i <= i, so the table has that row, and a right bracket has E_i = 1 if it closes nothing, 2 if it closes
-  the only one open. No count is 0, and the look-ups need no correction for that.
-- A right bracket at i closes the nearest position j with E_j = E_i - 1: this is a left bracket, for right ones since
-  have an E_j of at least E_i + 1. One head for each kind has the scores 2 (E_i - 1) E_j - E_j^2 + j/(2n), that is
-  -(E_i - 1 - E_j)^2 and what prefers late positions.
-- One head averages the errors where there are any. The output is 1 at a right bracket with E_i = 2 and no error so far.
-  After the first, anything may be found, and errors be any numbers from 0 to 1, but as one is 1 this average is at
-  least 15/16.
+- E_i / i is an average plus 1/i, and E_i and E_i^2 are looked up in the table of positions (Lemma 7). Up to the first
+  error 1 <= E_i <= i, so the table has that row. A right bracket has E_i = 1 if it closes nothing, and 2 if it closes
+  the only open bracket. No count is 0, so the look-ups need no correction for that.
+- A right bracket at i closes the nearest position j with E_j = E_i - 1. This is a left bracket, since right brackets
+  after it have E_j >= E_i + 1. One head for each kind has the scores 2 (E_i - 1) E_j - E_j^2 + j/(2n), which are
+  -(E_i - 1 - E_j)^2 plus a term that prefers late positions.
+- One head averages the errors if there are any. The output is 1 at a right bracket with E_i = 2 and no error so far.
+  After the first error anything may be found, and errors may be any numbers from 0 to 1. But one of them is 1, so the
+  average is at least 15/16.
 
 **Temperature.** 1/n suffices, as for counting. Let the look-up at j return E_j + a_j, with the variance v_j of its
-weights: then E_j^2 becomes (E_j + a_j)^2 + v_j, and a score is j/(2n) - (E_i + a_i - 1 - E_j - a_j)^2 - v_j. These a
-and v are of order e^-g, little where scores differ by 1; but those with E_j = E_i - 1 differ by 1/(2n) a position only.
-There a_j and v_j depend on j by the look-up's sharpness g n/j alone, so that from one position to the next
-(a_i - a_j)^2 + v_j changes by at most 2.1 g e^-g / n: for g = 20, by 2e-7 of that difference. So the look-ups' errors
-need not be of order 1/n^2, for which they would have to be sharper by a factor of log n. (Autoregressive, at 1/i^2, the
-sharpness is g j and grows with j: what it changes is less, and in favour of late positions.)
+weights. Then E_j^2 becomes (E_j + a_j)^2 + v_j, and a score is j/(2n) - (E_i + a_i - 1 - E_j - a_j)^2 - v_j. These a
+and v are of order e^-g, which is small where scores differ by 1, but scores with E_j = E_i - 1 differ by only 1/(2n)
+per position. There a_j and v_j depend on j only through the look-up's sharpness g n/j, so that from one position to the
+next (a_i - a_j)^2 + v_j changes by at most 2.1 g e^-g / n: for g = 20, by 2e-7 of that difference. The look-ups' errors
+therefore need not be of order 1/n^2, which would need a sharpness larger by a factor of log n. (Autoregressive, at
+1/i^2, the sharpness is g j and grows with j. What it changes is less, and favours late positions.)
 
-**Rounding.** g = 20 also makes the look-ups return whole numbers in float32, for 2 e^-20 is below half its roundoff. In
-scores from differences of keys nothing is lost then; from plain products, they are of order n^3 and lose as much.
+**Rounding.** g = 20 also makes the look-ups return whole numbers in float32, since 2 e^-20 is below half its roundoff.
+Scores from differences of keys then lose nothing. Scores from plain products are of order n^3, and lose as much.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from jaxsens.constructions.affine import Affine, total
-from jaxsens.constructions.builder import Builder
-from jaxsens.constructions.compiled import CompiledTransformer, Promise, designated, make
+from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import Condition, ConditionName, Read, check_choices
 from jaxsens.constructions.lemmas import KAPPA
-from jaxsens.constructions.network import Network, Pair
+from jaxsens.constructions.network import Affine, Builder, Network, Pair, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
 from jaxsens.errors import Faults
-from jaxsens.inputs import is_count
+from jaxsens.inputs import count
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, Softmax, Weighting
 
 SHARPNESS = 20.0
-"""g of the look-ups of depths: see above."""
+"""g, the sharpness of the look-ups of depths: see above."""
 
 LOOKED_UP_ERROR = 1 / 16
-"""How far E, E^2, n E and n E^2 may be from whole. They are within 4.1 n e^-20, which is 1/16 at n = 7 * 10^6; but for
-n E^2 where E = n, at the end of a word of left brackets only, that is n times as much, which moves nothing else."""
+"""How far E, E^2, n E and n E^2 may be from whole numbers. They are within 4.1 n e^-20, which is 1/16 at n = 7 * 10^6.
+The exception is n E^2 where E = n, at the end of a word of left brackets only: n times as much, which moves nothing
+else."""
 
 EXISTS_ERROR = 1 / 16
 """How far an average of numbers from 0 to 1, one of them 1, may be from 1 with the scores KAPPA n times the numbers.
@@ -59,7 +58,7 @@ _PAIRS = ("()", "[]", "{}", "<>")
 
 
 def brackets(kinds: int) -> tuple[str, ...]:
-    """The alphabet of DYCK-k: k left brackets, then the k right ones in the same order; "(5" and ")5" are fifth."""
+    """The alphabet of DYCK-k: k left brackets, then the k right ones in the same order. The fifth are "(5" and ")5"."""
     pairs = [tuple(_PAIRS[a]) if a < len(_PAIRS) else (f"({a + 1}", f"){a + 1}") for a in range(kinds)]
     return (*(left for left, _ in pairs), *(right for _, right in pairs))
 
@@ -72,28 +71,39 @@ def dyck(
     dtype: Literal["float32", "float64"] = "float64",
     read: Read = "output",
 ) -> CompiledTransformer:
-    """The transformer of DYCK-k: 5 layers with 6 + k heads in all (temperature, float64), see the module's description.
+    """The transformer of DYCK-k: 5 layers with 6 + k heads in all (temperature, float64). The module describes it.
 
-    The coordinate `model.output` of the last activations is 1 at every position up to which the word is balanced, each
-    left bracket closed by a right one of its kind, and 0 at all others, exactly, in every condition but the control.
-    Parameters do not depend on n. The empty word, which is balanced, is no input of a transformer.
+    The coordinate `model.output` of the last activations is exactly 1 at every position up to which the word is
+    balanced, each left bracket closed by a right one of its kind, and exactly 0 at all others, in every condition
+    except the control. Parameters do not depend on n. The empty word is balanced, but a transformer cannot read it.
 
     Args:
-        kinds: k, how many kinds of brackets; 1 for "(" and ")".
-        condition: "temperature", "unbounded", "temperature-bounded" (beyond the paper), "average-hard" or the control
+        kinds: k, the number of kinds of brackets; 1 for "(" and ")".
+        condition: "temperature", "unbounded", "temperature-bounded" (not in the paper), "average-hard" or the control
             "bounded-softmax"; see `CONDITIONS`.
-        autoregressive: future-masked, and nothing in it depends on n: with "temperature", then 1/i^2, or
-            "average-hard".
-        dtype: of the model; scores grow with n, see `promise.exact_length`.
-        read: what `flip_sensitivity` measures by default: the output, the average of errors, or all coordinates.
+        autoregressive: Whether the network is future-masked and contains nothing that depends on n. Exists with
+            "temperature", which is then 1/i^2, and "average-hard".
+        dtype: The model's dtype. Scores grow with n, see `promise.exact_length`.
+        read: What `flip_sensitivity` measures by default: the output, the average of errors, or all coordinates.
 
     Raises:
-        InputError: with every reason why there is no such network.
+        InputError: With every reason why there is no such network.
     """
     faults = Faults("dyck")
-    _check(kinds, condition, autoregressive, dtype, read, faults)
+    kinds = count("kinds", kinds, faults, least=1)
+    check_choices(condition, autoregressive, dtype, read, faults)
+    if condition in ("leftmost-hard", "rightmost-hard"):
+        remedy = 'depths need uniform attention, which only average-hard and softmax have: condition="average-hard"'
+        faults.add("condition", condition, remedy)
+    if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
+        faults.add(
+            "autoregressive",
+            autoregressive,
+            f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "
+            'condition="temperature", or autoregressive=False',
+        )
     faults.raise_if_any()
-    kinds, wanted = int(kinds), Condition(condition, autoregressive)
+    wanted = Condition(condition, autoregressive)
     builder = Builder(Network(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
     output = _program(builder, kinds).coordinates[0]
     promise = Promise(
@@ -104,19 +114,18 @@ def dyck(
         table_row="S-RASP",
         exact=wanted.promises,
     )
-    outputs = designated(builder.network, output, read)
-    return make(builder.network, _weighting(wanted), dtype, output, outputs, promise)
+    return make(builder.network, _weighting(wanted), dtype, output, read, promise)
 
 
 def _program(builder: Builder, kinds: int) -> Affine:
-    """The program's output; every line is one of its numbers at every position."""
+    """The program's output. Every line makes one of the numbers that the program has at every position."""
     network = builder.network
     lefts = [network.symbol(name) for name in network.alphabet[:kinds]]
     rights = [network.symbol(name) for name in network.alphabet[kinds:]]
     left = total(lefts)
     inverse = builder.inverse("#L")
-    # 1/i at right brackets, without a sum 1 + 1/i that would round it.
-    share = network.rectify([(inverse - left, 1.0)])
+    # 1/i at right brackets, without a sum 1 + 1/i, which would round it.
+    share = network.rectify((inverse - left, 1.0))
     ratio = builder.ratio("#L", left - total(rights)) + 2.0 * share
     depth = _looked_up(builder, ratio, builder.index_value())
     unmatched = _at_most(builder, 1, ratio, depth, left)
@@ -135,23 +144,22 @@ def _program(builder: Builder, kinds: int) -> Affine:
 def _looked_up(builder: Builder, ratio: Affine, value: Affine) -> Affine:
     """A table's value in row i * ratio(i)."""
     pairs = builder.table(ratio, builder.inverse("#L"), SHARPNESS)
-    mask = "future" if builder.condition.autoregressive else "none"
-    return builder.network.attend(mask, pairs, value, "table", LOOKED_UP_ERROR, SHARPNESS)
+    return builder.look_up(pairs, value, LOOKED_UP_ERROR, SHARPNESS)
 
 
 def _at_most(builder: Builder, bound: int, ratio: Affine, depth: Affine, left: Affine) -> Affine:
-    """1 at right brackets with E <= bound, else 0. From E itself; where only E/n is bounded, by one more look-up."""
+    """1 at right brackets with E <= bound, else 0. From E itself, or by one more look-up if only E/n is bounded."""
     if builder.condition.name != "temperature-bounded":
-        # At left brackets, where E >= 1 as well, the last term outweighs the others.
+        # Left brackets also have E >= 1; there the last term outweighs the others.
         return builder.network.shaped((AT_LEAST_ZERO, bound - depth - float(bound) * left))
     lower = ratio - (bound - 1.0) * builder.inverse("#L")
     return builder.network.shaped((ROUND, _looked_up(builder, lower, builder.first()) - left))
 
 
 def _same_depth(builder: Builder, ratio: Affine, depth: Affine) -> list[Pair]:
-    """The scores 2 KAPPA (2 (E_i - 1) E_j - E_j^2 + j/(2n)), times n where the temperature is 1.
+    """The scores 2 KAPPA (2 (E_i - 1) E_j - E_j^2 + j/(2n)), times n if the temperature is 1.
 
-    Autoregressive, -1/(2j) stands for j/(2n), as in Lemma 8(a). With bounded embeddings all is divided by n^2.
+    Autoregressive networks have -1/(2j) for j/(2n), as in Lemma 8(a). Bounded embeddings divide everything by n^2.
     """
     name, one = builder.condition.name, Affine(constant=1.0)
     squares = builder.parts("length-square" if name == "unbounded" else "square")
@@ -177,8 +185,8 @@ def _weighting(condition: Condition) -> Weighting:
         return AverageHard()
     if condition.autoregressive:
         return Softmax(Schedule(power=2.0), by="query")
-    powers = {"temperature": 1.0, "temperature-bounded": 3.0}
-    return Softmax(Schedule(power=powers.get(condition.name, 0.0)))
+    powers = {"temperature": 1.0, "temperature-bounded": 3.0, "unbounded": 0.0, "bounded-softmax": 0.0}
+    return Softmax(Schedule(power=powers[condition.name]))
 
 
 def _theorem(condition: Condition) -> str:
@@ -192,24 +200,3 @@ def _theorem(condition: Condition) -> str:
         "average-hard": f"the hard attention that is simulated by {like}",
         "bounded-softmax": f"the control of {like}: nothing promises that it computes DYCK-k",
     }[condition.name]
-
-
-def _check(kinds: int, condition: str, autoregressive: bool, dtype: str, read: str, faults: Faults) -> None:
-    """Notes every reason against these arguments."""
-    if not is_count(kinds, 1):
-        faults.add("kinds", kinds, "how many kinds of brackets, a whole number of at least 1")
-    check_choices(condition, autoregressive, dtype, read, faults)
-    if condition in ("leftmost-hard", "rightmost-hard"):
-        faults.add(
-            "condition",
-            condition,
-            "depths need uniform attention, which only average-hard and softmax have: "
-            'condition="average-hard"',
-        )
-    if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
-        faults.add(
-            "autoregressive",
-            autoregressive,
-            f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "
-            'condition="temperature", or autoregressive=False',
-        )

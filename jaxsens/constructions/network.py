@@ -1,32 +1,94 @@
-"""A transformer under construction: coordinates of the residual stream, attention heads and hidden units.
+"""A transformer under construction: forms over the residual stream, and the network and the parts they are built with.
 
-A construction asks for one number after another (`attend`, `rectify`), each a new coordinate that nothing else writes.
-The network puts each in the earliest layer where everything it reads is there; heads of one layer share its mask. Time
-runs 0 (the embedding), 1 (after the attention of layer 0), 2 (after its per-position map), 3, and so on.
+A construction asks for one number after another (`Network.attend`, `Network.rectify`). Each becomes a new coordinate of
+the residual stream, which nothing else writes to. The network puts it in the earliest layer where everything it reads
+is available; the heads of one layer share its mask. Time 0 is the embedding, 1 follows the attention of layer 0, 2
+follows its per-position map, 3 the attention of layer 1, and so on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from jaxsens.constructions.affine import Affine
+from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.rounding import ReluForm
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
-from jaxsens.models.positions import CoordinateTerm
+from jaxsens.models.positions import Component, CoordinateTerm, Limb
 from jaxsens.models.weighting import Weighting
 
+
+@dataclass(frozen=True)
+class Affine:
+    """sum_c weight_c x_c + constant, where x_c is coordinate c of the residual stream at one position.
+
+    Queries, keys, values and hidden units of a constructed network read such forms. `+`, `-` and `*` by numbers make
+    new forms, so a negation 1 - x or a sum of counts needs no hidden unit and no coordinate.
+    """
+
+    terms: tuple[tuple[int, float], ...] = ()
+    constant: float = 0.0
+
+    def __add__(self, other: Affine | float) -> Affine:
+        if not isinstance(other, Affine):
+            return Affine(self.terms, self.constant + other)
+        return Affine(_summed([self, other]), self.constant + other.constant)
+
+    def __mul__(self, factor: float) -> Affine:
+        if not factor:
+            return Affine()
+        return Affine(tuple((c, factor * w) for c, w in self.terms), factor * self.constant)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Affine:
+        return -1.0 * self
+
+    def __sub__(self, other: Affine | float) -> Affine:
+        return self + (-other)
+
+    def __rsub__(self, other: float) -> Affine:
+        return -self + other
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """The coordinates that occur."""
+        return tuple(coordinate for coordinate, _ in self.terms)
+
+    @property
+    def coordinate(self) -> int | None:
+        """The coordinate that this form equals, or None if it is not just one coordinate."""
+        if self.constant or len(self.terms) != 1 or self.terms[0][1] != 1:
+            return None
+        return self.terms[0][0]
+
+
+def total(forms: Sequence[Affine]) -> Affine:
+    """The sum of several forms, in time proportional to the number of all their terms."""
+    return Affine(_summed(forms), sum((form.constant for form in forms), 0.0))
+
+
+def _summed(forms: Iterable[Affine]) -> tuple[tuple[int, float], ...]:
+    weights: dict[int, float] = {}
+    for form in forms:
+        for coordinate, weight in form.terms:
+            weights[coordinate] = weights.get(coordinate, 0.0) + weight
+    return tuple(sorted((c, w) for c, w in weights.items() if w))
+
+
 Pair = tuple[Affine, Affine]
-"""A query and a key, one number each; a head's score is the sum of query times key over its pairs."""
+"""A query and a key, one number each. A head's score is the sum of query times key over its pairs."""
 
 Sum = tuple[int, int]
-"""Of a sum of counts that is compared with 0: H, the sum of its coefficients' sizes, and its constant."""
+"""A sum of counts that is compared with 0, described by H, the sum of |coefficients|, and its constant."""
 
-Kind = Literal["average", "nearest", "table", "sign", "match", "exists"]
+Mask = Literal["none", "future", "past"]
+HeadKind = Literal["average", "nearest", "table", "sign", "match", "exists"]
 
 
 @dataclass(frozen=True)
@@ -34,26 +96,26 @@ class Head:
     """One attention head.
 
     Attributes:
-        pairs: queries and keys; none for a uniform head, whose scores are all 0.
-        value: what is averaged.
-        target: the coordinate that the average is added to.
-        kind: what the head does: an average of all, the nearest of the best, a table look-up, the sign of a sum, the
-            nearest of the same depth, or whether there is one.
-        error: how far the soft average may be from the hard one, by the lemma that the construction uses.
-        sharpness: the factor of the scores that the lemma asks for, KAPPA or Gamma_H; 0 for an average.
+        pairs: Queries and keys. A uniform head, whose scores are all 0, has none.
+        value: What is averaged.
+        target: The coordinate that the average is added to.
+        kind: What the head computes: an average over all keys, the value at the nearest of the best keys, a table
+            look-up, the sign of a sum, the value at the nearest key of the same depth, or whether there is an error.
+        error: How far the soft average may be from the hard one, by the lemma that the construction uses.
+        sharpness: The factor of the scores that the lemma asks for, KAPPA or Gamma_H; 0 for an average.
     """
 
     pairs: tuple[Pair, ...]
     value: Affine
     target: int
-    kind: Kind
+    kind: HeadKind
     error: float
     sharpness: float
 
 
 @dataclass
 class _Layer:
-    mask: str | None = None
+    mask: Mask | None = None
     heads: list[Head] = field(default_factory=list)
     units: list[tuple[Affine, int, float]] = field(default_factory=list)  # input, target, weight
 
@@ -63,7 +125,7 @@ class Network:
 
     def __init__(self, alphabet: Sequence[str]) -> None:
         self.alphabet = tuple(alphabet)
-        self._ready: list[int] = []  # of each coordinate, the time from which it holds its number
+        self._ready: list[int] = []  # for each coordinate, the time from which it holds its number
         self._symbols: dict[str, int] = {}
         self._terms: dict[CoordinateTerm, int] = {}
         self._one: int | None = None
@@ -72,7 +134,7 @@ class Network:
 
     @property
     def width(self) -> int:
-        """How many coordinates there are so far."""
+        """The number of coordinates so far."""
         return len(self._ready)
 
     @property
@@ -82,11 +144,11 @@ class Network:
 
     @property
     def terms(self) -> tuple[CoordinateTerm, ...]:
-        """The position components used, in the order of first use."""
+        """The position components in use, in the order of first use."""
         return tuple(self._terms)
 
     def symbol(self, name: str) -> Affine:
-        """1 where the input has this symbol, else 0."""
+        """1 where the input has this symbol, and 0 elsewhere."""
         if name not in self._symbols:
             self._symbols[name] = self._new(0)
         return Affine(((self._symbols[name], 1.0),))
@@ -99,14 +161,14 @@ class Network:
 
     def attend(
         self,
-        mask: Literal["none", "future", "past"],
+        mask: Mask,
         pairs: Sequence[Pair],
         value: Affine,
-        kind: Kind = "average",
+        kind: HeadKind = "average",
         error: float = 0.0,
         sharpness: float = 0.0,
     ) -> Affine:
-        """sum_j alpha_ij value(j), the weights alpha_i made of the scores sum over pairs of query(i) key(j)."""
+        """sum_j alpha_ij value(j), with weights alpha_i from the scores sum over pairs of query(i) key(j)."""
         read = [value, *(form for pair in pairs for form in pair)]
         index = max(-(-self._time(read) // 2), 0)
         while self._layer(index).mask not in (None, mask):
@@ -117,34 +179,31 @@ class Network:
         layer.heads.append(Head(tuple(pairs), value, target, kind, error, sharpness))
         return Affine(((target, 1.0),))
 
-    def rectify(self, units: Sequence[tuple[Affine, float]], constant: float = 0.0) -> Affine:
-        """constant + sum of weight * max(0, form) over pairs (form, weight): one hidden unit each.
-
-        The constant stays in the form returned, so that the coordinate itself starts from 0.
-        """
+    def rectify(self, *units: tuple[Affine, float]) -> Affine:
+        """sum of weight * max(0, form) over the units (form, weight), one hidden unit each."""
         index = max(-(-(self._time([form for form, _ in units]) - 1) // 2), 0)
         target = self._new(2 * index + 2)
         self._layer(index).units += [(form, target, weight) for form, weight in units]
-        return Affine(((target, 1.0),), constant)
+        return Affine(((target, 1.0),))
 
     def shaped(self, *parts: tuple[ReluForm, Affine]) -> Affine:
-        """The sum of piecewise linear functions, each of its form: one coordinate."""
-        units = [
-            (unit.slope * form + unit.bias, unit.coefficient)
-            for function, form in parts
-            for unit in function.units
-        ]
-        return self.rectify(units)
+        """The sum of piecewise linear functions, each of its own form, in one coordinate."""
+        return self.rectify(
+            *(
+                (unit.slope * form + unit.bias, unit.coefficient)
+                for function, form in parts
+                for unit in function.units
+            )
+        )
 
     def settled(self, form: Affine) -> int:
         """A coordinate that holds this form, which must be at least 0 everywhere: its own, or a copy."""
         if form.coordinate is not None:
             return form.coordinate
-        copy = self.rectify([(form, 1.0)])
-        return copy.coordinates[0]
+        return self.rectify((form, 1.0)).coordinates[0]
 
     def read_by_rounding(self, output: int) -> tuple[int, ...]:
-        """The averages that the hidden units behind a coordinate read; through Booleans, those behind these."""
+        """The averages that the hidden units behind a coordinate read, looking through Booleans to what they read."""
         averages = {head.target for layer in self._layers for head in layer.heads}
         units = [unit for layer in self._layers for unit in layer.units]
         reached, found, fresh = {output}, set[int](), {output}
@@ -160,20 +219,21 @@ class Network:
         centred_scores: bool,
         idle_mask: Literal["none", "future"] = "none",
     ) -> tuple[TransformerConfig, TransformerParameters]:
-        """The config and float64 parameters of the network, in NumPy.
+        """The network's config and its parameters, as float64 NumPy arrays.
 
-        A layer without heads gets one that is idle, all its weights 0, behind the mask `idle_mask`.
+        A layer without heads gets an idle one: all its weights are 0, and its mask is `idle_mask`.
         """
-        if self._needs_one():
-            self._one_coordinate()
+        attended = (form for layer in self._layers for head in layer.heads for form in _read_by(head))
+        if self._one is None and any(form.constant for form in attended):
+            # Attention has no biases (Definition 1): a coordinate that is 1 everywhere carries its constants.
+            self._one = self._new(0)
         layers = self._layers
-        widths = [_head_width(layer) for layer in layers]
         config = TransformerConfig(
             alphabet_size=len(self.alphabet),
             width=max(self.width, 1),
             layers=len(layers),
             heads=tuple(max(len(layer.heads), 1) for layer in layers),
-            head_width=tuple(widths),
+            head_width=tuple(_head_width(layer) for layer in layers),
             feed_forward=tuple(len(layer.units) for layer in layers),
             mask=tuple(layer.mask or idle_mask for layer in layers),
             weighting=weighting,
@@ -182,12 +242,17 @@ class Network:
             end_symbol=False,
             dtype=dtype,
         )
-        components = np.zeros((len(self._terms), config.width))
+        components: Any = np.zeros((len(self._terms), config.width))
         for row, coordinate in enumerate(self._terms.values()):
             components[row, coordinate] = 1.0
+        embedding: Any = np.zeros((len(self.alphabet), config.width))
+        for name, coordinate in self._symbols.items():
+            embedding[self.alphabet.index(name), coordinate] = 1.0
+        if self._one is not None:
+            embedding[:, self._one] = 1.0
         return config, TransformerParameters(
-            embedding=self._embedding(config.width),  # pyright: ignore[reportArgumentType] - NumPy until it is built
-            components=components if len(components) else None,  # pyright: ignore[reportArgumentType]
+            embedding=embedding,
+            components=components if len(components) else None,
             learned=None,
             layers=tuple(self._parameters(layer, config.width) for layer in layers),
             head=None,
@@ -206,68 +271,166 @@ class Network:
             self._layers.append(_Layer())
         return self._layers[index]
 
-    def _needs_one(self) -> bool:
-        """Whether attention reads a constant; hidden units have biases for theirs."""
-        heads = (head for layer in self._layers for head in layer.heads)
-        return any(form.constant for head in heads for form in (head.value, *sum(head.pairs, ())))
-
-    def _one_coordinate(self) -> int:
-        # Every symbol's embedding has a 1 there: attention has no biases, as in the paper (Definition 1).
-        if self._one is None:
-            self._one = self._new(0)
-        return self._one
-
-    def _embedding(self, width: int) -> np.ndarray:
-        embedding = np.zeros((len(self.alphabet), width))
-        for row, name in enumerate(self.alphabet):
-            if name in self._symbols:
-                embedding[row, self._symbols[name]] = 1.0
-        if self._one is not None:
-            embedding[:, self._one] = 1.0
-        return embedding
-
     def _vector(self, form: Affine, width: int) -> np.ndarray:
         """A form as a vector for attention."""
         vector = np.zeros(width)
         for coordinate, weight in form.terms:
             vector[coordinate] += weight
         if form.constant:
-            vector[self._one_coordinate()] += form.constant
+            vector[self._one] += form.constant
         return vector
 
     def _parameters(self, layer: _Layer, width: int) -> LayerParameters:
         heads, head_width, hidden = max(len(layer.heads), 1), _head_width(layer), len(layer.units)
-        query, key, value = (np.zeros((heads, width, head_width)) for _ in range(3))
-        output = np.zeros((heads, head_width, width))
+        arrays: dict[str, Any] = {
+            name: np.zeros((heads, width, head_width)) for name in ("query", "key", "value")
+        }
+        arrays["output"] = np.zeros((heads, head_width, width))
         for h, head in enumerate(layer.heads):
             for k, (asked, offered) in enumerate(head.pairs):
-                # Scores are divided by sqrt(head_width), a power of two here, so that this loses no digit.
-                query[h, :, k] = self._vector(asked, width) * np.sqrt(head_width)
-                key[h, :, k] = self._vector(offered, width)
-            value[h, :, 0] = self._vector(head.value, width)
-            output[h, 0, head.target] = 1.0
+                # Scores are divided by sqrt(head_width), which is a power of two here, so no digit is lost.
+                arrays["query"][h, :, k] = self._vector(asked, width) * np.sqrt(head_width)
+                arrays["key"][h, :, k] = self._vector(offered, width)
+            arrays["value"][h, :, 0] = self._vector(head.value, width)
+            arrays["output"][h, 0, head.target] = 1.0
         w1, b1, w2 = np.zeros((width, hidden)), np.zeros(hidden), np.zeros((hidden, width))
         for unit, (form, target, weight) in enumerate(layer.units):
             for coordinate, factor in form.terms:
                 w1[coordinate, unit] = factor
             b1[unit] = form.constant
             w2[unit, target] = weight
-        return LayerParameters(
-            query=query,  # pyright: ignore[reportArgumentType] - NumPy until the model is built
-            key=key,  # pyright: ignore[reportArgumentType]
-            value=value,  # pyright: ignore[reportArgumentType]
-            output=output,  # pyright: ignore[reportArgumentType]
-            additive=None,
-            w1=w1 if hidden else None,  # pyright: ignore[reportArgumentType]
-            b1=b1 if hidden else None,  # pyright: ignore[reportArgumentType]
-            w2=w2 if hidden else None,  # pyright: ignore[reportArgumentType]
-            b2=np.zeros(width) if hidden else None,  # pyright: ignore[reportArgumentType]
-            attention_norm=None,
-            feed_forward_norm=None,
-        )
+        mapped = {"w1": w1, "b1": b1, "w2": w2, "b2": np.zeros(width)}
+        arrays |= mapped if hidden else dict.fromkeys(mapped)
+        return LayerParameters(**arrays, additive=None, attention_norm=None, feed_forward_norm=None)
+
+
+def _read_by(head: Head) -> tuple[Affine, ...]:
+    return (head.value, *sum(head.pairs, ()))
 
 
 def _head_width(layer: _Layer) -> int:
-    """The least power of 4 that holds the longest list of pairs: its square root is exact."""
+    """The least power of 4 that holds the longest list of pairs. Its square root is exact."""
     longest = max((len(head.pairs) for head in layer.heads), default=0)
     return 1 if longest <= 1 else 4 if longest <= 4 else 16
+
+
+MASK_OF: dict[str, Mask] = {"#L": "future", "#R": "past"}
+"""The mask under which a query sees the positions that a count of this direction counts."""
+
+PLACES = {"index": 1, "square": 2, "length-index": 2, "length-square": 2}
+"""How many float32 numbers hold these components: enough for n = 65536."""
+
+_BOUNDED = {"index": Component("fraction"), "square": Component("fraction-square")}
+
+
+class Builder:
+    """A network under construction in one condition, with the parts that several constructions share.
+
+    Attributes:
+        network: The network.
+        condition: The condition it is built in.
+        reciprocals: Whether 1/i and 1/(n-i+1) are position embeddings, as Theorems 20 and 21 have them. Otherwise
+            attention makes them from (-1)^i (Proposition 11).
+        digits: Whether integers that float32 cannot hold are split.
+    """
+
+    def __init__(self, network: Network, condition: Condition, reciprocals: bool, digits: bool) -> None:
+        self.network = network
+        self.condition = condition
+        self.reciprocals = reciprocals
+        self.digits = digits
+        self._made: dict[Hashable, Affine] = {}
+
+    def position(self, name: str) -> Affine:
+        """A named position component."""
+        return self.network.component(Component(name))
+
+    def parts(self, name: str) -> list[Affine]:
+        """Components that add up to a whole one: one for each place its digits need, or its bounded form."""
+        if self.condition.name in ("bounded-softmax", "temperature-bounded"):
+            return [self.network.component(_BOUNDED[name])]
+        if not self.digits or PLACES[name] == 1:
+            return [self.position(name)]
+        return [self.network.component(Limb(name, place)) for place in range(PLACES[name])]
+
+    def index_value(self) -> Affine:
+        """j, as the value of a table look-up; j/n if embeddings are bounded."""
+        return self.parts("index")[0]
+
+    def table(self, ratio: Affine, inverse: Affine, sharpness: float) -> list[Pair]:
+        """The scores of a table look-up (Lemma 7; Theorem 20): sharpness * n/m * (2 C j - j^2) after the temperature.
+
+        `ratio` is C/m and `inverse` is 1/m, where m is the number of counted positions.
+        """
+        asked, scaled = sharpness * ratio, sharpness * inverse
+        if self.condition.name == "temperature-bounded":
+            slope = self.position("fraction-over-length")
+            return [(asked, 2.0 * slope), (scaled, -self.position("fraction-square"))]
+        index, square = (
+            ("length-index", "length-square") if self.condition.name == "unbounded" else ("index", "square")
+        )
+        return [
+            *((asked, 2.0 * part) for part in self.parts(index)),
+            *((scaled, -1.0 * part) for part in self.parts(square)),
+        ]
+
+    def look_up(self, pairs: list[Pair], value: Affine, error: float, sharpness: float) -> Affine:
+        """The value in the table's row that `pairs` select, within `error`. An autoregressive table ends at row i."""
+        mask = "future" if self.condition.autoregressive else "none"
+        return self.network.attend(mask, pairs, value, "table", error, sharpness)
+
+    def first(self) -> Affine:
+        """1 at the first position, else 0 (Proposition 11): the average of -(-1)^j up to i is 1 there, else <= 1/3."""
+
+        def make() -> Affine:
+            average = self.network.attend("future", (), -self.position("alternating"))
+            return self.network.rectify((2.0 * average - 1.0, 1.0))
+
+        return self.once("first", make)
+
+    def last(self) -> Affine:
+        """1 at the last position, else 0 (Proposition 11): the average of (-1)^j from i on is 1 or -1 there."""
+
+        def make() -> Affine:
+            average = self.network.attend("past", (), self.position("alternating"))
+            return self.network.rectify((2.0 * average - 1.0, 1.0), (-2.0 * average - 1.0, 1.0))
+
+        return self.once("last", make)
+
+    def inverse(self, direction: str) -> Affine:
+        """1/m, where m is the number of positions that a count looks at: i for #L, n-i+1 for #R."""
+        if self.reciprocals:
+            return self.position("reciprocal" if direction == "#L" else "reverse-reciprocal")
+
+        def make() -> Affine:
+            mark = self.first() if direction == "#L" else self.last()
+            return self.network.attend(MASK_OF[direction], (), mark)
+
+        return self.once(("inverse", direction), make)
+
+    def inverse_length(self) -> Affine:
+        """1/n."""
+        return self.once("inverse length", lambda: self.network.attend("none", (), self.first()))
+
+    def ratio(self, direction: str, counted: Affine) -> Affine:
+        """C/m exactly: the average of what is counted over the m positions (stage 1 of section 4.4)."""
+        return self.once(
+            ("ratio", direction, counted),
+            lambda: self.network.attend(MASK_OF[direction], (), counted),
+        )
+
+    def single_row(self, direction: str) -> Affine:
+        """0 where the table has a single row, at most -2 elsewhere.
+
+        A table look-up sees positions 1..i in an autoregressive network, and all n otherwise, so one row means i = 1
+        or n = 1. There it cannot tell the count 0 from 1 (trap T1 of the constructions).
+        """
+        if self.condition.autoregressive:
+            return 4.0 * self.inverse("#L") - 4.0
+        return 4.0 * self.inverse("#L") + 4.0 * self.inverse("#R") - 8.0
+
+    def once(self, key: Hashable, make: Callable[[], Affine]) -> Affine:
+        """The form under this key, made at first use."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]

@@ -22,7 +22,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class ReluForm:
-    """A piecewise linear function of one number z, as the sum of hidden units: what a feed-forward layer computes."""
+    """A piecewise linear function of one number z as a sum of hidden units, which a feed-forward layer can compute."""
 
     units: tuple[Unit, ...]
 
@@ -33,7 +33,7 @@ class ReluForm:
 
     @property
     def lipschitz(self) -> float:
-        """The steepest slope: an error in z grows by no more than this factor."""
+        """The steepest slope. An error in z grows by at most this factor."""
         kinks = sorted(self.units, key=lambda unit: -unit.bias / unit.slope)
         falling = sum(unit.coefficient * unit.slope for unit in kinks if unit.slope < 0)
         changes = (unit.coefficient * abs(unit.slope) for unit in kinks)
@@ -41,9 +41,9 @@ class ReluForm:
 
 
 ROUND = ReluForm((Unit(1, 2, -1 / 2), Unit(-1, 2, -3 / 2)))
-"""Lemma 9: relu(2 z - 1/2) - relu(2 z - 3/2): 0 for z <= 1/4, 1 for z >= 3/4.
+"""Lemma 9: relu(2 z - 1/2) - relu(2 z - 3/2), which is 0 for z <= 1/4 and 1 for z >= 3/4.
 
-Exactly so in float32 and float64, up to z = 2^21: the numbers subtracted are multiples of the spacing of z."""
+This is exact in float32 and float64 up to z = 2^21, since both subtracted numbers are multiples of the spacing of z."""
 
 AT_LEAST_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2)))
 """[k >= 0] for z within 1/4 of the whole number k."""
@@ -62,17 +62,20 @@ OR = ReluForm((Unit(1, 1, 0), Unit(-1, 1, -1)))
 
 
 def affine_pieces(width: int, layers: int) -> int:
-    """How many affine pieces a ReLU network from R to R with `layers` hidden layers of `width` has at most.
+    """The most affine pieces of a ReLU network from R to R with `layers` hidden layers of `width` units.
 
     (width + 1)^layers: where the input of a layer is affine in x, so is the argument of each unit, which then changes
-    sign once at most. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
+    sign at most once. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
+
+    Raises:
+        InputError: Unless both are whole numbers of at least 1.
     """
     checked_count("affine_pieces", width=width, layers=layers, least=1)
     return (int(width) + 1) ** int(layers)
 
 
 def affine_pieces_simple(width: int, layers: int) -> int:
-    """(2 width)^layers, at least `affine_pieces`."""
+    """(2 width)^layers, which is at least `affine_pieces`."""
     checked_count("affine_pieces_simple", width=width, layers=layers, least=1)
     return (2 * int(width)) ** int(layers)
 
@@ -80,12 +83,12 @@ def affine_pieces_simple(width: int, layers: int) -> int:
 def rounding_width(layers: int, bits: int) -> int:
     """Lemma 27: the least width with which `layers` hidden layers could round longer numbers to `bits` bits.
 
-    Rounding needs 2^bits pieces: the two least arguments that round to one number and the least that rounds to the
-    next are not on a line, so there is a kink between any such three, and these lie apart. So with bits = log n and
-    a fixed depth the width is a power of n: a transformer of fixed size cannot round its activations.
+    Rounding needs 2^bits pieces. The two least arguments that round to one number and the least that rounds to the
+    next are not on a line, so there is a kink between any such three, and these triples lie apart. With bits = log n
+    and a fixed depth, the width is therefore a power of n: a transformer of fixed size cannot round its activations.
     """
     checked_count("rounding_width", layers=layers, bits=bits, least=1)
-    # In whole numbers, for 2^bits may be beyond any floating-point number.
+    # In whole numbers, since 2^bits may exceed every floating-point number.
     bits, layers = int(bits), int(layers)
     power = 2 ** (bits // layers)
     low, high = max(1, power - 1), 2 * power - 1

@@ -1,9 +1,9 @@
 """Uniform-tieless transformers (Yang et al., arXiv 2412.09925, Definitions 4 and 5): which models are, and by how much.
 
-An average-hard transformer is uniform-tieless if each head either gives every visible key the same score whatever the
-input, or has one largest score in every row. There are finitely many inputs of a length n, so the gaps between the
-largest score and the next have a smallest, gamma(n) > 0 (Lemma 24). It is measured here, with the other numbers that
-Theorem 26 needs, by running the model on all inputs of length n, or on given ones if those are too many.
+An average-hard transformer is uniform-tieless if each head either gives every visible key the same score on every
+input, or has one largest score in every row. There are finitely many inputs of a length n, so there is a least gap
+between the largest score and the next, gamma(n) > 0 (Lemma 24). This module measures it, and the other numbers that
+Theorem 26 needs, by running the model on all inputs of length n, or on given ones if there are too many.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from jaxsens.models.weighting import AverageHard
 from jaxsens.precision import numerics
 
 MAX_INPUTS = 2**16
-"""All inputs of a length are tried if they are no more than this."""
+"""Most inputs of a length that are all tried."""
 
 PRODUCTS_IN_MEMORY = 2**23
-"""Inputs are run in batches that make no more products q_ic k_jc than this at once."""
+"""Most products q_ic k_jc that one batch of inputs makes at once."""
 
 ROUNDING_UNITS = 32
-"""Scores are taken to be off by no more than so many units of rounding, relative to what their products add up to."""
+"""Assumed rounding error of scores, in units of rounding relative to the sum of their |products|."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +45,15 @@ class UniformTieless:
     """What is measured of a uniform-tieless model on inputs of one length.
 
     Attributes:
-        n: the length.
-        inputs: how many inputs were run.
-        exhaustive: whether these are all there are: every word over the alphabet and, if the model has an
-            end-of-sequence symbol, every word that ends with it.
-        uniform: for each layer, for each head, whether its scores are 0 because its queries or its keys are.
-        gaps: for each layer, for each head, the least difference between a row's largest score and the next, less
-            what rounding may have added; infinite for uniform heads and where no row sees two keys.
-        magnitudes: the largest |entry| of x^(0), ..., x^(L) in each coordinate.
-        spreads: for each layer, for each head and coordinate, how far apart the values v_j W_O of one input may be.
+        n: The length.
+        inputs: The number of inputs that were run.
+        exhaustive: Whether these are all inputs: every word over the alphabet and, if the model has an end-of-sequence
+            symbol, every word that ends with it.
+        uniform: For each layer and head, whether its scores are 0 because its queries or its keys are 0.
+        gaps: For each layer and head, the least difference between a row's largest score and the next, minus what
+            rounding may have added; infinite for uniform heads, and if no row sees two keys.
+        magnitudes: The largest |entry| of x^(0), ..., x^(L) in each coordinate.
+        spreads: For each layer, head and coordinate, the largest distance between values v_j W_O of one input.
     """
 
     n: int
@@ -66,12 +66,12 @@ class UniformTieless:
 
     @property
     def gap(self) -> float:
-        """gamma(n): the least of all gaps; infinite if there is nothing to choose."""
+        """gamma(n), the least of all gaps; infinite if there is nothing to choose."""
         return min((gap for layer in self.gaps for gap in layer), default=np.inf)
 
     @property
     def x_max(self) -> float:
-        """x_max(n): the largest |entry| of x^(0), at least 1."""
+        """x_max(n), the largest |entry| of x^(0), at least 1."""
         return max(1.0, float(self.magnitudes[0].max()))
 
 
@@ -81,9 +81,9 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
     O(inputs L n (n + d) H head_width). With `words` the result holds for these inputs only.
 
     Raises:
-        InputError: if the model is none of those Theorem 26 is about, with all reasons at once; if a head that is not
-            uniform ties, with head, position (from 0) and word; if numbers overflow; if there are more than
-            `MAX_INPUTS` inputs and no `words`.
+        InputError: If Theorem 26 is not about this model, with all reasons at once; if a head that is not uniform
+            ties, with head, position (from 0) and word; if numbers overflow; or if there are more than `MAX_INPUTS`
+            inputs and no `words`.
     """
     faults = Faults("a uniform-tieless transformer")
     check_measurable(model, n, words, faults)
@@ -102,7 +102,7 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
 
 
 def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults: Faults) -> None:
-    """Notes everything against the arguments of `measure` that is seen without running the model."""
+    """Notes everything against the arguments of `measure` that can be seen without running the model."""
     known = isinstance(model, Transformer)
     if not known:
         faults.add("model", type(model).__name__, "a jaxsens.Transformer")
@@ -116,7 +116,7 @@ def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults
 
 
 def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:
-    """For each layer, for each head, whether W_Q = 0 or W_K = 0, so that all scores are 0 on any input."""
+    """For each layer and head, whether W_Q = 0 or W_K = 0, so that all scores are 0 on every input."""
 
     def zero(matrices: Array) -> np.ndarray:
         return np.all(np.asarray(matrices) == 0, axis=(1, 2))
@@ -127,10 +127,10 @@ def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], 
 
 
 def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]:
-    """Every word of length n over the alphabet, in order, and after them those that end with the end symbol instead.
+    """Every word of length n over the alphabet, in order, followed by those that end with the end symbol instead.
 
     Raises:
-        InputError: if there are more than `MAX_INPUTS`.
+        InputError: If there are more than `MAX_INPUTS`.
     """
     symbols, end = config.alphabet_size, config.end_of_sequence
     total = symbols**n + (0 if end is None else symbols ** (n - 1))
@@ -151,17 +151,14 @@ def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]
 
 
 def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterator[Int[np.ndarray, "m n"]]:
-    """The words in batches of one size within `PRODUCTS_IN_MEMORY`, the last filled up with its first word."""
+    """The words in batches of equal size within `PRODUCTS_IN_MEMORY`. The last is filled up with its first word."""
     n = words.shape[1]
-    widest = max([config.width, *(_per_pair(config, k) for k in range(config.layers))])
+    shapes = [config.layer(k) for k in range(config.layers)]
+    widest = max([config.width, *(layer.heads * layer.head_width for layer in shapes)])
     size = min(len(words), max(1, PRODUCTS_IN_MEMORY // (n**2 * widest)))
     for start in range(0, len(words), size):
         batch = words[start : start + size]
         yield np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
-
-
-def _per_pair(config: TransformerConfig, k: int) -> int:
-    return config.layer(k).heads * config.layer(k).head_width
 
 
 def _check_config(config: TransformerConfig, faults: Faults) -> None:
@@ -199,7 +196,7 @@ def _check_words(config: TransformerConfig, n: int, words: ArrayLike, faults: Fa
 def _measured(
     model: Transformer, words: Int[np.ndarray, "k n"], uniform: tuple[tuple[bool, ...], ...]
 ) -> tuple[list[np.ndarray], list[list[tuple[int, np.ndarray]]], np.ndarray, tuple[np.ndarray, ...]]:
-    """Least gaps and (position, word) where they are, magnitudes and spreads, over all words."""
+    """The least gaps and where they occur (position, word), magnitudes and spreads, over all words."""
     config = model.config
     gaps = [np.full(config.layer(k).heads, np.inf) for k in range(config.layers)]
     where = [[(0, words[0]) for _ in range(config.layer(k).heads)] for k in range(config.layers)]
@@ -211,9 +208,8 @@ def _measured(
         for k, (gap, spread) in enumerate(found[0]):
             np.maximum(spreads[k], np.asarray(spread).max(axis=0), out=spreads[k])
             for h, rows in enumerate(np.moveaxis(np.asarray(gap, np.float64), 1, 0)):
-                row = np.unravel_index(
-                    np.argmin(rows), rows.shape
-                )  # the first that is no number, if there is one
+                # The first NaN, if there is one.
+                row = np.unravel_index(np.argmin(rows), rows.shape)
                 if not uniform[k][h] and not rows[row] >= gaps[k][h]:
                     gaps[k][h], where[k][h] = rows[row], (int(row[1]), batch[row[0]])
         np.maximum(magnitudes, np.asarray(found[1], np.float64).max(axis=0), out=magnitudes)
@@ -241,7 +237,7 @@ def _run(
 def _gaps(
     config: TransformerConfig, parameters: TransformerParameters, k: int, queries: Array, keys: Array
 ) -> Float[Array, "heads n"]:
-    """Each row's largest score less the next, 0 if it occurs twice; infinite for rows that see one key or none."""
+    """Each row's largest score minus the next, 0 if it occurs twice; infinite for rows that see at most one key."""
     layer, n = config.layer(k), queries.shape[1]
     everywhere = jnp.arange(n)
     if n == 1:
@@ -263,7 +259,7 @@ def _less_rounding(
     magnitudes: np.ndarray,
     faults: Faults,
 ) -> tuple[tuple[float, ...], ...]:
-    """The gaps less what rounding may have added; notes every head that has a tie or cannot be told from one."""
+    """The gaps minus what rounding may have added. Notes every head with a tie, or with a gap that may be one."""
     unit = float(np.finfo(model.config.dtype).eps)
     certain: list[tuple[float, ...]] = []
     for k, parameters in enumerate(model.parameters.layers):
@@ -276,16 +272,14 @@ def _less_rounding(
             if gap > allowance:
                 continue
             found = f"gap {gap:.3g} at position {position} of {word.tolist()}"
+            remedy = "parameters with which scores stay finite"
             if gap == 0:
                 remedy = (
-                    "one largest score a row (position embeddings can break ties), or W_Q = 0: a uniform head"
+                    "one largest score a row (position embeddings can break ties), or a uniform head, W_Q = 0"
                 )
             elif np.isfinite(gap) and np.isfinite(allowance):
-                remedy = (
-                    f"a gap above {allowance:.3g}, what rounding in {model.config.dtype} may make of a tie"
-                )
-            else:
-                remedy = "parameters with which scores stay finite"
+                dtype = model.config.dtype
+                remedy = f"a gap above {allowance:.3g}, what rounding in {dtype} may make of a tie"
             faults.add(f"layer {k}, head {h}", found, remedy)
         certain.append(tuple(float(gap) for gap in gaps[k] - ROUNDING_UNITS * unit * products))
     return tuple(certain)

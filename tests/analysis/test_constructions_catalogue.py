@@ -8,9 +8,8 @@ import pytest
 
 from jaxsens.analysis.constructions import conditions_text
 from jaxsens.cli import main
-from jaxsens.constructions.catalogue import EVERY_CONDITION, catalogue
+from jaxsens.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
 from jaxsens.constructions.conditions import CONDITIONS, Condition
-from jaxsens.constructions.named import construction, names
 from jaxsens.errors import InputError
 
 ENTRIES = {entry.name: entry for entry in catalogue()}

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, flip_sensitivity
-from jaxsens.constructions.chiang_cholak import ReferenceTransformer, first, parity
-from jaxsens.constructions.chiang_cholak_logits import Variant, first_logits, parity_logits
+from jaxsens.constructions.chiang_cholak import (
+    ReferenceTransformer,
+    Variant,
+    first,
+    first_logits,
+    parity,
+    parity_logits,
+)
 from jaxsens.precision import SUBTRACTED
 
 MAKERS = {"parity": parity, "first": first}

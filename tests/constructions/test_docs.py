@@ -13,10 +13,10 @@ import pytest
 
 from jaxsens.analysis.constructions import HEADINGS, cells, markdown
 from jaxsens.cli import main
+from jaxsens.constructions.catalogue import REFERENCES
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import CONDITIONS
 from jaxsens.constructions.dyck import dyck
-from jaxsens.constructions.named import REFERENCES
 from jaxsens.errors import InputError
 from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
 from jaxsens.logic import LIBRARY

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer
-from jaxsens.constructions.error_growth import (
+from jaxsens.constructions.soften import (
     Constants,
     LayerSizes,
     error_bound,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.constructions.named import REFERENCES, names
+from jaxsens.constructions.catalogue import REFERENCES, names
 
 
 @pytest.mark.parametrize("name", names())

@@ -14,8 +14,14 @@ from flax import nnx
 import jaxsens
 from jaxsens import InputError, Transformer
 from jaxsens.constructions.compiler import compile_formula
-from jaxsens.constructions.error_growth import head_gain, norm_constants, theorem_temperature
-from jaxsens.constructions.soften import SoftenedTransformer, largest_difference, soften
+from jaxsens.constructions.soften import (
+    SoftenedTransformer,
+    head_gain,
+    largest_difference,
+    norm_constants,
+    soften,
+    theorem_temperature,
+)
 from jaxsens.constructions.uniform_tieless import all_inputs
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax

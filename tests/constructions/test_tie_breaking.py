@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens import InputError
-from jaxsens.constructions import tie_breaking
-from jaxsens.constructions.lemmas import KAPPA
-from jaxsens.constructions.tie_breaking import (
+from jaxsens.constructions import lemmas as tie_breaking
+from jaxsens.constructions.lemmas import (
+    KAPPA,
     LEFTMOST,
     RIGHTMOST,
     RIGHTMOST_RECIPROCAL,

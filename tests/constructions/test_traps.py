@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.constructions.affine import Affine
-from jaxsens.constructions.builder import Builder
 from jaxsens.constructions.compiler import compile_formula
+from jaxsens.constructions.network import Affine, Builder
 from jaxsens.logic import LIBRARY, evaluate_tokens, parse
 from jaxsens.models import layers
 from jaxsens.models.schedules import SCHEDULES

@@ -1,0 +1,40 @@
+"""The public names of jaxsens, each with the module that defines it."""
+
+from . import languages as languages
+from . import logic as logic
+from . import theory as theory
+from .constructions.catalogue import construction as construction
+from .constructions.compiled import CompiledTransformer as CompiledTransformer
+from .constructions.compiler import compile_formula as compile_formula
+from .constructions.soften import soften as soften
+from .errors import EngineRefusal as EngineRefusal
+from .errors import InputError as InputError
+from .errors import PrecisionWarning as PrecisionWarning
+from .languages.named import language as language
+from .models.baselines import LSTM as LSTM
+from .models.baselines import RNN as RNN
+from .models.baselines import Convolution as Convolution
+from .models.baselines_config import ConvolutionConfig as ConvolutionConfig
+from .models.baselines_config import LSTMConfig as LSTMConfig
+from .models.baselines_config import RNNConfig as RNNConfig
+from .models.config import TransformerConfig as TransformerConfig
+from .models.transformer import Transformer as Transformer
+from .search.result import SearchInterrupted as SearchInterrupted
+from .search.result import WorstInput as WorstInput
+from .search.result import load_worst_input as load_worst_input
+from .search.worst_input import worst_input as worst_input
+from .sensitivity.explain import explain as explain
+from .sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementInterrupted
+from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
+from .sensitivity.flips import sample as sample
+from .sensitivity.layer_changes import layer_changes as layer_changes
+from .sensitivity.result import FlipSensitivity as FlipSensitivity
+from .sensitivity.result import load_result as load_result
+from .training.checkpoints import TrainedModel as TrainedModel
+from .training.checkpoints import load_checkpoint as load_checkpoint
+from .training.config import TrainConfig as TrainConfig
+from .training.events import TrainingDiverged as TrainingDiverged
+from .training.events import TrainingInterrupted as TrainingInterrupted
+from .training.loop import train as train
+
+__version__: str

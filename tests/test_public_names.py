@@ -1,0 +1,68 @@
+"""The public names: listed once, in the stub, for type checkers and for the module that loads them on first use."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import jaxsens
+
+if TYPE_CHECKING:
+    from typing import assert_type
+
+    from jaxsens.constructions.soften import SoftenedTransformer
+    from jaxsens.languages import Language
+
+    # Checked by pyright, which sees the stub only.
+    assert_type(jaxsens.language("parity"), Language)
+    assert_type(jaxsens.soften(jaxsens.Transformer(), 3, 0.1), SoftenedTransformer)
+    assert_type(jaxsens.__version__, str)
+
+ROOT = Path(__file__).resolve().parents[1]
+STUB = ast.parse((ROOT / "jaxsens" / "__init__.pyi").read_text(encoding="utf-8"))
+LISTED = [
+    (node.module, alias.name, alias.asname)
+    for node in STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+]
+
+
+def test_the_stub_lists_every_public_name_once():
+    assert sorted(name for _, name, _ in LISTED) == sorted(jaxsens.__all__)
+    assert {"flip_sensitivity", "worst_input", "theory", "TransformerConfig"} <= set(jaxsens.__all__)
+    assert set(jaxsens.__all__) | {"__version__"} == set(dir(jaxsens))
+
+
+@pytest.mark.parametrize(("module", "name", "alias"), LISTED)
+def test_each_name_comes_from_the_module_that_the_stub_names(module, name, alias):
+    assert alias == name  # what type checkers take for a re-export
+    if module is None:
+        expected = importlib.import_module(f"jaxsens.{name}")
+    else:
+        expected = getattr(importlib.import_module(f"jaxsens.{module}"), name)
+        assert expected.__module__ == f"jaxsens.{module}"
+    assert getattr(jaxsens, name) is expected
+
+
+def test_an_unknown_attribute_is_refused_as_python_does_it():
+    with pytest.raises(AttributeError, match="^module 'jaxsens' has no attribute 'flipsensitivity'$"):
+        _ = jaxsens.flipsensitivity  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ImportError, match="cannot import name 'flipsensitivity' from 'jaxsens'"):
+        from jaxsens import flipsensitivity  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_only_what_is_used_is_loaded():
+    code = (
+        "import sys, jaxsens\n"
+        "loaded = lambda: [n for n in ('jax', 'pandas', 'matplotlib', 'jaxsens.languages') if n in sys.modules]\n"
+        "print(loaded())\nprint(jaxsens.language('parity').name, loaded())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.splitlines() == ["[]", "parity ['jaxsens.languages']"]
