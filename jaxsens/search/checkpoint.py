@@ -1,38 +1,38 @@
-"""The checkpoint of a search: one file, rewritten as the search goes on."""
+"""The checkpoint of a search: one file, which is rewritten as the search goes on."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.errors import InputError
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
-from jaxsens.search.local_search import State
+from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
 
 KIND = "checkpoint of worst_input"
 FORMAT = 1
-"""Raised when a search would go on otherwise than it did."""
+"""Increased when a search would go on in another way than before."""
 
 _EVERY = 1.0
-"""Seconds between two writings, at least."""
+"""Least seconds between two writes."""
 
 
-def identity(problem: Problem, given: Int[np.ndarray, "given n"], seed: int) -> dict[str, Any]:
-    """What a search depends on, budget and number of restarts apart: with more of these it goes on.
+def identity(problem: Problem) -> dict[str, Any]:
+    """What a search depends on, except the budget and the number of restarts: with more of these it goes on.
 
-    A model is known by the kind of its function, its config and the SHA-256 of its parameters. What a function holds
-    besides, `Checkpoint.read` finds out from the outputs.
+    A model is identified by the type of its function, its config and the SHA-256 of its parameters. `Checkpoint.read`
+    notices from the outputs if a function holds other numbers.
     """
-    subject, digest = problem.subject, hashlib.sha256()
+    subject, space, digest = problem.subject, problem.space, hashlib.sha256()
     for leaf in jax.tree.leaves(problem.parameters):
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
@@ -46,15 +46,15 @@ def identity(problem: Problem, given: Int[np.ndarray, "given n"], seed: int) -> 
         "format": FORMAT,
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
         "parameters": digest.hexdigest(),
-        "n": problem.n,
-        "symbols": problem.alphabet.tolist(),
-        "fixed": {str(position): symbol for position, symbol in sorted(problem.fixed.items())},
+        "n": space.n,
+        "symbols": space.alphabet.tolist(),
+        "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
         "objective": problem.objective,
         "norm": problem.norm,
         "outputs": None if outputs is None else list(outputs),
         "engine": problem.choice.name,
-        "seed": seed,
-        "start": given.tolist(),
+        "seed": problem.seed,
+        "start": space.start_words.tolist(),
     }
 
 
@@ -63,56 +63,53 @@ class Checkpoint:
     """A file that holds the latest state of a search.
 
     Attributes:
-        path: the file.
-        of: the search's `identity`.
+        path: The file.
+        of: The search's `identity`.
     """
 
     path: str | os.PathLike[str]
     of: dict[str, Any]
-    _latest: State | None = field(default=None, init=False)
+    _latest: SearchState | None = field(default=None, init=False)
     _written: float = field(default=0.0, init=False)
 
-    def read(self, problem: Problem) -> State:
+    def read(self, problem: Problem) -> SearchState:
         """The state in the file, or the first state if there is no file.
 
         Raises:
-            InputError: if the file is damaged, or of another search.
+            InputError: If the file is damaged, or belongs to another search.
         """
+        subject, remedy = f"checkpoint = {str(self.path)!r}", "delete it, or name another file"
         try:
             content = read_sealed(self.path, KIND)
+            state = TypeAdapter(SearchState).validate_python(content["state"])
         except FileNotFoundError:
-            return State()
-        except DamagedFile as error:
+            return SearchState()
+        except (DamagedFile, ValidationError, KeyError) as error:
             raise InputError(
-                f"checkpoint = {str(self.path)!r}: damaged, or no checkpoint of a search ({error}); delete it, or name "
-                "another file"
+                f"{subject}: damaged, or not a checkpoint of a search ({error}); {remedy}"
             ) from error
         other = content["of"]
         if differing := sorted(
             name for name in self.of.keys() | other.keys() if self.of.get(name) != other.get(name)
         ):
-            raise InputError(
-                f"checkpoint = {str(self.path)!r}: of another search, with other {', '.join(differing)}; "
-                "delete it, or name another file"
-            )
-        state = State.from_json(content["state"])
+            raise InputError(f"{subject}: of another search, with other {', '.join(differing)}; {remedy}")
         if state.best is not None:
             value = problem.measure(np.array(state.best.tokens, np.int32)).value
             if abs(value - state.best.value) > 1e3 * problem.slack * state.best.value:
                 raise InputError(
-                    f"checkpoint = {str(self.path)!r}: of another model: of the best word it says {state.best.value}, "
-                    f"but {value} is measured; delete it, or name another file"
+                    f"{subject}: of another model: it gives the best word the value {state.best.value}, but {value} is "
+                    f"measured; {remedy}"
                 )
         return state
 
-    def note(self, state: State) -> None:
-        """Takes a state, and writes it if the last writing is a second ago."""
+    def note(self, state: SearchState) -> None:
+        """Takes a state, and writes it if the last write is at least a second ago."""
         self._latest = state
         if time.monotonic() - self._written >= _EVERY:
             self.write()
 
     def write(self) -> None:
-        """Writes the latest state, if there is any that is not written."""
+        """Writes the latest state, unless it is already written."""
         if self._latest is not None:
-            write_sealed(self.path, KIND, {"of": self.of, "state": self._latest.to_json()})
+            write_sealed(self.path, KIND, {"of": self.of, "state": asdict(self._latest)})
             self._latest, self._written = None, time.monotonic()

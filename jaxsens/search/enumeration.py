@@ -1,7 +1,8 @@
-"""The exact maximum, by enumeration of all words: every word's output once, and every pair of neighbours compared."""
+"""The exact maximum, by enumeration: computes every word's output once and compares every pair of neighbours."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,90 +13,81 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
-from jaxsens.search.problem import Problem, norm_of
+from jaxsens.search.problem import Problem, SearchSpace, norm_of
 from jaxsens.stopping import check
 
 SMALL = 2**16
-"""Up to so many words are enumerated unasked."""
+"""Most words that are enumerated without being asked for."""
 
 LARGEST = 2**24
-"""Up to so many words are enumerated if asked for."""
+"""Most words that are enumerated if asked for."""
 
 _SYMBOLS = 2**16
-"""Symbols of the words that one call on the model works through, on each device."""
+"""Symbols of the words that one call of the model processes on each device."""
 
 _PAIRS = 2**16
 """Pairs of neighbouring words that are compared at once."""
 
 
-def count(problem: Problem) -> int:
-    """How many words there are."""
-    return len(problem.alphabet) ** len(problem.free)
-
-
 def refusal(problem: Problem, words: int) -> str | None:
-    """Why the words cannot be enumerated, where `words` of them are the most that may be; None if they can."""
-    if count(problem) > words:
-        return f"{len(problem.alphabet)}^{len(problem.free)} words are more than {words}"
-    output = jax.eval_shape(
-        problem.subject.apply, problem.parameters, jax.ShapeDtypeStruct((problem.n,), jnp.int32)
-    )
-    kept = count(problem) * int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
-    if kept > problem.devices.budget:
-        return (
-            f"the outputs of all words take {kept} bytes, more than memory_budget = {problem.devices.budget}"
-        )
+    """Why the words cannot be enumerated, if at most `words` of them may be; None if they can."""
+    space, budget = problem.space, problem.devices.budget
+    if space.count > words:
+        return f"{len(space.alphabet)}^{len(space.free)} words are more than {words}"
+    word = jax.ShapeDtypeStruct((space.n,), jnp.int32)
+    output = jax.eval_shape(problem.subject.apply, problem.parameters, word)
+    kept = space.count * int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
+    if kept > budget:
+        return f"the outputs of all words take {kept} bytes, more than memory_budget = {budget}"
     return None
 
 
 def largest_word(problem: Problem, progress: Callable[[int, int], None] | None) -> Int[np.ndarray, " n"]:
     """The first word with the largest objective.
 
-    Costs one forward pass a word, and memory for all outputs; neighbours' outputs are subtracted, so in float32 a
-    sensitivity below 1e-7 of the output is lost.
+    Costs one forward pass per word, and memory for all outputs. Neighbours' outputs are subtracted, so float32 loses
+    sensitivities below 1e-7 of the output.
 
     Args:
-        problem: with few enough words, see `refusal`.
-        progress: called with (words done, words in all).
+        problem: What is searched, with few enough words (see `refusal`).
+        progress: Called with (words done, words in all).
 
     Raises:
-        InputError: if some output is not finite, or not one word fits the memory budget.
+        InputError: If some output is not finite, or not even one word fits the memory budget.
     """
     outputs = _outputs(problem, progress)
     if not np.all(np.isfinite(outputs)):
-        word = words_of(problem, np.flatnonzero(~np.isfinite(outputs).all(axis=1))[:1])[0]
+        word = _words(problem.space, np.flatnonzero(~np.isfinite(outputs).all(axis=1))[:1])[0]
         raise InputError(f"model: the output is not finite on the word {word.tolist()}; use smaller weights")
-    return words_of(problem, np.array([np.argmax(_objective(problem, outputs))]))[0]
+    return _words(problem.space, np.array([np.argmax(_objective(problem, outputs))]))[0]
 
 
-def words_of(problem: Problem, index: Int[np.ndarray, " words"]) -> Int[np.ndarray, "words n"]:
-    """Words by number: the digits of the number are the symbols, that of the first free position the highest."""
-    places = _strides(problem)
-    digits = (index[:, None] // places) % len(problem.alphabet)
-    return problem.word(problem.alphabet[digits])
+def _words(space: SearchSpace, index: Int[np.ndarray, " words"]) -> Int[np.ndarray, "words n"]:
+    """Words by number. The digits of the number are the symbols, the highest one at the first free position."""
+    digits = (index[:, None] // _strides(space)) % len(space.alphabet)
+    return space.word(space.alphabet[digits])
 
 
-def _strides(problem: Problem) -> Int[np.ndarray, " free"]:
-    return len(problem.alphabet) ** np.arange(len(problem.free), dtype=np.int64)[::-1]
+def _strides(space: SearchSpace) -> Int[np.ndarray, " free"]:
+    return len(space.alphabet) ** np.arange(len(space.free), dtype=np.int64)[::-1]
 
 
 def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) -> Float[np.ndarray, " words"]:
-    """The largest or mean sensitivity of every word (the sum over its flips, which has the same largest word)."""
-    size, words = len(problem.alphabet), len(outputs)
+    """The largest sensitivity of every word, or the sum over its flips, which is largest where the mean is."""
+    size, words = len(problem.space.alphabet), len(outputs)
     merge = np.maximum if problem.objective == "max" else np.add
     found = np.zeros(words)
-    for stride in _strides(problem)[problem.rises]:
+    for stride in _strides(problem.space)[problem.space.is_flipped]:
         for start in range(0, words // size, _PAIRS):
             check()
             pair = np.arange(start, min(start + _PAIRS, words // size))
-            # All words with the symbol 0 at this position; the others are so many strides further.
+            # The words with the symbol 0 at this position; the word with the symbol a is a strides further.
             first = (pair // stride) * stride * size + pair % stride
-            for a in range(size):
-                for b in range(a + 1, size):
-                    one, other = first + a * stride, first + b * stride
-                    norms = norm_of(outputs[other] - outputs[one], problem.norm)
-                    found[one] = merge(found[one], norms)
-                    found[other] = merge(found[other], norms)
+            for a, b in itertools.combinations(range(size), 2):
+                one, other = first + a * stride, first + b * stride
+                norms = norm_of(outputs[other] - outputs[one], problem.norm)
+                found[one] = merge(found[one], norms)
+                found[other] = merge(found[other], norms)
     return found
 
 
@@ -103,8 +95,8 @@ def _outputs(
     problem: Problem, progress: Callable[[int, int], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word, in blocks within the memory budget."""
-    total, devices = count(problem), problem.devices.mesh.size
-    each = problem.devices.batch_size or max(1, _SYMBOLS // problem.n)
+    total, devices, n = problem.space.count, problem.devices.mesh.size, problem.space.n
+    each = problem.devices.batch_size or max(1, _SYMBOLS // n)
     each = min(each, -(-total // devices))
     while True:
         program, held = _compiled(problem, each)
@@ -112,7 +104,7 @@ def _outputs(
             break
         if each == 1 or problem.devices.batch_size:
             raise InputError(
-                f"memory_budget = {problem.devices.budget} bytes: {each} words of length {problem.n} take {held} bytes"
+                f"memory_budget = {problem.devices.budget} bytes: {each} words of length {n} take {held} bytes"
             )
         each = max(1, min(each - 1, each * problem.devices.budget // held))
     split = NamedSharding(problem.devices.mesh, PartitionSpec(problem.devices.mesh.axis_names))
@@ -120,7 +112,7 @@ def _outputs(
     for start in range(0, total, each * devices):
         check()
         index = np.arange(start, start + each * devices)
-        words = words_of(problem, np.minimum(index, total - 1))
+        words = _words(problem.space, np.minimum(index, total - 1))
         stop = min(start + each * devices, total)
         block = np.asarray(program(problem.parameters, jax.device_put(words, split)))[: stop - start]
         if found is None:
@@ -132,7 +124,7 @@ def _outputs(
 
 
 def _compiled(problem: Problem, each: int) -> tuple[Any, int]:
-    """The program for `each` words on each device, and the bytes of temporary memory it takes there."""
+    """The program for `each` words on each device, and the bytes of temporary memory that it takes there."""
     mesh, apply = problem.devices.mesh, problem.subject.apply
     chosen = problem.engine.outputs
 
@@ -154,7 +146,7 @@ def _compiled(problem: Problem, each: int) -> tuple[Any, int]:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
     parameters = jax.tree.map(lambda leaf: placed(leaf, everywhere), problem.parameters)
-    words = placed(jax.ShapeDtypeStruct((each * mesh.size, problem.n), jnp.int32), split)
+    words = placed(jax.ShapeDtypeStruct((each * mesh.size, problem.space.n), jnp.int32), split)
     program = jax.jit(sharded).lower(parameters, words).compile()
     analysis = program.memory_analysis()
 

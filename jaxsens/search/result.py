@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from jaxsens.errors import InputError
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
-from jaxsens.search.local_search import Restart, restart_from_json
+from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engine import EngineChoice
 
 KIND = "result of worst_input"
@@ -19,32 +20,33 @@ KIND = "result of worst_input"
 
 @dataclass(frozen=True, eq=False)
 class WorstInput:
-    """The word with the largest sensitivity that was found, and how.
+    """The word with the largest sensitivity that was found, and how it was found.
 
     Attributes:
-        value: its objective, in the units of the model's output: `flip_sensitivity(model, tokens).max` or `.mean`, of
+        value: Its objective, in the units of the model's output: `flip_sensitivity(model, tokens).max` or `.mean`, over
             the flips of `positions`.
-        tokens: the word, (n,).
-        position: the 0-based position of its largest flip.
-        symbol: the symbol that this flip puts in.
+        tokens: The word, (n,).
+        position: The 0-based position of its largest flip.
+        symbol: The symbol that this flip puts in.
         objective: "max", the largest sensitivity of a word, or "mean", the mean over its flips.
-        exact: whether `value` is the largest of all words, by enumeration; else it is a lower bound.
-        alphabet: the symbols that words are made of, sorted.
-        fixed: (position, symbol) of the positions that are the same in all words.
-        positions: the 0-based positions that were flipped.
+        exact: Whether `value` is the largest of all words, by enumeration. Otherwise it is a lower bound.
+        alphabet: The symbols that words are made of, sorted.
+        fixed: (position, symbol) for the positions that are the same in all words.
+        positions: The 0-based positions that were flipped.
         norm: "l2", "l1" or "linf".
-        outputs: the output coordinates that entered the norm; None for all.
-        words: how many words were enumerated; 0 for a search.
-        measurements: of all flips of a word, that were used; of an enumeration, one at its end.
-        restarts: the starts of the search and where each led; none for an enumeration.
-        starts: how many starts were asked for; fewer were made where the budget was spent or the search interrupted.
-        history: (measurements, value) each time that the best became better.
-        seed: of the search.
-        engine: which engine ran, and why.
-        dtype: of the arithmetic.
-        versions: of jaxsens, jax, numpy and the device.
+        outputs: The output coordinates that entered the norm; None for all.
+        words: The number of words that were enumerated; 0 for a search.
+        measurements: The measurements of all flips of a word that were used; for an enumeration, one at its end.
+        restarts: The starts of the search, and where each led; none for an enumeration.
+        starts: The number of starts asked for. Fewer were made if the budget was spent or the search interrupted.
+        history: (measurements, value) each time that the best improved.
+        seed: The seed of the search.
+        engine: Which engine ran, and why.
+        dtype: The dtype of the arithmetic.
+        versions: The versions of jaxsens, jax, numpy and the device.
     """
 
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
     value: float
     tokens: Int[np.ndarray, " n"]
     position: int
@@ -80,12 +82,12 @@ class WorstInput:
 
     @property
     def converged(self) -> bool:
-        """Whether nothing was stopped: the words were enumerated, or every start asked for ended by itself."""
+        """Whether nothing was stopped: the words were enumerated, or every start that was asked for converged."""
         made = len(self.restarts) == self.starts
         return self.exact or (made and all(restart.converged for restart in self.restarts))
 
     def description(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Everything, as JSON values."""
         return {**asdict(self), "tokens": self.tokens.tolist()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -106,30 +108,20 @@ def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
     """Reads what `WorstInput.save` wrote.
 
     Raises:
-        InputError: if the file is missing, damaged, or not such a result.
+        InputError: If the file is missing, damaged, or not such a result.
     """
     try:
         table = read_sealed(path, KIND)
+        table["tokens"] = np.array(table["tokens"], np.int32)
+        return TypeAdapter(WorstInput).validate_python(table)
     except FileNotFoundError:
         raise InputError(f"path = {str(path)!r}: no such file") from None
-    except DamagedFile as error:
+    except (DamagedFile, ValidationError, KeyError) as error:
         raise InputError(f"path = {error}; give a file of WorstInput.save, or search again") from error
-    outputs = table["outputs"]
-    parts = {
-        "tokens": np.array(table["tokens"], np.int32),
-        "alphabet": tuple(table["alphabet"]),
-        "fixed": tuple((position, symbol) for position, symbol in table["fixed"]),
-        "positions": tuple(table["positions"]),
-        "outputs": None if outputs is None else tuple(outputs),
-        "restarts": tuple(restart_from_json(one) for one in table["restarts"]),
-        "history": tuple((used, value) for used, value in table["history"]),
-        "engine": EngineChoice.from_json(table["engine"]),
-    }
-    return WorstInput(**{**table, **parts})
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a search. `partial` is what was found so far."""
+    """Ctrl-C during a search. `partial` is what had been found by then."""
 
     def __init__(self, partial: WorstInput) -> None:
         super().__init__(f"interrupted after {partial.measurements} measurements; see .partial")

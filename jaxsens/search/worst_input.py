@@ -17,9 +17,8 @@ from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
 from jaxsens.search.checkpoint import Checkpoint, identity
-from jaxsens.search.local_search import State, climb, ended
-from jaxsens.search.meter import Meter, SearchProgress
-from jaxsens.search.problem import Problem, problem_of, words_of
+from jaxsens.search.local_search import Measurements, Restart, SearchProgress, SearchState, climb
+from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import measurable
@@ -51,51 +50,51 @@ def worst_input(
     mesh: Mesh | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
 ) -> WorstInput:
-    """Searches the words of length n for the one that one flip moves the most, or all flips on average.
+    """Searches the words of length n for the one that a single flip moves most, or that all flips move most on average.
 
-    The value found is a lower bound on the largest, and equal to it where all words were enumerated (`.exact`). A step
-    of the search measures all flips of a word and of its neighbour under the largest flip, as vectors. Together they
-    tell, exactly, what that flip would do after any single change elsewhere, and as changes interact by O(1/n) many are
-    made at once. A start ends where no single change and no other flip is better. Of the mean, a sample of flips tells
-    which changes raise it. All this costs no more than `measurements` calls of `flip_sensitivity`, and O(log n) single
-    flips for each of them.
+    The value found is a lower bound on the largest value, and equal to it if all words were enumerated (`.exact`). A
+    step of the search measures, as vectors, all flips of a word and of its neighbour under the largest flip. Together
+    they tell exactly what that flip would do after any single change elsewhere, and since changes interact by O(1/n),
+    many are made at once. A start ends where no single change and no other flip is better. For the mean, a sample of
+    flips tells which changes raise it. All this costs no more than `measurements` calls of `flip_sensitivity`, plus
+    O(log n) single flips for each of them.
 
     Args:
-        model: as for `flip_sensitivity`.
-        n: the words' length.
-        alphabet_size: words are made of the symbols 0 .. alphabet_size - 1; known for jaxsens models.
-        symbols: they are made of these instead.
-        fixed: {0-based position: symbol} of positions that are the same in all words and are not flipped, such as an
-            end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but unless it
-            is fixed its symbol is searched with the rest.
+        model: As for `flip_sensitivity`.
+        n: The length of the words.
+        alphabet_size: Words are made of the symbols 0 .. alphabet_size - 1. Known for jaxsens models.
+        symbols: Words are made of these symbols instead.
+        fixed: {0-based position: symbol} for positions that are the same in all words and are not flipped, such as an
+            end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but its symbol
+            is searched with the others unless it is fixed.
         objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
-        readout: where the model reads its output, as for `flip_sensitivity`.
+        readout: Where the model reads its output, as for `flip_sensitivity`.
         norm: "l2", "l1" or "linf".
-        outputs: which coordinates of the output enter the norm, as for `flip_sensitivity`.
-        exact: True to enumerate all words, one forward pass each (up to 2^24, if all outputs fit the memory budget);
-            False to search; None to enumerate up to 2^16 words, and search where there are more. The six arguments
-            that follow are of the search.
-        restarts: from how many words to start, besides those of `start`: by turns random and structured ones.
-        budget: stop after so many measurements of all flips of a word; None to stop when every start has converged.
-        start: words to start from, (n,) or (words, n).
-        seed: of what is drawn at random.
-        checkpoint: a file that keeps the state of the search. Called again with the same arguments, the search goes on
-            from there and ends as if it had not been stopped; with a larger budget or more restarts it goes further.
-        engine: as for `flip_sensitivity`.
-        batch_size: flips at a time on each device (of an enumeration, words); by default what is fast and fits.
-        memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
-        mesh: the devices to spread flips over; by default all of this process.
-        progress: called with a `SearchProgress` after every measurement, or every block of an enumeration.
+        outputs: The coordinates of the output that enter the norm, as for `flip_sensitivity`.
+        exact: True to enumerate all words, with one forward pass each (up to 2^24 words, if all outputs fit the memory
+            budget). False to search. None to enumerate up to 2^16 words, and to search if there are more. The next six
+            arguments apply to a search.
+        restarts: The number of words to start from, in addition to `start`: random and structured ones in turn.
+        budget: Stop after this many measurements of all flips of a word; None to stop when every start has converged.
+        start: Words to start from, (n,) or (words, n).
+        seed: Seed of everything that is drawn at random.
+        checkpoint: A file that keeps the state of the search. Called again with the same arguments, the search goes on
+            from there and ends as if it had not been stopped. With a larger budget or more restarts it goes further.
+        engine: As for `flip_sensitivity`.
+        batch_size: Flips at a time on each device (in an enumeration, words); by default what is fast and fits.
+        memory_budget: Bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
+        mesh: The devices to spread flips over; by default all devices of this process.
+        progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
 
     Warns:
-        PrecisionWarning: if n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
-            does not resolve its attention scores on the first word tried, as of `flip_sensitivity`.
+        PrecisionWarning: If n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
+            does not resolve its attention scores on the first word tried, as for `flip_sensitivity`.
 
     Raises:
-        SearchInterrupted: on Ctrl-C once a word has been measured, with what was found; before that, and during an
+        SearchInterrupted: On Ctrl-C once a word has been measured, with what was found. Before that, and during an
             enumeration, which knows nothing before its end, a plain KeyboardInterrupt.
-        InputError: naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or of
-            another search; and for a model that `flip_sensitivity` refuses.
+        InputError: Naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or belongs
+            to another search; and for a model that `flip_sensitivity` refuses.
     """
     subject = measurable(model)
     with collecting("worst_input") as faults:
@@ -103,11 +102,11 @@ def worst_input(
             alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, faults
         )
         if len(alphabet) == 1:
-            faults.add("symbols", symbols, "at least two symbols: of one there is only one word")
+            faults.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
         n = inputs.length(n, faults)
         if inputs.readout(readout, subject.readout, n, faults):
             subject = subject.reading(readout)
-        words = words_of(subject, n, alphabet, fixed, start, faults)
+        space = search_space(subject, n, alphabet, fixed, start, faults)
         check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, faults)
         inputs.choice("objective", objective, ("max", "mean"), faults)
         inputs.choice("exact", exact, (None, True, False), faults)
@@ -115,17 +114,16 @@ def worst_input(
         budget = inputs.optional_count("budget", budget, faults)
         seed = inputs.seed(seed, faults)
         inputs.progress(progress, 1, "a SearchProgress, or None", faults, bar=False)
-    imprecise = beyond_precision(subject, words.n)
+    imprecise = beyond_precision(subject, space.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with stopping.noting(signal.SIGINT), numerics(subject.dtype):
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
         )
-        problem = problem_of(
-            subject, words, objective, norm, subject.chosen_outputs(outputs), engine, devices
-        )
-        first = problem.word(np.full((1, len(problem.free)), problem.alphabet[0]))
+        chosen = subject.chosen_outputs(outputs)
+        problem = problem_of(subject, space, objective, norm, chosen, engine, devices, seed)
+        first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         blurred = checked_scores(problem.subject, first, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
@@ -137,41 +135,37 @@ def worst_input(
                 f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
             )
         if exact is not False and refused is None:
-            return _enumerated(problem, seed, progress)
-        return _searched(
-            problem, words.given, len(words.given) + restarts, seed, budget, checkpoint, progress
-        )
+            return _enumerated(problem, progress)
+        return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)
 
 
-def _enumerated(problem: Problem, seed: int, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
+def _enumerated(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
     def told(done: int, total: int) -> None:
         if progress is not None:
             progress(SearchProgress(done, total, None))
 
-    meter = Meter(problem, budget=None)
-    meter.measure(enumeration.largest_word(problem, told))
-    return _result(meter, enumeration.count(problem), (), 0, seed)
+    measurements = Measurements(problem, budget=None)
+    measurements.measure(enumeration.largest_word(problem, told))
+    return _result(measurements, problem.space.count, (), 0)
 
 
 def _searched(
     problem: Problem,
-    given: np.ndarray,
     starts: int,
-    seed: int,
     budget: int | None,
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[SearchProgress], None] | None,
 ) -> WorstInput:
-    kept = None if checkpoint is None else Checkpoint(checkpoint, identity(problem, given, seed))
-    latest = State() if kept is None else kept.read(problem)
+    kept = None if checkpoint is None else Checkpoint(checkpoint, identity(problem))
+    latest = SearchState() if kept is None else kept.read(problem)
     if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
         raise InputError(
             f"checkpoint = {str(checkpoint)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
             "more than asked for; give a larger budget or more restarts, or name another file"
         )
-    meter = Meter(problem, budget, latest.used, latest.best, list(latest.history), progress)
+    measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
 
-    def note(state: State) -> None:
+    def note(state: SearchState) -> None:
         nonlocal latest
         latest = state
         if kept is not None:
@@ -180,13 +174,13 @@ def _searched(
     def found() -> WorstInput:
         reached = latest.finished
         if latest.tokens is not None:
-            reached = (*reached, ended(problem, given, seed, latest, converged=False))
-        return _result(meter, 0, reached, starts, seed)
+            reached = (*reached, latest.restart(problem, converged=False))
+        return _result(measurements, 0, reached, starts)
 
     try:
-        climb(problem, given, starts, seed, latest, meter, note)
+        climb(problem, starts, latest, measurements, note)
     except KeyboardInterrupt:
-        if meter.best is None:
+        if measurements.best is None:
             raise
         raise SearchInterrupted(found()) from None
     finally:
@@ -195,8 +189,8 @@ def _searched(
     return found()
 
 
-def _result(meter: Meter, words: int, restarts: tuple[Any, ...], starts: int, seed: int) -> WorstInput:
-    problem, best = meter.problem, meter.best
+def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...], starts: int) -> WorstInput:
+    problem, space, best = measurements.problem, measurements.problem.space, measurements.best
     if best is None:
         raise InputError("budget: no word was measured")
     return WorstInput(
@@ -206,17 +200,17 @@ def _result(meter: Meter, words: int, restarts: tuple[Any, ...], starts: int, se
         symbol=best.symbol,
         objective=problem.objective,
         exact=words > 0,
-        alphabet=tuple(int(symbol) for symbol in problem.alphabet),
-        fixed=tuple(problem.fixed.items()),
-        positions=tuple(int(position) for position in problem.flipped),
+        alphabet=tuple(space.alphabet.tolist()),
+        fixed=tuple(space.fixed.items()),
+        positions=tuple(space.flipped.tolist()),
         norm=problem.norm,
         outputs=problem.engine.outputs,
         words=words,
-        measurements=meter.used,
+        measurements=measurements.used,
         restarts=restarts,
         starts=starts,
-        history=tuple(meter.history),
-        seed=seed,
+        history=tuple(measurements.history),
+        seed=problem.seed,
         engine=problem.choice,
         dtype=problem.dtype,
         versions=versions(),

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.errors import Faults
-from jaxsens.search.problem import Problem, problem_of, words_of
+from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.placement import Placement
 from tests.small_models import random_parameters, small
@@ -45,5 +45,5 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
-    words = words_of(subject, n, np.arange(subject.alphabet_size or 0), None, None, Faults("test"))
-    return problem_of(subject, words, objective, norm, subject.outputs, engine, Placement(ONE))
+    space = search_space(subject, n, np.arange(subject.alphabet_size or 0), None, None, Faults("test"))
+    return problem_of(subject, space, objective, norm, subject.outputs, engine, Placement(ONE))

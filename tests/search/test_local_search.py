@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -15,9 +16,8 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens import load_worst_input
 from jaxsens.precision import numerics
-from jaxsens.search import climbing
+from jaxsens.search.local_search import CLIMBS, start_of
 from jaxsens.search.problem import Measured, Problem, after_one_change, norm_of
-from jaxsens.search.starts import start_of
 from jaxsens.search.worst_input import worst_input
 from tests.search.searching import ONE, model_of, problem, truth
 
@@ -211,10 +211,10 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
 def test_every_start_is_a_word_and_depends_on_seed_and_number_alone(k, seed):
     with numerics("float64"):
         task = STARTING.setdefault("task", problem(model_of(), 6))
-    none = np.zeros((0, 6), np.int32)
-    word = start_of(task, none, seed, k)
+    task = dataclasses.replace(task, seed=seed)
+    word = start_of(task, k)
     assert set(word.tolist()) <= {0, 1, 2}
-    np.testing.assert_array_equal(word, start_of(task, none, seed, k))
+    np.testing.assert_array_equal(word, start_of(task, k))
 
 
 STARTING: dict[str, Problem] = {}
@@ -223,14 +223,14 @@ STARTING: dict[str, Problem] = {}
 def test_structured_starts_come_each_once():
     with numerics("float64"):
         task = problem(model_of(), 6)
-    words = [tuple(start_of(task, np.zeros((0, 6), np.int32), 0, k).tolist()) for k in range(1, 25, 2)]
+    words = [tuple(start_of(task, k).tolist()) for k in range(1, 25, 2)]
     assert words[:3] == [(0,) * 6, (1,) * 6, (2,) * 6]
     assert words[3] == (0, 0, 0, 0, 0, 1)
     assert len(set(words)) == 12
 
 
 def test_the_steps_are_by_objective():
-    assert set(climbing.CLIMBS) == {"max", "mean"}
+    assert set(CLIMBS) == {"max", "mean"}
 
 
 # The result as a file
