@@ -1,6 +1,6 @@
 """Formal languages as distributions over words, with exact laws of the next symbol (Hahn 2020, section 6).
 
-Pure NumPy; this room imports nothing of jaxsens but the leaves.
+Pure NumPy. Of jaxsens, this package imports only modules that everything may import.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from jaxsens.languages.dyck import ClosingChoice, Dyck
 from jaxsens.languages.flip_flop import FlipFlop
 from jaxsens.languages.majority import Majority
 from jaxsens.languages.named import NAMES, language
-from jaxsens.languages.parity import Parity
-from jaxsens.languages.simple import EqualBlocks, OneStar
+from jaxsens.languages.simple import EqualBlocks, OneStar, Parity
 
 __all__ = [
     "NAMES",

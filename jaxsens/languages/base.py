@@ -1,8 +1,8 @@
-"""What every language offers: a law over its words, their prefixes, the next symbol, and its cross-entropies.
+"""What every language offers: a law over its words and their prefixes, samples, and cross-entropies.
 
 A language here is a set of words with a probability law over them, as in Hahn (2020), section 6. Read from left to
-right, the law says how probable each symbol, or the word's end, is after a prefix. All of it is exact: probabilities
-in closed form, samples without rejection. Pure NumPy.
+right, the law gives the probability of each symbol, and of the word's end, after a prefix. Everything is exact:
+probabilities in closed form, samples without rejection. Pure NumPy.
 """
 
 from __future__ import annotations
@@ -18,23 +18,54 @@ from jaxtyping import Bool, Float, Int
 from jaxsens import inputs
 from jaxsens.errors import Faults, InputError, collecting
 from jaxsens.inputs import checked_count
-from jaxsens.languages.distributions import draw, entropy
 
 NO_PREFIX = -(2**31)
-"""The state of what begins no word."""
+"""The state of a sequence of symbols with which no word begins."""
 
 CELLS = 2**22
-"""How many symbols are sampled at a time, so that many long words need little more memory than the result."""
+"""Symbols sampled at a time, so that many long words need little more memory than the result."""
 
 MISSING = 1e-12
-"""`sample_words` without a bound leaves out lengths that have at most this probability together."""
+"""Total probability of the lengths that `sample_words` leaves out if it has no bound."""
 
 LONGEST = 2**20
-"""Longer words than this are only sampled if asked for."""
+"""Longest words that are sampled without being asked for."""
+
+
+def entropy(probabilities: Float[np.ndarray, "*shape v"]) -> Float[np.ndarray, "*shape"]:
+    """The entropy of each row, in nats; 0 log 0 is 0."""
+    positive = np.where(probabilities > 0, probabilities, 1.0)
+    return np.sum(positive * -np.log(positive), axis=-1)
+
+
+def binary_entropy(probability: float) -> float:
+    """The entropy, in nats, of an event with a probability strictly between 0 and 1."""
+    return -float(probability * np.log(probability) + (1 - probability) * np.log1p(-probability))
+
+
+def from_log_ratios(log_ratios: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m1"]:
+    """The distribution on 0..m with log(weight_{i+1} / weight_i) = log_ratios[i], which may be infinite.
+
+    Logarithms are added up from the mode outwards, so that large numbers are never subtracted: at a million outcomes,
+    the probabilities that matter keep 14 digits. (Differences of log-gamma functions keep 9.)
+    """
+    mode = int(np.argmax(np.concatenate([[0.0], np.cumsum(log_ratios)])))
+    above = np.cumsum(log_ratios[mode:])
+    below = np.cumsum(-log_ratios[:mode][::-1])[::-1]
+    weights = np.exp(np.concatenate([below, [0.0], above]))
+    return weights / np.sum(weights)
+
+
+def draw(
+    probabilities: Float[np.ndarray, " m"], count: int, generator: np.random.Generator
+) -> Int[np.ndarray, " count"]:
+    """Independent draws from a distribution on 0..m-1, by inversion. An outcome of probability 0 is never drawn."""
+    cumulative = np.cumsum(probabilities)
+    return np.searchsorted(cumulative, generator.random(count) * cumulative[-1], side="right")
 
 
 class Words(NamedTuple):
-    """Words of several lengths: `tokens` (count, longest) int32, filled up with the end symbol; `lengths` (count,)."""
+    """Words of several lengths: `tokens` (count, longest) int32, padded with the end symbol, and `lengths` (count,)."""
 
     tokens: Int[np.ndarray, "count longest"]
     lengths: Int[np.ndarray, " count"]
@@ -43,12 +74,16 @@ class Words(NamedTuple):
 class Language(ABC):
     """A set of words over an alphabet, with a law over them.
 
-    Symbols are numbered as in `alphabet`. Among the predictions, `end` = len(alphabet) is the word's end. In all that
-    is said of "after n symbols", the prefix of n symbols is drawn as `sample_prefixes` draws it: the first n symbols
-    of a word of the law that has at least n symbols. Every random draw comes from the NumPy generator given.
+    Symbols are numbered as in `alphabet`. Among the predictions, `end` = len(alphabet) stands for the word's end.
+    Wherever "after n symbols" is said, the prefix of n symbols is drawn as `sample_prefixes` draws it: the first n
+    symbols of a word of the law that has at least n symbols. All randomness comes from the NumPy generator given.
+
+    Raises:
+        InputError: From the class and every method, naming each argument that cannot be used and the remedy.
     """
 
     name: ClassVar[str]
+    symbols: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         with collecting(self.name) as faults:
@@ -57,49 +92,42 @@ class Language(ABC):
                 object.__setattr__(self, field.name, value)
 
     @property
-    @abstractmethod
     def alphabet(self) -> tuple[str, ...]:
         """The symbols' names, in the order of their numbers."""
+        return self.symbols
 
     @property
     def end(self) -> int:
-        """The number of the outcome "the word ends here": the one after the last symbol's."""
+        """The number of the outcome "the word ends here", one more than the last symbol's."""
         return len(self.alphabet)
 
     @property
     def outcomes(self) -> int:
-        """How many outcomes a prediction has: the symbols and the end."""
+        """The number of outcomes of a prediction: the symbols and the end."""
         return len(self.alphabet) + 1
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Name and options; `language(**settings)` gives an equal language."""
+        """The name and the options. `language(**settings)` is an equal language."""
         fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields}}
 
-    # Words
-
     def member(self, tokens: Int[np.ndarray, "*batch n"]) -> Bool[np.ndarray, "*batch"]:
-        """Whether each word of n symbols is in the language.
-
-        Raises:
-            InputError: if `tokens` are no symbols of the alphabet.
-        """
+        """Whether each word of n symbols is in the language."""
         states = self._states(self._checked_tokens(tokens))[..., -1]
         sound = states != NO_PREFIX
         return sound & (self._laws(np.where(sound, states, 0))[..., self.end] > 0)
 
     def length_probabilities(self, longest: int) -> Float[np.ndarray, " lengths"]:
-        """P(a word has l symbols), l = 0..longest. They add up to less than 1 where words may be longer. O(longest)."""
-        longest = checked_count(self.name, longest=longest)
-        return self._length_probabilities(longest)
+        """P(a word has l symbols), l = 0..longest. They add up to less than 1 if words may be longer. O(longest)."""
+        return self._length_probabilities(checked_count(self.name, longest=longest))
 
     def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
-        """Independent words of the law, or with `longest`, of the law given that a word has at most so many symbols.
+        """Independent words of the law or, with `longest`, of the law given that a word has at most so many symbols.
 
         Raises:
-            InputError: if an argument cannot be used; if without `longest` words of more than 2^20 symbols would have a
-                probability above 1e-12, or if with it no word is short enough.
+            InputError: Also if words of more than 2^20 symbols have a probability above 1e-12 and there is no
+                `longest`, and if no word is as short as `longest`.
         """
         count, most = self._checked_sampling(
             generator, count=count, longest=0 if longest is None else longest
@@ -116,10 +144,7 @@ class Language(ABC):
     ) -> Int[np.ndarray, "count n"]:
         """Independent prefixes of exactly n symbols, int32: the first n symbols of words that have at least n.
 
-        They are drawn exactly, none rejected, in O(n) operations each (DYCK: O(n log n)).
-
-        Raises:
-            InputError: if an argument cannot be used.
+        They are drawn exactly, without rejection, in O(n) operations each (DYCK: O(n log n)).
         """
         count, n = self._checked_sampling(generator, count=count, n=n)
         return self._in_parts(self._prefixes, count, n, generator)
@@ -129,12 +154,9 @@ class Language(ABC):
     ) -> tuple[Int[np.ndarray, "count n"], Bool[np.ndarray, " count"]]:
         """Words of n symbols for recognition, int32, and whether each is in the language.
 
-        Half are members, drawn from the law given the length n; half are not (of an odd `count`, a coin decides one).
-        Non-members are near misses: members with one symbol exchanged, as the language's class says. Where the length
-        has no members, all are prefixes of longer words; the empty word is labelled as what it is.
-
-        Raises:
-            InputError: if an argument cannot be used.
+        Half are members, drawn from the law given the length n, and half are not; if `count` is odd, a coin decides one
+        word. Non-members are near misses: members with one symbol exchanged, as the language's class says. If no member
+        has length n, all words are prefixes of longer words. The empty word has its true label.
         """
         count, n = self._checked_sampling(generator, count=count, n=n)
         if n == 0:
@@ -150,29 +172,19 @@ class Language(ABC):
         tokens[no] = self._in_parts(self._non_members, len(no), n, generator)
         return tokens, labels
 
-    # The next symbol
-
     def next_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n1 v"]:
-        """The law of what comes after each prefix of the prefixes: after 0, 1, ..., n symbols; (..., n + 1, outcomes).
-
-        Raises:
-            InputError: if a row is no prefix of a word.
-        """
+        """The law of the next symbol after 0, 1, ..., n symbols of each prefix: (..., n + 1, outcomes)."""
         return self._laws(self._checked_states(prefixes))
 
     def last_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch v"]:
-        """The law of what comes after the whole of each prefix: the last row of `next_probabilities`, alone.
-
-        Raises:
-            InputError: if a row is no prefix of a word.
-        """
+        """The law of the next symbol after each whole prefix: only the last row of `next_probabilities`."""
         return self._laws(self._checked_states(prefixes)[..., -1])
 
     @abstractmethod
     def marginal(self, n: int) -> Float[np.ndarray, " v"]:
-        """The law of the symbol after n symbols, the prefix unknown: the average of `last_probabilities`. Exact."""
+        """The law of the symbol after n symbols if the prefix is unknown: the mean of `last_probabilities`. Exact."""
 
-    # Cross-entropies of predicting the symbol after n symbols, in nats
+    # Cross-entropies of predicting the symbol after n symbols, in nats.
 
     @abstractmethod
     def optimal_cross_entropy(self, n: int) -> float:
@@ -181,31 +193,31 @@ class Language(ABC):
     def unigram_cross_entropy(self, n: int) -> float:
         """The least cross-entropy after n symbols of a prediction that does not depend on the prefix.
 
-        It is the entropy of `marginal(n)`, reached by predicting just that. This is the "unigram chance level" to which
-        Hahn (2020), Theorem 6, lets the cross-entropy of soft attention on PARITY converge.
+        It is the entropy of `marginal(n)`, which is also the prediction that attains it. This is the "unigram chance
+        level" to which, by Theorem 6 of Hahn (2020), the cross-entropy of soft attention on PARITY converges.
         """
         return float(entropy(self.marginal(n)))
 
     def chance_cross_entropy(self, n: int) -> float:
-        """The cross-entropy of guessing uniformly among all outcomes, the end included: log(outcomes), for every n.
+        """The cross-entropy of a uniform guess among all outcomes, including the end: log(outcomes), for every n.
 
-        A model whose logits are all equal is here. What Theorem 6 calls chance is `unigram_cross_entropy`.
+        A model whose logits are all equal is at this level. What Theorem 6 calls chance is `unigram_cross_entropy`.
         """
-        n = checked_count(self.name, n=n)
+        checked_count(self.name, n=n)
         return float(np.log(self.outcomes))
 
-    # What each language says
+    # What each language defines.
 
     @abstractmethod
     def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """What of each prefix of (..., n) tokens matters for what follows: (..., n + 1) integers, or NO_PREFIX.
+        """What matters of each prefix of (..., n) tokens for what follows: (..., n + 1) integers, or NO_PREFIX.
 
         The empty prefix has the state 0.
         """
 
     @abstractmethod
     def _laws(self, states: np.ndarray) -> np.ndarray:
-        """The law of what comes next in each state, which is never NO_PREFIX: (..., outcomes)."""
+        """The law of the next symbol in each state, none of them NO_PREFIX: (..., outcomes)."""
 
     @abstractmethod
     def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
@@ -213,7 +225,7 @@ class Language(ABC):
 
     @abstractmethod
     def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Words from the law given the length n, which has some."""
+        """Words from the law given the length n, which some words have."""
 
     @abstractmethod
     def _length_probabilities(self, longest: int) -> np.ndarray:
@@ -224,7 +236,7 @@ class Language(ABC):
         return True
 
     def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Members of length n >= 1 with one symbol exchanged for another, both drawn uniformly."""
+        """Members of length n >= 1 with one symbol replaced by another, both drawn uniformly."""
         tokens = self._members(count, n, generator)
         where = generator.integers(0, n, count)
         shift = generator.integers(1, len(self.alphabet), count)
@@ -232,10 +244,8 @@ class Language(ABC):
         tokens[rows, where] = (tokens[rows, where] + shift) % len(self.alphabet)
         return tokens
 
-    # Arguments
-
     def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
-        """An option, a field of the class: a probability, unless the class overrides this for options of its own."""
+        """An option, a field of the class: a probability, unless the class overrides this for its own options."""
         return inputs.probability(name, value, faults)
 
     def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
@@ -257,8 +267,8 @@ class Language(ABC):
             length = int(np.argmax(bad[row]))
             shown = "".join(self.alphabet[symbol] for symbol in tokens[row][max(length - 40, 0) : length])
             raise InputError(
-                f"{self.name}: prefixes: the first {length} symbols of row {tuple(map(int, row))}, which end in "
-                f"{shown!r}, begin no word of the language: give prefixes of its words"
+                f"{self.name}: prefixes: no word of the language begins with the first {length} symbols of row "
+                f"{tuple(map(int, row))}, which end in {shown!r}: give prefixes of its words"
             )
         return states
 
@@ -266,7 +276,9 @@ class Language(ABC):
         if longest is not None:
             found = self._length_probabilities(longest)
             if not found.any():
-                raise InputError(f"{self.name}: longest = {longest}: no word is so short, give more")
+                raise InputError(
+                    f"{self.name}: longest = {longest}: no word is so short; give a larger number"
+                )
             return found
         bound = 2**10
         while True:
@@ -277,7 +289,7 @@ class Language(ABC):
             if bound >= LONGEST:
                 raise InputError(
                     f"{self.name}: longest = None: words of more than {bound} symbols have probability {missing:.2g}; "
-                    "give longest, or options with which words are shorter"
+                    "give longest, or options that make words shorter"
                 )
             bound *= 4
 

@@ -1,4 +1,4 @@
-"""Flip-flop: one bit of memory, written, read and left alone (Liu, Ash, Goel, Krishnamurthy and Zhang 2023)."""
+"""Flip-flop: one bit of memory that is written, read or ignored (Liu, Ash, Goel, Krishnamurthy and Zhang 2023)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import NO_PREFIX, Language
-from jaxsens.languages.distributions import binary_entropy, entropy
+from jaxsens.languages.base import NO_PREFIX, Language, binary_entropy, entropy
 
 _WRITE, _READ, _IGNORE, _ZERO = range(4)
 _START, _FREE, _BOUND, _BETWEEN, _AFTER_READ = 0, 1, 2, 4, 5  # _BOUND + memory: 2 and 3
@@ -17,15 +16,15 @@ _START, _FREE, _BOUND, _BETWEEN, _AFTER_READ = 0, 1, 2, 4, 5  # _BOUND + memory:
 
 @dataclass(frozen=True)
 class FlipFlop(Language):
-    """Flip-flop: pairs of an instruction (w, r, i) and a bit; the first is w, the last r; r's bit is w's latest.
+    """Flip-flop: pairs of an instruction (w, r, i) and a bit. The first is w, the last r; r repeats the last w's bit.
 
-    The instruction after the first pair, and after each later one, is i with probability q, w or r with (1 - q)/2 each.
-    The bits of w and i are fair coins, that of r is the bit of the last w. After each pair of r the word ends with
-    probability e. (FFL(q) of Liu et al. fixes the length instead, and makes the last instruction r.)
+    The instructions are write, read and ignore. After each pair, the next instruction is i with probability q, and w or
+    r with (1 - q)/2 each. The bits of w and i are fair coins; the bit of r is the bit of the last w. After each pair of
+    r the word ends with probability e. (FFL(q) of Liu et al. instead fixes the length, and the last instruction is r.)
 
-    Given that the word has at least n symbols, instructions are still independent: those of pairs that end before
-    the nth symbol, the first one apart, are r with weight (1 - e)(1 - q)/2 in place of (1 - q)/2. Near misses: the bit
-    of one r, drawn uniformly, is exchanged.
+    Given that the word has at least n symbols, instructions are still independent. Those of pairs that end before the
+    nth symbol, except the first, are r with weight (1 - e)(1 - q)/2 in place of (1 - q)/2. Near misses: the bit of one
+    r, drawn uniformly, is exchanged.
 
     Attributes:
         ignore_probability: q, strictly between 0 and 1.
@@ -35,11 +34,7 @@ class FlipFlop(Language):
     ignore_probability: float = 0.8
     end_probability: float = 0.1
     name: ClassVar[str] = "flip-flop"
-
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        """The instructions write, read and ignore, and the two bits: w r i 0 1."""
-        return ("w", "r", "i", "0", "1")
+    symbols: ClassVar[tuple[str, ...]] = ("w", "r", "i", "0", "1")
 
     @property
     def _instructions(self) -> np.ndarray:
@@ -47,7 +42,7 @@ class FlipFlop(Language):
         return np.array([other, other, self.ignore_probability])
 
     def marginal(self, n: int) -> np.ndarray:
-        """w at the start; after an instruction 0 or 1, 1/2 each; after a pair the end with e P(r), or instructions."""
+        """w at the start; after an instruction 0 or 1, 1/2 each; after a pair the end, e P(r), or an instruction."""
         n = checked_count(self.name, n=n)
         laws = self._laws(np.arange(6))
         if n in (0, 2):
@@ -58,7 +53,7 @@ class FlipFlop(Language):
         return read * laws[_AFTER_READ] + (1 - read) * laws[_BETWEEN]
 
     def optimal_cross_entropy(self, n: int) -> float:
-        """After an instruction (odd n) log 2, unless it reads; after a pair the entropies of end and instruction."""
+        """After an instruction (odd n) log 2, unless it is r; after a pair the entropies of end and instruction."""
         n = checked_count(self.name, n=n)
         read = float(self._instructions[_READ])
         if n == 0:
@@ -69,7 +64,7 @@ class FlipFlop(Language):
         return next_one if n == 2 else read * binary_entropy(end) + (1 - read * end) * next_one
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """_START; after an instruction _FREE, or _BOUND + memory if it reads; after a pair _AFTER_READ or _BETWEEN."""
+        """_START; after an instruction _FREE, or _BOUND + memory if it is r; after a pair _AFTER_READ or _BETWEEN."""
         shape, n = tokens.shape[:-1], tokens.shape[-1]
         states = np.zeros((*shape, n + 1), np.int64)
         instructions, bits = tokens[..., 0::2], tokens[..., 1::2] - _ZERO
@@ -110,7 +105,7 @@ class FlipFlop(Language):
         return _joined(instructions, generator)
 
     def _inner(self, count: int, pairs: int, generator: np.random.Generator) -> np.ndarray:
-        """w, and then instructions after none of which the word ends."""
+        """w, followed by instructions after which the word does not end."""
         weights = self._instructions * np.array([1, 1 - self.end_probability, 1])
         instructions = generator.choice(3, (count, pairs), p=weights / weights.sum()).astype(np.int8)
         instructions[:, :1] = _WRITE
@@ -135,7 +130,7 @@ class FlipFlop(Language):
 
 
 def _memory(writes: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """The bit written last, after each pair; 0 before the first write."""
+    """The last written bit after each pair; 0 before the first write."""
     position = np.where(writes, np.arange(writes.shape[-1]), -1)
     last = np.maximum.accumulate(position, axis=-1)
     found = np.take_along_axis(bits, np.maximum(last, 0), axis=-1)
@@ -143,7 +138,7 @@ def _memory(writes: np.ndarray, bits: np.ndarray) -> np.ndarray:
 
 
 def _joined(instructions: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The pairs of these instructions: bits drawn for w and i, remembered for r."""
+    """The pairs of these instructions: bits are drawn for w and i, and remembered for r."""
     drawn = generator.integers(0, 2, instructions.shape, dtype=np.int8)
     remembered = _memory(instructions == _WRITE, drawn)
     tokens = np.empty((len(instructions), 2 * instructions.shape[1]), np.int8)

@@ -9,26 +9,25 @@ from typing import ClassVar
 import numpy as np
 
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import Language
-from jaxsens.languages.distributions import draw, entropy, from_log_ratios
+from jaxsens.languages.base import Language, draw, entropy, from_log_ratios
 
 
 @dataclass(frozen=True)
 class Majority(Language):
     """MAJORITY: more 1s than 0s.
 
-    The law: fair bits, where before each one the word ends with probability e, all given that the word is in MAJORITY.
-    So members of one length are equally probable. Let d be the number of 1s minus that of 0s, and g(d) the probability
-    that a word that goes on from d ends with more 1s than 0s. By how much d still changes is a two-sided geometric
-    variable, P(s) = (1 - r)/(1 + r) r^|s| with r = (1 - sqrt(e (2 - e)))/(1 - e), therefore
+    The law is that of fair bits, where the word ends with probability e before each bit, given that the word is in
+    MAJORITY. Members of one length are thus equally probable. Let d be the number of 1s minus the number of 0s, and
+    g(d) the probability that a word that goes on from d ends with more 1s than 0s. The remaining change of d is a
+    two-sided geometric variable, P(s) = (1 - r)/(1 + r) r^|s| with r = (1 - sqrt(e (2 - e)))/(1 - e), so
 
-        g(d) = r^(1 - d)/(1 + r) for d <= 0,    g(d) = 1 - r^d/(1 + r) for d > 0 :
+        g(d) = r^(1 - d)/(1 + r) for d <= 0,    g(d) = 1 - r^d/(1 + r) for d > 0.
 
-    the next bit after difference d is b = +1 or -1 with probability (1 - e)/2 g(d + b)/g(d), and the word ends with
+    The next bit after difference d is b = +1 or -1 with probability (1 - e)/2 g(d + b)/g(d), and the word ends with
     e/g(d) if d > 0. A prefix of n bits has a weight proportional to g(d): given d, its bits may be in any order.
 
-    For recognition, half of the words are uniform among those with more 1s than 0s, half among the others: near misses
-    would all be ties, and ties are rare among long words.
+    For recognition, half of the words are uniform among those with more 1s than 0s, and half among the others. Near
+    misses would all be ties, and ties are rare among long words.
 
     Attributes:
         end_probability: e, strictly between 0 and 1.
@@ -36,11 +35,7 @@ class Majority(Language):
 
     end_probability: float = 0.1
     name: ClassVar[str] = "majority"
-
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        """0 and 1."""
-        return ("0", "1")
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
 
     @cached_property
     def _log_ratio(self) -> float:
@@ -57,24 +52,24 @@ class Majority(Language):
         return np.where(difference > 0, ahead, behind)
 
     def _log_gain(self, difference: np.ndarray) -> np.ndarray:
-        """log g(d + 1) - log g(d), with no large numbers subtracted where d is far below 0."""
+        """log g(d + 1) - log g(d), without subtracting large numbers where d is far below 0."""
         near = np.maximum(difference, 0)
         return np.where(difference < 0, -self._log_ratio, self._log_wins(near + 1) - self._log_wins(near))
 
     def difference_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The differences possible after n bits, -n, -n + 2, ..., n, and their probabilities. O(n)."""
+        """The possible differences after n bits, -n, -n + 2, ..., n, and their probabilities. O(n)."""
         n = checked_count(self.name, n=n)
         differences = np.arange(-n, n + 1, 2)
         gain = self._log_gain(differences[:-1]) + self._log_gain(differences[:-1] + 1)
         return differences, from_log_ratios(_binomial_log_ratios(n) + gain)
 
     def marginal(self, n: int) -> np.ndarray:
-        """The average of the next symbol's law over the differences possible. O(n)."""
+        """The mean of the next symbol's law over the possible differences. O(n)."""
         differences, law = self.difference_law(n)
         return law @ self._laws(differences)
 
     def optimal_cross_entropy(self, n: int) -> float:
-        """The mean entropy of the next symbol's law over the differences possible. O(n)."""
+        """The mean entropy of the next symbol's law over the possible differences. O(n)."""
         differences, law = self.difference_law(n)
         return float(law @ entropy(self._laws(differences)))
 
@@ -104,7 +99,7 @@ class Majority(Language):
         return _arranged(draw(law, count, generator), n, generator)
 
     def _length_probabilities(self, longest: int) -> np.ndarray:
-        """e (1 - e)^l P(more 1s in l fair bits) / g(0); P = 1/2 but for half of the ties."""
+        """e (1 - e)^l P(more 1s in l fair bits) / g(0); P = 1/2 minus half of the ties."""
         e = self.end_probability
         m = np.arange(longest // 2, dtype=np.float64)
         ties = np.zeros(longest + 1)
@@ -120,6 +115,6 @@ def _binomial_log_ratios(n: int) -> np.ndarray:
 
 
 def _arranged(ones: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
-    """To each number of 1s, a uniform one of the words of n bits that have so many."""
+    """For each number of 1s, a word drawn uniformly from the words of n bits with that many."""
     tokens = (np.arange(n) < ones[:, None]).astype(np.int8)
     return generator.permuted(tokens, axis=1, out=tokens)

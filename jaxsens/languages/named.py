@@ -10,8 +10,7 @@ from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
 from jaxsens.languages.majority import Majority
-from jaxsens.languages.parity import Parity
-from jaxsens.languages.simple import EqualBlocks, OneStar
+from jaxsens.languages.simple import EqualBlocks, OneStar, Parity
 
 # Each name's class, and the options that the name itself fixes.
 _NAMED: dict[str, tuple[type[Language], dict[str, Any]]] = {
@@ -25,17 +24,17 @@ _NAMED: dict[str, tuple[type[Language], dict[str, Any]]] = {
 }
 
 NAMES = tuple(_NAMED)
-"""The names that `language` takes."""
+"""The names that `language` knows."""
 
 
 def language(name: str, **options: Any) -> Language:
-    """The language of this name; its options are the fields of its class.
+    """The language called `name`. Its options are the fields of its class.
 
     >>> language("2dyck", open_probability=0.4).alphabet
     ('(', '[', ')', ']')
 
     Raises:
-        InputError: if there is no such language, if it has no such option, or if an option's value cannot be used.
+        InputError: If there is no such language, if it has no such option, or if an option's value cannot be used.
     """
     if name not in _NAMED:
         raise InputError(f"language: name = {name!r}: give one of {', '.join(NAMES)}")

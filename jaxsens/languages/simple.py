@@ -1,4 +1,4 @@
-"""1* and a^n b^n: the languages that Hahn (2020), section 5, names as within reach of self-attention."""
+"""PARITY, 1* and a^n b^n: the languages of Hahn (2020), sections 5 and 6, with a few states each."""
 
 from __future__ import annotations
 
@@ -8,15 +8,81 @@ from typing import ClassVar
 import numpy as np
 
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import NO_PREFIX, Language
-from jaxsens.languages.distributions import binary_entropy
+from jaxsens.languages.base import NO_PREFIX, Language, binary_entropy
+
+
+@dataclass(frozen=True)
+class Parity(Language):
+    """PARITY: an even number of 1s.
+
+    While the number of 1s is even, the word ends with probability p and goes on with 0 or 1 with (1 - p)/2 each. While
+    it is odd, the word goes on with 0 or 1, with 1/2 each. Let s_t be the parity of the 1s among the first t symbols. A
+    prefix of n symbols has the probability prod_{t < n} (1/2 if s_t is odd, else (1 - p)/2). Given that the word has at
+    least n symbols, s_1, ..., s_n are therefore independent: P(s_t even) = (1 - p)/(2 - p) for t < n, and 1/2 for
+    t = n >= 1.
+
+    Near misses: any one symbol exchanged. (The formula "parity" of `logic` says that the number of 1s is odd.)
+
+    Attributes:
+        end_probability: p, strictly between 0 and 1.
+    """
+
+    end_probability: float = 0.1
+    name: ClassVar[str] = "parity"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
+
+    def marginal(self, n: int) -> np.ndarray:
+        """The law of the even state for n = 0, and the mean of both states' laws for every n >= 1."""
+        n = checked_count(self.name, n=n)
+        laws = self._laws(np.arange(2))
+        return laws[0] if n == 0 else laws.mean(axis=0)
+
+    def optimal_cross_entropy(self, n: int) -> float:
+        """h(p) + (1 - p) log 2 in the even state, log 2 in the odd one, and for n >= 1 their mean.
+
+        For n >= 1 it is below the unigram level by what the state tells about the end: h(p/2) - h(p)/2.
+        """
+        n = checked_count(self.name, n=n)
+        p = self.end_probability
+        even = binary_entropy(p) + (1 - p) * float(np.log(2))
+        return even if n == 0 else (even + float(np.log(2))) / 2
+
+    def _states(self, tokens: np.ndarray) -> np.ndarray:
+        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int8)
+        np.bitwise_xor.accumulate(tokens.astype(np.int8), axis=-1, out=states[..., 1:])
+        return states
+
+    def _laws(self, states: np.ndarray) -> np.ndarray:
+        p = self.end_probability
+        return np.array([[(1 - p) / 2, (1 - p) / 2, p], [0.5, 0.5, 0.0]])[states]
+
+    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        return self._bits(count, n, generator, generator.random((count, 1)) < 0.5)
+
+    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        return self._bits(count, n, generator, np.zeros((count, 1), bool))
+
+    def _bits(self, count: int, n: int, generator: np.random.Generator, last_odd: np.ndarray) -> np.ndarray:
+        """Words whose inner states are drawn independently, and whose last state is given."""
+        if n == 0:
+            return np.zeros((count, 0), np.int8)
+        odd = np.empty((count, n + 1), bool)
+        odd[:, :1] = False
+        odd[:, 1:n] = generator.random((count, n - 1)) < 1 / (2 - self.end_probability)
+        odd[:, n:] = last_odd
+        return (odd[:, 1:] ^ odd[:, :-1]).astype(np.int8)
+
+    def _length_probabilities(self, longest: int) -> np.ndarray:
+        p = self.end_probability
+        later = (1 - p) * p / 2 * (1 - p / 2) ** np.arange(longest, dtype=np.float64)
+        return np.concatenate([[p], later])
 
 
 @dataclass(frozen=True)
 class OneStar(Language):
-    """1*: words over 0 and 1 without a 0. After every prefix the word ends with probability p, or else a 1 follows.
+    """1*: words over 0 and 1 without a 0. After every prefix the word ends with probability p; otherwise a 1 follows.
 
-    There is one prefix of each length. Near misses: one 1, anywhere, becomes a 0.
+    There is one prefix of each length. Near misses: a single 1, anywhere, becomes a 0.
 
     Attributes:
         end_probability: p, strictly between 0 and 1.
@@ -24,20 +90,16 @@ class OneStar(Language):
 
     end_probability: float = 0.1
     name: ClassVar[str] = "one-star"
-
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        """0 and 1."""
-        return ("0", "1")
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
 
     def marginal(self, n: int) -> np.ndarray:
-        """The law after the one prefix there is: 1 with 1 - p, end with p."""
-        n = checked_count(self.name, n=n)
+        """The law after the only prefix: 1 with 1 - p, end with p."""
+        checked_count(self.name, n=n)
         return self._laws(np.array(0))
 
     def optimal_cross_entropy(self, n: int) -> float:
-        """h(p), the same as the unigram level: the one prefix says nothing."""
-        n = checked_count(self.name, n=n)
+        """h(p), the same as the unigram level, as the only prefix tells nothing."""
+        checked_count(self.name, n=n)
         return binary_entropy(self.end_probability)
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
@@ -64,10 +126,10 @@ class OneStar(Language):
 class EqualBlocks(Language):
     """a^m b^m: m as, then as many bs.
 
-    With probability p the as stop, at the start or after any a; else another a follows. Then as many bs follow, and the
-    word ends. So P(m) = p (1 - p)^m. Given that the word has at least n symbols, m - ceil(n/2) has this same law: after
-    long prefixes nearly as many bs as as have been read, and the next symbol hangs on exact counts. Of the prefixes,
-    (1 - p)^floor(n/2) consist of as only. Near misses: any symbol exchanged.
+    With probability p the as stop, at the start or after any a; otherwise another a follows. Then as many bs follow,
+    and the word ends, so P(m) = p (1 - p)^m. Given that the word has at least n symbols, m - ceil(n/2) has this same law:
+    after long prefixes nearly as many bs as as have been read, and the next symbol depends on exact counts. A share
+    (1 - p)^floor(n/2) of the prefixes consists of as only. Near misses: any symbol exchanged.
 
     Attributes:
         stop_probability: p, strictly between 0 and 1.
@@ -75,14 +137,10 @@ class EqualBlocks(Language):
 
     stop_probability: float = 0.1
     name: ClassVar[str] = "equal-blocks"
-
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        """The letters a and b."""
-        return ("a", "b")
+    symbols: ClassVar[tuple[str, ...]] = ("a", "b")
 
     def marginal(self, n: int) -> np.ndarray:
-        """After an even number of symbols the word ends with p; an a comes with (1 - p)^(floor(n/2) + 1); else a b."""
+        """An a has (1 - p)^(floor(n/2) + 1), the end has p after an even number of symbols, and a b has the rest."""
         n = checked_count(self.name, n=n)
         p = self.stop_probability
         more = (1 - p) ** (n // 2 + 1)
@@ -96,7 +154,7 @@ class EqualBlocks(Language):
         return (1 - p) ** (n // 2) * binary_entropy(p)
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """0 at the start, 1 after as only, 2 while bs are owed, 3 when the word is whole."""
+        """0 at the start, 1 after as only, 2 while bs are missing, 3 when the word is complete."""
         is_a = tokens == 0
         b_seen = np.logical_or.accumulate(~is_a, axis=-1)
         owed = np.cumsum(np.where(is_a, 1, -1).astype(np.int8), axis=-1, dtype=np.int64)

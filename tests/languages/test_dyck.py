@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from jaxsens.errors import InputError
 from jaxsens.languages import Dyck
-from jaxsens.languages.walks import (
+from jaxsens.languages.dyck import (
     final_height_law,
     final_heights,
     innermost_open,

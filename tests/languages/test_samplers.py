@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from jaxsens.languages.distributions import draw
+from jaxsens.languages.base import draw
 from tests.languages.cases import CASES, LONGEST_PREFIX, LONGEST_WORD
 
 NAMES = sorted(CASES)
