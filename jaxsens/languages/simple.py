@@ -127,9 +127,9 @@ class EqualBlocks(Language):
     """a^m b^m: m as, then as many bs.
 
     With probability p the as stop, at the start or after any a; otherwise another a follows. Then as many bs follow,
-    and the word ends, so P(m) = p (1 - p)^m. Given that the word has at least n symbols, m - ceil(n/2) has this same law:
-    after long prefixes nearly as many bs as as have been read, and the next symbol depends on exact counts. A share
-    (1 - p)^floor(n/2) of the prefixes consists of as only. Near misses: any symbol exchanged.
+    and the word ends, so P(m) = p (1 - p)^m. Given that the word has at least n symbols, m - ceil(n/2) has this
+    same law: after long prefixes nearly as many bs as as have been read, and the next symbol depends on exact counts.
+    A share (1 - p)^floor(n/2) of the prefixes consists of as only. Near misses: any symbol exchanged.
 
     Attributes:
         stop_probability: p, strictly between 0 and 1.
