@@ -52,7 +52,7 @@ def test_each_name_comes_from_the_module_that_the_stub_names(module, name, alias
 
 
 def test_an_unknown_attribute_is_refused_as_python_does_it():
-    with pytest.raises(AttributeError, match="^module 'jaxsens' has no attribute 'flipsensitivity'$"):
+    with pytest.raises(AttributeError, match=r"^module 'jaxsens' has no attribute 'flipsensitivity'$"):
         _ = jaxsens.flipsensitivity  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ImportError, match="cannot import name 'flipsensitivity' from 'jaxsens'"):
         from jaxsens import flipsensitivity  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
