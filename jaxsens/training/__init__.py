@@ -1,1 +1,1 @@
-"""Training of sequence models on formal languages: configs, the loop, checkpoints, evaluation at any length."""
+"""Training of sequence models on formal languages: configs, the loop, checkpoints, and evaluation at any length."""

@@ -1,4 +1,4 @@
-"""What of a training is kept: its state to go on with, and the trained model to measure."""
+"""What is kept of a training: the state from which it goes on, and the trained model to measure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jaxsens.training.storage import DamagedCheckpoint, Stored
 from jaxsens.versions import versions
 
 FOLDER = "checkpoints"
-"""Where in the directory of a training its checkpoints lie."""
+"""The folder of a training's directory that holds its checkpoints."""
 
-_FREE = ("evaluation", "checkpoint")  # tables of a config that do not change what the weights become
+_FREE = ("evaluation", "checkpoint")  # the tables of a config that do not change the weights
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class TrainedModel:
     """A model with the parameters that a checkpoint holds.
 
     Attributes:
-        model: the module, such as a `jaxsens.Transformer`; its output is the logits at its readout. One trained for
-            prediction reads the boundary symbol, number `config.boundary`, and then the word; one trained for
+        model: The module, such as a `jaxsens.Transformer`. Its output is the logits at its readout. A model trained for
+            prediction reads the boundary symbol, number `config.boundary`, and then the word; a model trained for
             recognition reads the word and then the boundary symbol.
-        config: of the training.
-        step: after so many steps of it.
-        directory: of the checkpoint.
-        fingerprint: SHA-256 of the step, of the config but for its evaluations and checkpoints, and of all weights and
-            the optimiser's state. The same training gives the same one again.
+        config: The config of the training.
+        step: The number of training steps behind the model.
+        directory: The directory of the checkpoint.
+        fingerprint: SHA-256 of the step, of the config without its evaluations and checkpoints, and of all weights and
+            the optimiser's state. The same training has the same fingerprint.
     """
 
     model: Any
@@ -52,16 +52,16 @@ class TrainedModel:
 
     @property
     def language(self) -> Language:
-        """What it was trained on."""
+        """The language that it was trained on."""
         return self.config.language
 
 
 def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
-    """The trained model of a training's newest checkpoint, or of the one checkpoint whose folder is given.
+    """The trained model of a training's newest checkpoint, or of the checkpoint whose folder is given.
 
     Raises:
-        DamagedCheckpoint: if a file of it is missing or not as it was written; the message says which one.
-        InputError: if there is no checkpoint, or its config cannot be read.
+        DamagedCheckpoint: If one of its files is missing or was changed; the message names it.
+        InputError: If there is no checkpoint, or its config cannot be read.
     """
     path = Path(directory)
     if not storage.is_checkpoint(path):
@@ -80,7 +80,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
 
 
 def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> Path:
-    """Writes the checkpoint of a step, and removes the oldest of those that are too many."""
+    """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`."""
     arrays = {name: np.asarray(leaf) for name, leaf in _named(state)}
     made_with = {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}}
     table = config.table()
@@ -92,7 +92,7 @@ def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> 
 
 @dataclass(frozen=True)
 class Resumed:
-    """From where a training goes on: the newest sound checkpoint's step and state, and the config that it holds."""
+    """Where a training goes on: the step and state of the newest sound checkpoint, and the config that it holds."""
 
     step: int
     state: TrainState
@@ -100,10 +100,10 @@ class Resumed:
 
 
 def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) -> Resumed | None:
-    """The newest sound checkpoint, or None. Damaged ones are set aside with a note.
+    """The newest sound checkpoint, or None. Damaged ones are set aside, with a note.
 
     Raises:
-        InputError: if the checkpoints are of another training, saying in what the configs differ.
+        InputError: If the checkpoints belong to another training, saying where the configs differ.
     """
     folder = directory / FOLDER
     storage.sweep_up(folder)
@@ -114,10 +114,10 @@ def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) ->
             state = _state(stored, config)
         except DamagedCheckpoint as error:
             aside = storage.set_aside(path)
-            note(f"{error}; set aside as {aside.name}, an older checkpoint is looked for")
+            note(f"{error}; set aside as {aside.name}, looking for an older checkpoint")
             continue
         if stored.versions.get("jax") != version("jax"):
-            note(f"written with jax {stored.versions.get('jax')}, gone on with under jax {version('jax')}")
+            note(f"written with jax {stored.versions.get('jax')}, resumed with jax {version('jax')}")
         with numerics(config.model.dtype):
             copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
         return Resumed(stored.step, copied, _config(stored.config, path))
@@ -125,12 +125,12 @@ def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) ->
 
 
 def check_directory(directory: Path, config: TrainConfig) -> None:
-    """Refuses a directory whose checkpoints are of another training, by the newest manifest that can be read.
+    """Refuses a directory whose checkpoints belong to another training, by the newest manifest that can be read.
 
-    Nothing is changed, and no weights are read: a quick look before anything long.
+    A quick look before any long work: it changes nothing and reads no weights.
 
     Raises:
-        InputError: saying in what the configs differ.
+        InputError: Saying where the configs differ.
     """
     for path in reversed(storage.found(directory / FOLDER)):
         try:
@@ -160,7 +160,7 @@ def _config(table: Mapping[str, Any], path: Path) -> TrainConfig:
 
 
 def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> None:
-    """Refuses a checkpoint of another training. A constant schedule may go on for longer than was planned."""
+    """Refuses a checkpoint of another training. A constant schedule may go on for longer than planned."""
     then, now = (_flat(_identity(each.table())) for each in (_config(table, path), config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
         del then["optimiser.steps"], now["optimiser.steps"]
@@ -172,23 +172,23 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
     faults.raise_if_any()
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    parts = [_flat(item, f"{path}.{key}" if path else key) for key, item in value.items()]
-    return {key: item for part in parts for key, item in part.items()}
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of nested tables by their paths, such as "optimiser.steps"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(
+        dict(table), is_leaf=lambda item: not isinstance(item, dict)
+    )
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
-    return [
-        (jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
 def _state(stored: Stored, config: TrainConfig, parts: tuple[str, ...] = ("",)) -> TrainState:
-    """The stored arrays in the shape of the config's state, as NumPy arrays.
+    """The stored arrays in the structure of the config's state, as NumPy arrays.
 
-    Only the arrays whose names begin with one of `parts` are needed and checked; the others are left as shapes.
+    Only the arrays whose names begin with one of `parts` are needed and checked; the others stay shapes.
     """
     with numerics(config.model.dtype):
         expected = state_shapes(config)

@@ -1,4 +1,4 @@
-"""Batches to train on: each a function of the config and the step alone, so that a resumed training sees the same."""
+"""Batches to train on. Each depends only on the config and the step, so a resumed training sees the same ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _LENGTHS, _WORDS = 0, 1  # streams of random numbers under one seed
 
 @dataclass(frozen=True)
 class Batches:
-    """The inputs of one call of the compiled function, the first axis along its steps.
+    """The inputs of one call of the compiled function. The first axis runs along its steps.
 
     Attributes:
-        tokens: to predict, the boundary symbol and then the word; to recognise, the word and then the boundary symbol.
-        targets: to predict, the law of the next symbol at every position, or 0s and a 1; to recognise, of the label.
-        optimum: to predict, the least loss that is possible on these targets, averaged; to recognise, 0.
+        tokens: For prediction, the boundary symbol followed by the word; for recognition, the other way round.
+        targets: For prediction, the law of the next symbol at every position, or 0s and a 1; for recognition, the
+            label as 0s and a 1.
+        optimum: For prediction, the mean of the least possible loss on these targets; for recognition, 0.
     """
 
     tokens: Int[np.ndarray, "steps batch n"]
@@ -29,14 +30,14 @@ class Batches:
 
     @property
     def length(self) -> int:
-        """The number of symbols n, the boundary symbol not counted."""
+        """The number of symbols n, without the boundary symbol."""
         return self.tokens.shape[-1] - 1
 
 
 def batches(config: TrainConfig, step: int) -> Batches:
     """What the call that begins at `step` is trained on.
 
-    All its inputs have one length, drawn uniformly from those that the curriculum allows.
+    All its inputs have the same length, drawn uniformly from the lengths that the curriculum allows.
     """
     lengths = config.data.lengths_at(step)
     drawn = np.random.default_rng((config.seed, _LENGTHS, step)).integers(len(lengths))
@@ -63,7 +64,7 @@ def _batch(config: TrainConfig, n: int, step: int) -> tuple[np.ndarray, np.ndarr
 def with_boundary(
     words: Int[np.ndarray, "count n"], language: Language, task: Task
 ) -> Int[np.ndarray, "count n1"]:
-    """Words as a model reads them: int32, with the boundary symbol before them to predict, behind them to recognise."""
+    """Words as a model reads them, int32: the boundary symbol is first for prediction, and last for recognition."""
     symbol = np.full((len(words), 1), len(language.alphabet), np.int32)
     parts = [symbol, words] if task == "prediction" else [words, symbol]
     return np.concatenate(parts, axis=1, dtype=np.int32)
@@ -72,7 +73,7 @@ def with_boundary(
 def one_hot_draws(
     laws: Float[np.ndarray, "*batch outcomes"], generator: np.random.Generator
 ) -> Float[np.ndarray, "*batch outcomes"]:
-    """An outcome drawn from each law, as 0s and a 1; never one of probability 0."""
+    """An outcome drawn from each law, as 0s and a 1. An outcome of probability 0 is never drawn."""
     places = np.cumsum(laws, axis=-1)
     drawn = generator.random((*laws.shape[:-1], 1)) * places[..., -1:]
     return np.eye(laws.shape[-1])[np.argmax(places > drawn, axis=-1)]

@@ -1,4 +1,4 @@
-"""Cross-entropy and recognition at any length, also far beyond those trained on."""
+"""Cross-entropy and recognition at any length, even far beyond the lengths that were trained on."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _NUMBERS_IN_MEMORY = 2**24
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Of predicting the symbol after n symbols, in nats.
+    """How well a model predicts the symbol after n symbols, in nats.
 
     Attributes:
-        n: symbols before the one predicted.
-        words: prefixes sampled.
-        mean: the cross-entropy.
-        excess: by how much it is above the optimum, `language.optimal_cross_entropy(n)`.
-        standard_error: of both, from the sample.
-        choice: the part of the mean that is due to choosing the kind of a closing bracket, after prefixes that end in a
+        n: The number of symbols before the predicted one.
+        words: The number of sampled prefixes.
+        mean: The cross-entropy.
+        excess: The cross-entropy minus the optimum, `language.optimal_cross_entropy(n)`.
+        standard_error: The standard error of both, from the sample.
+        choice: The part of the mean that is due to choosing the kind of a closing bracket, after prefixes that end in a
             closing bracket and are not balanced (`Dyck.closing_choice_loss`); None for other languages.
-        choice_standard_error: of `choice`.
+        choice_standard_error: The standard error of `choice`.
     """
 
     n: int
@@ -55,15 +55,15 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Recognition:
-    """Of telling whether words of n symbols are in the language.
+    """How well a model tells whether words of n symbols are in the language.
 
     Attributes:
-        n: symbols of a word.
-        words: words sampled, half of them members where the language has both.
-        accuracy: the share of right answers; equal logits are a wrong one.
-        accuracy_standard_error: of the accuracy, from the sample.
-        margin: the mean of the right label's logit less the other's.
-        margin_standard_error: of the margin, from the sample.
+        n: The number of symbols of a word.
+        words: The number of sampled words, half of them members if the language has words of both labels.
+        accuracy: The share of right answers. Equal logits count as a wrong answer.
+        accuracy_standard_error: The standard error of the accuracy, from the sample.
+        margin: The mean of the right label's logit minus the other's.
+        margin_standard_error: The standard error of the margin, from the sample.
     """
 
     n: int
@@ -77,21 +77,21 @@ class Recognition:
 def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> CrossEntropy:
     """The cross-entropy of a model's prediction of the symbol after n symbols.
 
-    Prefixes of exactly n symbols are drawn from the language. Over the next symbol the expectation is taken exactly,
-    with the language's law p of it given the prefix, and only the divergence from p to the prediction is averaged over
-    the prefixes: the rest of the cross-entropy, the mean entropy of p, is `language.optimal_cross_entropy(n)`, which
-    is exact. So a model that predicts p has exactly the optimum, whatever the sample.
+    Prefixes of exactly n symbols are drawn from the language. The expectation over the next symbol is exact: it uses
+    the language's law p of that symbol given the prefix. Only the divergence from p to the prediction is averaged over
+    the prefixes. The rest of the cross-entropy, the mean entropy of p, is `language.optimal_cross_entropy(n)`, which is
+    exact. A model that predicts p thus attains exactly the optimum, on every sample.
 
     Args:
-        subject: a trained model, a module such as `jaxsens.RNN` with a logit for every outcome, or the pair of a
+        subject: A trained model, a module such as `jaxsens.RNN` with a logit for every outcome, or the pair of a
             network's config and its parameters.
-        language: whose words; its alphabet is the model's.
-        n: symbols before the one predicted; 0 or more.
-        words: how many prefixes.
-        seed: of the sample.
+        language: The language of the words; its alphabet is the model's.
+        n: The number of symbols before the predicted one, at least 0.
+        words: The number of prefixes.
+        seed: The seed of the sample.
 
     Raises:
-        InputError: if the model does not fit the language or the length, or an argument cannot be used.
+        InputError: If the model does not fit the language or the length, or an argument cannot be used.
     """
     config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
     prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
@@ -113,9 +113,9 @@ def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, se
 
 
 def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> Recognition:
-    """How well a model tells words of n symbols in the language from others, near misses among them.
+    """How well a model tells words of n symbols in the language from others, which include near misses.
 
-    Arguments and errors as those of `cross_entropy`; n is at least 1.
+    Arguments and errors are those of `cross_entropy`; n is at least 1.
     """
     config, parameters = _checked(subject, language, n, words, seed, "recognition", least=1)
     sample, labels = language.sample_labelled(words, n, _generator(seed, "recognition", n))
@@ -135,7 +135,7 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
 def logits(
     config: NetworkConfig, parameters: Any, tokens: Int[np.ndarray, "words n"]
 ) -> Float[np.ndarray, "words logits"]:
-    """The model's output on each input in float64, a few inputs at a time so that memory suffices at any length."""
+    """The model's output on each input, float64. Runs a few inputs at a time, so that memory suffices at any length."""
     n = tokens.shape[1]
     if isinstance(config, TransformerConfig):
         check_tokens(config, tokens)
@@ -148,7 +148,7 @@ def logits(
     with numerics(config.dtype):
         parts = []
         for first in range(0, len(tokens), size):
-            # The last part is filled up, so that one compiled function serves all.
+            # The last part is filled up, so that one compiled function serves all parts.
             part = tokens[np.minimum(np.arange(first, first + size), len(tokens) - 1)]
             parts.append(np.asarray(_logits(config, parameters, part), np.float64))
     return np.concatenate(parts)[: len(tokens)]
@@ -184,7 +184,7 @@ def _checked(
 
 
 def _parts(subject: Any) -> tuple[Any, Any]:
-    """Config and parameters of a pair, of a module, or of what holds a module as `model`."""
+    """The config and parameters of a pair, of a module, or of an object that holds a module as `model`."""
     if isinstance(subject, tuple) and len(subject) == 2:
         return subject
     module = getattr(subject, "model", subject)

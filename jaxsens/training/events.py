@@ -1,4 +1,4 @@
-"""What training tells whoever watches it, and how it ends early."""
+"""What training reports while it runs, and how it ends early."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Stepped:
     """A call of the compiled function has ended.
 
     Attributes:
-        step: steps done so far, in earlier runs too.
-        steps: of the whole training.
-        length: the number of symbols of the inputs.
-        loss: the mean over the call's steps, in nats.
-        optimum: to predict, the least loss possible on the same targets; to recognise, 0.
+        step: Steps done so far, including those of earlier runs.
+        steps: Steps of the whole training.
+        length: The number of symbols of the inputs.
+        loss: The mean loss over the call's steps, in nats.
+        optimum: For prediction, the least possible loss on the same targets; for recognition, 0.
     """
 
     step: int
@@ -47,7 +47,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that must not be missed: from where training goes on, a damaged checkpoint."""
+    """Something that must not be missed, such as where training resumes, or a damaged checkpoint."""
 
     text: str
 
@@ -57,12 +57,12 @@ Watcher = Callable[[Event], None]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during training. All that was computed is saved: training again goes on from there.
+    """Ctrl-C or SIGTERM during training. Everything computed is saved: training again goes on from there.
 
     Attributes:
-        step: steps done.
-        directory: of the training.
-        signal: the signal's number.
+        step: Steps done.
+        directory: The directory of the training.
+        signal: The signal's number.
     """
 
     def __init__(self, step: int, directory: Path, number: int) -> None:
@@ -78,4 +78,4 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class TrainingDiverged(InputError):
-    """The loss is no finite number any more. The message says since which step and what to change."""
+    """The loss is no longer a finite number. The message says since which step, and what to change."""

@@ -1,4 +1,4 @@
-"""Training: from a config and a directory to a trained model, resumed exactly where it ended."""
+"""Training: from a config and a directory to a trained model, resumed exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.data import batches
-from jaxsens.training.evaluation import CrossEntropy, Recognition, accuracy, cross_entropy
+from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.evaluation_table import EvaluationTable
 from jaxsens.training.events import (
     Evaluated,
-    Event,
     Note,
     Saved,
     Stepped,
@@ -29,42 +28,40 @@ from jaxsens.training.events import (
     TrainingInterrupted,
     Watcher,
 )
-from jaxsens.training.optimiser import StepConfig, TrainState, initial_state, learning_rate, run_steps
+from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps
 from jaxsens.training.records import METRICS, Records
 
 
 def train(
     config: TrainConfig, directory: str | os.PathLike[str], progress: Watcher | None = None
 ) -> TrainedModel:
-    """Trains the model of a config, or goes on with its training in `directory`; returns the trained model.
+    """Trains the model of a config, or goes on with its training in `directory`, and returns the trained model.
 
-    In the directory are written, always whole: `checkpoints/` (the newest `config.checkpoint.keep`), `metrics.csv` (a
-    row a call: the loss, the optimum and the gradient's norm are means over its steps, the learning rate is that of the
-    first) and `evaluation.csv`. Everything is a function of the config: after an interrupted or killed training, the
-    same call goes on from the newest sound checkpoint and ends with the same weights, to the last bit, and the same
-    files, on one device. On GPUs that takes XLA_FLAGS=--xla_gpu_deterministic_ops=true. Evaluations and checkpoints may
-    be asked for in another way, and a constant schedule for other steps, on going on: rows of `evaluation.csv` that the
-    new config does not ask for are dropped, those that it asks for are made from where the training is.
+    The directory receives `checkpoints/` (the newest `config.checkpoint.keep`), `metrics.csv` and `evaluation.csv`,
+    each always written whole. `metrics.csv` has a row for each call: the loss, the optimum and the gradient's norm are
+    means over the call's steps, and the learning rate is that of the first step.
+
+    Everything depends only on the config. After an interrupted or killed training, the same call goes on from the
+    newest sound checkpoint and ends, on one device, with the same files and with the same weights to the last bit. On
+    GPUs this needs XLA_FLAGS=--xla_gpu_deterministic_ops=true. A resumed training may have other evaluations and
+    checkpoints and, with a constant schedule, another number of steps. Rows of `evaluation.csv` that the new config
+    does not ask for are dropped; those that it adds are computed from the present step on.
 
     Args:
-        config: of the training.
-        directory: made if it is not there. One process at a time.
-        progress: called with what happens, see `jaxsens.training.events`.
+        config: The config of the training.
+        directory: Where to write; created if it does not exist. One process at a time.
+        progress: Called with every event, see `jaxsens.training.events`.
 
     Raises:
-        TrainingInterrupted: on Ctrl-C or SIGTERM, after the steps under way have ended and been saved; a second signal
+        TrainingInterrupted: On Ctrl-C or SIGTERM, after the running steps have ended and been saved. A second signal
             does not wait for that.
-        TrainingDiverged: if the loss is no finite number any more.
-        InputError: if the directory holds another training, or another process trains there.
+        TrainingDiverged: If the loss is no longer a finite number.
+        InputError: If the directory holds another training, or another process trains there.
     """
     place = Path(directory)
     with storage.lock(place), numerics(config.model.dtype), noting(signal.SIGINT, signal.SIGTERM) as request:
-        _Training(config, place, _ignore if progress is None else progress, request).run()
+        _Training(config, place, progress or (lambda event: None), request).run()
     return load_checkpoint(place)
-
-
-def _ignore(event: Event) -> None:
-    """Watches nothing."""
 
 
 class _Training:
@@ -73,7 +70,8 @@ class _Training:
     def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, request: Request) -> None:
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
         resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
-        # Step 0 is saved where a signal comes in its evaluations: beside no checkpoint every run would begin them anew.
+        # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
+        # start them again.
         self.saved, self.step = -1, 0
         if resumed is None:
             self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial_state(config))
@@ -107,7 +105,7 @@ class _Training:
             if batch is None:
                 return
             self.state, measured = run_steps(self.steps, self.state, batch.tokens, batch.targets)
-            # The device is at work meanwhile.
+            # The device computes while the next batch is made.
             begun, done = self.step, batch
             self.step += config.data.steps_per_call
             batch = batches(config, self.step) if self.step < total else None
@@ -128,7 +126,7 @@ class _Training:
         self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
 
     def _save(self) -> None:
-        # First what the checkpoint's step has seen, so that a kill in between loses no row.
+        # The tables come first, so that a kill in between loses no row.
         self.metrics.write()
         self.evaluations.write()
         path = checkpoints.save(self.directory, self.config, self.step, self.state)
@@ -136,16 +134,13 @@ class _Training:
         self.tell(Saved(self.step, path))
 
     def _evaluate(self) -> None:
-        """Evaluates where it is due, but for lengths that were before; ends early when a signal has come."""
+        """Evaluates the lengths that are due and not yet done. Ends early after a signal."""
         for n in self.evaluations.missing(self.step):
             if self.request.number is not None:
                 return
-            result = self._evaluated(n, self.state)
+            measure = cross_entropy if self.config.task == "prediction" else accuracy
+            subject, words = (self.config.model, self.state.parameters), self.config.evaluation.words
+            result = measure(subject, self.config.language, n, words, self.config.seed)
             self.evaluations.add(self.step, result)
             self.evaluations.write()
             self.tell(Evaluated(self.step, result))
-
-    def _evaluated(self, n: int, state: TrainState) -> CrossEntropy | Recognition:
-        measure = cross_entropy if self.config.task == "prediction" else accuracy
-        subject = (self.config.model, state.parameters)
-        return measure(subject, self.config.language, n, self.config.evaluation.words, self.config.seed)

@@ -11,25 +11,25 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from jaxsens.errors import no_rule
 from jaxsens.models.config_tables import NetworkConfig
 from jaxsens.training.config import Task, TrainConfig
-from jaxsens.training.loss import next_symbol_loss, recognition_loss
-from jaxsens.training.sequence import initial_parameters
+from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
 from jaxsens.training.tables import OptimiserConfig
 
 UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale"})
-"""The names of the parameters that weight decay leaves alone: biases, and the scales of normalisation."""
+"""The names of the parameters that weight decay leaves alone: biases and the scales of normalisation."""
 
 
 class TrainState(NamedTuple):
-    """What training changes: the model's parameters and what the optimiser remembers."""
+    """What training changes: the model's parameters and the optimiser's state."""
 
     parameters: Any
     optimiser: Any
 
 
 class Measured(NamedTuple):
-    """Of each step: its loss, and the gradient's global norm before any clipping."""
+    """The loss of each step, and the global norm of its gradient before any clipping."""
 
     loss: Float[Array, " steps"]
     gradient_norm: Float[Array, " steps"]
@@ -45,36 +45,35 @@ class StepConfig:
 
 
 def schedule(config: OptimiserConfig) -> optax.Schedule:
-    """The learning rate as a function of the step: 0 at step 0 with a warmup, the largest after it."""
-    if config.schedule == "constant":
-        after = optax.constant_schedule(config.learning_rate)
-    else:
-        after = optax.cosine_decay_schedule(config.learning_rate, config.steps - config.warmup)
-    if not config.warmup:
-        return after
-    rising = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
-    return optax.join_schedules([rising, after], [config.warmup])
+    """The learning rate as a function of the step: with a warmup 0 at step 0, and the largest after it."""
+    largest, warmup = config.learning_rate, config.warmup
+    match config.schedule:
+        case "constant":
+            return optax.warmup_constant_schedule(0.0 if warmup else largest, largest, warmup)
+        case "warmup-cosine":
+            return optax.warmup_cosine_decay_schedule(0.0, largest, warmup, config.steps)
+    raise no_rule("schedule", "schedule", config.schedule, ("constant", "warmup-cosine"))
 
 
 def transformation(config: OptimiserConfig) -> optax.GradientTransformation:
-    """Clipping, then AdamW; weight decay leaves the parameters of `UNDECAYED` alone."""
+    """Clipping, then AdamW. Weight decay leaves the parameters of `UNDECAYED` alone."""
     adam = optax.adamw(schedule(config), weight_decay=config.weight_decay, mask=_decayed)
     return optax.chain(optax.clip_by_global_norm(config.clip), adam) if config.clip else adam
 
 
 def _decayed(parameters: Any) -> Any:
-    # By name and not by shape: the biases of a recurrent layer are a matrix, a row a gate.
+    # By name and not by shape: the biases of a recurrent layer are a matrix with a row for each gate.
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].name not in UNDECAYED, parameters)
 
 
 def initial_state(config: TrainConfig) -> TrainState:
-    """The state before the first step. Call inside `numerics` of the model's dtype."""
+    """The state before the first step. Call it within `numerics` of the model's dtype."""
     parameters: Any = initial_parameters(config.model, config.seed)
     return TrainState(parameters, transformation(config.optimiser).init(parameters))
 
 
 def state_shapes(config: TrainConfig) -> TrainState:
-    """The tree of `initial_state` with shapes and dtypes as leaves. Call inside `numerics` of the model's dtype."""
+    """`initial_state` with shapes and dtypes as leaves. Call it within `numerics` of the model's dtype."""
     return jax.eval_shape(partial(initial_state, config))
 
 
@@ -82,13 +81,12 @@ def state_shapes(config: TrainConfig) -> TrainState:
 def run_steps(
     config: StepConfig, state: TrainState, tokens: Array, targets: Array
 ) -> tuple[TrainState, Measured]:
-    """One step of training for each batch of a call, compiled once for each length. The given state is used up."""
+    """One step of training for each batch of a call, compiled once for each length. Donates the given state."""
     loss_of = next_symbol_loss if config.task == "prediction" else recognition_loss
     transform = transformation(config.optimiser)
 
     def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, Measured]:
         loss, gradient = jax.value_and_grad(partial(loss_of, config.model))(state.parameters, *batch)
-
         updates, optimiser = transform.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         return TrainState(parameters, optimiser), Measured(loss, optax.tree.norm(gradient))

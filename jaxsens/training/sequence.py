@@ -1,8 +1,9 @@
-"""Logits of a model on a word, as pure functions of (config, parameters, tokens)."""
+"""Logits and losses of a model on words, as pure functions of its config and parameters. Losses are in nats."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ Parameters = TransformerParameters | BaselineParameters
 
 
 def initial_parameters(config: NetworkConfig, seed: int) -> Parameters:
-    """The parameters that the network of a config has before any training, drawn by its `seed`."""
+    """The parameters of a config's network before any training, drawn from `seed`."""
     if isinstance(config, TransformerConfig):
         return initialise(config, seed)
     return baselines.initialise(config, seed)
@@ -29,10 +30,10 @@ def initial_parameters(config: NetworkConfig, seed: int) -> Parameters:
 def sequence_logits(
     config: NetworkConfig, parameters: Any, tokens: Int[Array, " n"]
 ) -> Float[Array, "n logits"]:
-    """The linear head at every position: row i is what the model would put out if the input ended there.
+    """The linear head at every position: row i is the model's output if the input ended there.
 
-    That holds of recurrent networks and of transformers whose masks hide the future, as far as their embeddings and
-    temperatures do not depend on the input's length: those use the length of `tokens` at every position.
+    This holds for recurrent networks, and for transformers whose masks hide the future, unless their embeddings or
+    temperatures depend on the input's length: those use the length of `tokens` at every position.
     """
     rows = _activations(config, parameters, tokens)
     exact = isinstance(config, TransformerConfig) and config.exact_rows
@@ -53,12 +54,43 @@ def own_rows(
 ) -> tuple[Any, Int[Array, " n"]]:
     """Parameters and tokens that give the same outputs, with a row of the embedding for every position.
 
-    The gradient of a table of which many positions read one row is a sum that accelerators form in any order; that of
-    a product with zeros and ones is a matrix product, the same every time. Every row is the table's, to the last bit.
+    If many positions read one row of a table, the row's gradient is a sum that accelerators form in any order. The
+    gradient of a product with zeros and ones is a matrix product, the same every time. Every row equals the table's
+    to the last bit.
     """
     table = parameters.embedding
     rows = jax.nn.one_hot(tokens, config.vocabulary_size, dtype=table.dtype) @ table
     return dataclasses.replace(parameters, embedding=rows), jnp.arange(tokens.shape[0])
+
+
+def next_symbol_loss(
+    config: NetworkConfig,
+    parameters: Any,
+    tokens: Int[Array, "batch n"],
+    targets: Float[Array, "batch n outcomes"],
+) -> Float[Array, ""]:
+    """The cross-entropy of the predictions at every position, averaged over positions and inputs.
+
+    `targets` are the probabilities of the next symbol, or 0s and a 1 for a symbol that was drawn.
+    """
+    return _cross_entropy(sequence_logits, config, parameters, tokens, targets)
+
+
+def recognition_loss(
+    config: NetworkConfig, parameters: Any, tokens: Int[Array, "batch n"], targets: Float[Array, "batch 2"]
+) -> Float[Array, ""]:
+    """The cross-entropy of the label (not a member, member) at the readout, averaged over inputs."""
+    return _cross_entropy(readout_logits, config, parameters, tokens, targets)
+
+
+def _cross_entropy(
+    logits_of: Callable[..., Array], config: NetworkConfig, parameters: Any, tokens: Array, targets: Array
+) -> Array:
+    def one(word: Array) -> Array:
+        return logits_of(config, *own_rows(config, parameters, word))
+
+    logs = jax.nn.log_softmax(jax.vmap(one)(tokens), axis=-1)
+    return -jnp.mean(jnp.sum(targets * logs, axis=-1))
 
 
 def _activations(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:

@@ -14,7 +14,6 @@ import pytest
 from jaxsens.models.config_tables import build
 from jaxsens.precision import numerics
 from jaxsens.training.data import batches
-from jaxsens.training.loss import next_symbol_loss
 from jaxsens.training.optimiser import (
     StepConfig,
     initial_state,
@@ -23,6 +22,7 @@ from jaxsens.training.optimiser import (
     state_shapes,
     transformation,
 )
+from jaxsens.training.sequence import next_symbol_loss
 from jaxsens.training.tables import OptimiserConfig
 from tests.training.tiny import tiny
 

@@ -16,8 +16,14 @@ from jaxsens.models.config_tables import build
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.models.weighting import WEIGHTINGS, Softmax
 from jaxsens.precision import numerics
-from jaxsens.training.loss import next_symbol_loss, recognition_loss
-from jaxsens.training.sequence import initial_parameters, own_rows, readout_logits, sequence_logits
+from jaxsens.training.sequence import (
+    initial_parameters,
+    next_symbol_loss,
+    own_rows,
+    readout_logits,
+    recognition_loss,
+    sequence_logits,
+)
 from tests.tolerances import FORWARD
 
 SIZES: dict[str, Any] = {"alphabet_size": 3, "width": 6, "layers": 2, "logits": 4, "dtype": "float64"}
