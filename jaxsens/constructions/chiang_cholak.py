@@ -76,7 +76,7 @@ START, FLAG, FIRST_LOGIT = range(3, 6)
 
 
 @dataclass(frozen=True)
-class Variant:
+class ReferenceVariant:
     """One of the paper's transformers.
 
     Attributes:
@@ -127,31 +127,19 @@ class ReferenceTransformer(Transformer):
 
     Attributes:
         variant: Which one.
+        language: "parity", an odd number of ones, or "first", a one at the start.
+        logit: The coordinate of y^(L) whose sign decides.
         read: What `outputs` designates.
+        outputs: The coordinates to measure: `(logit,)` if `read` is "output", None (all) if it is "everything".
     """
 
-    def __init__(self, variant: Variant, *, read: Read = "output", dtype: Dtype = "float64") -> None:
+    def __init__(self, variant: ReferenceVariant, *, read: Read = "output", dtype: Dtype = "float64") -> None:
         with collecting("ReferenceTransformer") as faults:
             choice("read", read, get_args(Read), faults)
         shape = _config(variant, dtype)
         super().__init__(shape, parameters=_parameters(variant, shape))
-        self.variant = variant
-        self.read = read
-
-    @property
-    def language(self) -> str:
-        """ "parity": an odd number of ones; "first": a one at the start."""
-        return self.variant.language
-
-    @property
-    def logit(self) -> int:
-        """The coordinate of y^(L) whose sign decides."""
-        return self.variant.logit
-
-    @property
-    def outputs(self) -> tuple[int, ...] | None:
-        """The coordinates to measure: `(logit,)` if `read` is "output", None (all) if it is "everything"."""
-        return (self.logit,) if self.read == "output" else None
+        self.variant, self.language, self.logit, self.read = variant, variant.language, variant.logit, read
+        self.outputs: tuple[int, ...] | None = (variant.logit,) if read == "output" else None
 
     def prepare(self, word: ArrayLike) -> Int[np.ndarray, "*batch n"]:
         """The tokens of a word or a batch of words, int64: its bits, followed by the classification symbol.
@@ -290,7 +278,7 @@ def parity(
     Raises:
         InputError: Naming each argument that cannot be used.
     """
-    variant = Variant("parity", layer_norm, layer_norm_epsilon, log_length, sharpness)
+    variant = ReferenceVariant("parity", layer_norm, layer_norm_epsilon, log_length, sharpness)
     return ReferenceTransformer(variant, read=read, dtype=dtype)
 
 
@@ -311,7 +299,7 @@ def first(
 
     Arguments and errors are those of `parity`. With layer norm, the last map leaves the logit's sign times sqrt(6).
     """
-    variant = Variant("first", layer_norm, layer_norm_epsilon, log_length, sharpness)
+    variant = ReferenceVariant("first", layer_norm, layer_norm_epsilon, log_length, sharpness)
     return ReferenceTransformer(variant, read=read, dtype=dtype)
 
 
@@ -321,7 +309,7 @@ def first(
 # deviations, `_shrunk`.
 
 
-def parity_logits(variant: Variant, n: int, ones: ArrayLike) -> Float[np.ndarray, " words"]:
+def parity_logits(variant: ReferenceVariant, n: int, ones: ArrayLike) -> Float[np.ndarray, " words"]:
     """The logits of words with these numbers of ones, 0 .. N - 1, on inputs of N = n >= 2 symbols.
 
     Without layer normalisation an odd number of ones has ceil(N/2) g / N and an even number -floor(N/2) g / N, where
@@ -344,7 +332,7 @@ def parity_logits(variant: Variant, n: int, ones: ArrayLike) -> Float[np.ndarray
     return _normalised(variant, z, (square + looked_up**2)[:, -1] / shrunk[:, -1] ** 2)
 
 
-def first_logits(variant: Variant, n: int, first: ArrayLike) -> Float[np.ndarray, " words"]:
+def first_logits(variant: ReferenceVariant, n: int, first: ArrayLike) -> Float[np.ndarray, " words"]:
     """The logits of words that start with these bits, on inputs of N = n >= 2 symbols. O(1) per bit.
 
     Without layer normalisation +-w/2, where w = e^c / (e^c + N - 1) is the attention weight of the first symbol.
@@ -358,7 +346,7 @@ def first_logits(variant: Variant, n: int, first: ArrayLike) -> Float[np.ndarray
     return _normalised(variant, z, 1 / last**2) if variant.layer_norm else z
 
 
-def _shrunk(variant: Variant, square: ArrayLike, added: ArrayLike) -> np.ndarray:
+def _shrunk(variant: ReferenceVariant, square: ArrayLike, added: ArrayLike) -> np.ndarray:
     """What layer 1 divides a row by: |x|^2 is `square` at its first normalisation, and its map adds `added` to it."""
     epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
     first = np.asarray(square) / pairs + epsilon
@@ -366,7 +354,7 @@ def _shrunk(variant: Variant, square: ArrayLike, added: ArrayLike) -> np.ndarray
     return np.sqrt(first * second)
 
 
-def _normalised(variant: Variant, z: np.ndarray, row: ArrayLike) -> np.ndarray:
+def _normalised(variant: ReferenceVariant, z: np.ndarray, row: ArrayLike) -> np.ndarray:
     """Layer 2's two normalisations of the logit z in a row with |x|^2 = `row`, which its map erases in between."""
     epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
     kept = z / np.sqrt((np.asarray(row) + z**2) / pairs + epsilon)
@@ -376,7 +364,7 @@ def _normalised(variant: Variant, z: np.ndarray, row: ArrayLike) -> np.ndarray:
 # The weights.
 
 
-def _config(variant: Variant, dtype: Dtype) -> TransformerConfig:
+def _config(variant: ReferenceVariant, dtype: Dtype) -> TransformerConfig:
     """Two layers of width 10 or 6, twice that with layer normalisation."""
     parity = variant.language == "parity"
     d = variant.pairs
@@ -395,7 +383,7 @@ def _config(variant: Variant, dtype: Dtype) -> TransformerConfig:
     )
 
 
-def _parameters(variant: Variant, shape: TransformerConfig) -> TransformerParameters:
+def _parameters(variant: ReferenceVariant, shape: TransformerConfig) -> TransformerParameters:
     """The weights of a variant, NumPy float64, for `shape = _config(variant, ...)`."""
     weights = _blank(shape.replace(width=variant.pairs, layer_norm="none"))
     weights.embedding[[ZERO, ONE, CLS], [ZERO, ONE, CLS]] = 1

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.constructions.conditions import Read
-from jaxsens.constructions.network import Head, Network, Sum
+from jaxsens.constructions.network import Head, ResidualNetwork, Sum
 from jaxsens.errors import InputError, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
@@ -162,7 +162,7 @@ class CompiledTransformer(Transformer):
 
 
 def make(
-    network: Network,
+    network: ResidualNetwork,
     weighting: Weighting,
     dtype: Literal["float32", "float64"],
     output: int,

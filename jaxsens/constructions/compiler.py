@@ -18,7 +18,7 @@ from jaxsens.constructions.conditions import (
     theorem,
 )
 from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
-from jaxsens.constructions.network import Affine, Builder, Network, total
+from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
 from jaxsens.constructions.temporal import neighbour, since
 from jaxsens.errors import Faults, no_rule
 from jaxsens.logic import (
@@ -79,7 +79,7 @@ def compile_formula(
     checked = _checked(formula, alphabet, condition, autoregressive, dtype, read)
     wanted, used = Condition(condition, autoregressive), operators(checked)
     reciprocals = used <= {"#L", "#R"} and condition != "temperature-bounded"
-    builder = Builder(Network(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
+    builder = Builder(ResidualNetwork(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
     output = builder.network.settled(translate(builder, checked))
     promise = Promise(
         text=shortened(checked, LONGEST_TEXT),

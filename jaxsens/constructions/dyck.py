@@ -33,7 +33,7 @@ from typing import Literal
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import Condition, ConditionName, Read, check_choices
 from jaxsens.constructions.lemmas import KAPPA
-from jaxsens.constructions.network import Affine, Builder, Network, Pair, total
+from jaxsens.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
 from jaxsens.errors import Faults
@@ -104,7 +104,7 @@ def dyck(
         )
     faults.raise_if_any()
     wanted = Condition(condition, autoregressive)
-    builder = Builder(Network(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
+    builder = Builder(ResidualNetwork(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
     output = _program(builder, kinds).coordinates[0]
     promise = Promise(
         text=f"DYCK-{kinds}",

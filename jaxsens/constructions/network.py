@@ -1,6 +1,6 @@
 """A transformer under construction: forms over the residual stream, and the network and the parts they are built with.
 
-A construction asks for one number after another (`Network.attend`, `Network.rectify`). Each becomes a new coordinate of
+A construction asks for one number after another (`ResidualNetwork.attend`, `ResidualNetwork.rectify`). Each becomes a new coordinate of
 the residual stream, which nothing else writes to. The network puts it in the earliest layer where everything it reads
 is available; the heads of one layer share its mask. Time 0 is the embedding, 1 follows the attention of layer 0, 2
 follows its per-position map, 3 the attention of layer 1, and so on.
@@ -114,13 +114,13 @@ class Head:
 
 
 @dataclass
-class _Layer:
+class _LayerParts:
     mask: Mask | None = None
     heads: list[Head] = field(default_factory=list)
     units: list[tuple[Affine, int, float]] = field(default_factory=list)  # input, target, weight
 
 
-class Network:
+class ResidualNetwork:
     """A residual stream to which coordinates are added, over an alphabet of named symbols."""
 
     def __init__(self, alphabet: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class Network:
         self._symbols: dict[str, int] = {}
         self._terms: dict[CoordinateTerm, int] = {}
         self._one: int | None = None
-        self._layers: list[_Layer] = []
+        self._layers: list[_LayerParts] = []
         self.sums: list[Sum] = []
 
     @property
@@ -266,9 +266,9 @@ class Network:
     def _time(self, forms: Sequence[Affine]) -> int:
         return max((self._ready[c] for form in forms for c in form.coordinates), default=0)
 
-    def _layer(self, index: int) -> _Layer:
+    def _layer(self, index: int) -> _LayerParts:
         while len(self._layers) <= index:
-            self._layers.append(_Layer())
+            self._layers.append(_LayerParts())
         return self._layers[index]
 
     def _vector(self, form: Affine, width: int) -> np.ndarray:
@@ -280,7 +280,7 @@ class Network:
             vector[self._one] += form.constant
         return vector
 
-    def _parameters(self, layer: _Layer, width: int) -> LayerParameters:
+    def _parameters(self, layer: _LayerParts, width: int) -> LayerParameters:
         heads, head_width, hidden = max(len(layer.heads), 1), _head_width(layer), len(layer.units)
         arrays: dict[str, Any] = {
             name: np.zeros((heads, width, head_width)) for name in ("query", "key", "value")
@@ -308,7 +308,7 @@ def _read_by(head: Head) -> tuple[Affine, ...]:
     return (head.value, *sum(head.pairs, ()))
 
 
-def _head_width(layer: _Layer) -> int:
+def _head_width(layer: _LayerParts) -> int:
     """The least power of 4 that holds the longest list of pairs. Its square root is exact."""
     longest = max((len(head.pairs) for head in layer.heads), default=0)
     return 1 if longest <= 1 else 4 if longest <= 4 else 16
@@ -334,7 +334,9 @@ class Builder:
         digits: Whether integers that float32 cannot hold are split.
     """
 
-    def __init__(self, network: Network, condition: Condition, reciprocals: bool, digits: bool) -> None:
+    def __init__(
+        self, network: ResidualNetwork, condition: Condition, reciprocals: bool, digits: bool
+    ) -> None:
         self.network = network
         self.condition = condition
         self.reciprocals = reciprocals

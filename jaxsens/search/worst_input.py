@@ -127,16 +127,21 @@ def worst_input(
         blurred = checked_scores(problem.subject, first, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
-        refused = None
-        if exact is not False:
-            refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
-        if exact and refused is not None:
-            raise InputError(
-                f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
-            )
-        if exact is not False and refused is None:
+        if _enumerable(problem, exact):
             return _enumerated(problem, progress)
         return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)
+
+
+def _enumerable(problem: Problem, exact: bool | None) -> bool:
+    """Whether to enumerate all words. Raises InputError if that is asked for and cannot be done."""
+    if exact is False:
+        return False
+    refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
+    if exact and refused is not None:
+        raise InputError(
+            f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
+        )
+    return refused is None
 
 
 def _enumerated(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:

@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
     optimiser: Any
 
 
-class Measured(NamedTuple):
+class StepMetrics(NamedTuple):
     """The loss of each step, and the global norm of its gradient before any clipping."""
 
     loss: Float[Array, " steps"]
@@ -80,16 +80,16 @@ def state_shapes(config: TrainConfig) -> TrainState:
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def run_steps(
     config: StepConfig, state: TrainState, tokens: Array, targets: Array
-) -> tuple[TrainState, Measured]:
+) -> tuple[TrainState, StepMetrics]:
     """One step of training for each batch of a call, compiled once for each length. Donates the given state."""
     loss_of = next_symbol_loss if config.task == "prediction" else recognition_loss
     transform = transformation(config.optimiser)
 
-    def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, Measured]:
+    def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
         loss, gradient = jax.value_and_grad(partial(loss_of, config.model))(state.parameters, *batch)
         updates, optimiser = transform.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        return TrainState(parameters, optimiser), Measured(loss, optax.tree.norm(gradient))
+        return TrainState(parameters, optimiser), StepMetrics(loss, optax.tree.norm(gradient))
 
     return jax.lax.scan(step, state, (tokens, targets))
 

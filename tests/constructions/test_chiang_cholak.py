@@ -12,7 +12,7 @@ import pytest
 from jaxsens import InputError, flip_sensitivity
 from jaxsens.constructions.chiang_cholak import (
     ReferenceTransformer,
-    Variant,
+    ReferenceVariant,
     first,
     first_logits,
     parity,
@@ -61,17 +61,19 @@ def slope(values: list[float], lengths: list[int]) -> float:
 def test_formulas_decide_the_language_at_every_length(options, sharpness):
     for n in (*range(2, 60), 127, 200, 201):
         ones = np.arange(n)
-        parities = parity_logits(Variant("parity", **options, sharpness=sharpness), n, ones)
+        parities = parity_logits(ReferenceVariant("parity", **options, sharpness=sharpness), n, ones)
         assert ((parities > 0) == (ones % 2 == 1)).all()
         assert (parities != 0).all()
-        zero, one = first_logits(Variant("first", **options, sharpness=sharpness), n, np.array([0, 1]))
+        zero, one = first_logits(
+            ReferenceVariant("first", **options, sharpness=sharpness), n, np.array([0, 1])
+        )
         assert zero < 0 < one
 
 
 def test_layer_norm_formulas_keep_the_sign_of_the_formulas_without():
     for n in (2, 3, 40):
         ones = np.arange(n)
-        plain, normed = (parity_logits(Variant("parity", norm), n, ones) for norm in (False, True))
+        plain, normed = (parity_logits(ReferenceVariant("parity", norm), n, ones) for norm in (False, True))
         np.testing.assert_allclose(normed, np.sign(plain) * math.sqrt(10), rtol=1e-12)
 
 
