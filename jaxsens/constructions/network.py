@@ -1,9 +1,9 @@
 """A transformer under construction: forms over the residual stream, and the network and the parts they are built with.
 
-A construction asks for one number after another (`ResidualNetwork.attend`, `ResidualNetwork.rectify`). Each becomes a new coordinate of
-the residual stream, which nothing else writes to. The network puts it in the earliest layer where everything it reads
-is available; the heads of one layer share its mask. Time 0 is the embedding, 1 follows the attention of layer 0, 2
-follows its per-position map, 3 the attention of layer 1, and so on.
+A construction asks for one number after another (`ResidualNetwork.attend`, `.rectify`). Each becomes a new coordinate
+of the residual stream, which nothing else writes to. The network puts it in the earliest layer where everything it
+reads is available; the heads of one layer share its mask. Time 0 is the embedding, 1 follows the attention of layer 0,
+2 follows its per-position map, 3 the attention of layer 1, and so on.
 """
 
 from __future__ import annotations
