@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from jaxsens import compile_formula
+from jaxsens import InputError, compile_formula
+from jaxsens.constructions.compiled import exact_length, make
+from jaxsens.constructions.network import Affine, Head, ResidualNetwork
+from jaxsens.models.weighting import Sparsemax
 
 
 @pytest.mark.parametrize("text", ["Q_a & odd | !Q_a & even", "Y Q_a", "odd(#L[Q_a]) & Y Q_a"])
@@ -20,3 +25,14 @@ def test_what_a_promise_says_of_heads_and_masks_is_so_in_layers_without_attentio
     for heads, layer in zip(model.heads, model.parameters.layers, strict=True):
         idle = (layer.query, layer.key, layer.value, layer.output) if not heads else ()
         assert all(not np.any(np.asarray(leaf)) for leaf in idle)
+
+
+def test_kinds_without_a_rule_are_refused_by_name():
+    far: Any = "farthest"
+    head = Head((), Affine(), 0, far, 0.0, 1.0)
+    with pytest.raises(InputError, match="exact_length has no rule for the head farthest"):
+        exact_length([head], [], "temperature", False, "float64")
+    network = ResidualNetwork("ab")
+    output = network.symbol("a").coordinates[0]
+    with pytest.raises(InputError, match="promise has no rule for the weighting Sparsemax"):
+        make(network, Sparsemax(), "float64", output, "output", compile_formula("Q_a", "ab").promise)

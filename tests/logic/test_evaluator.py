@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from operator import eq, ge, gt, le, lt, ne
 from random import Random
@@ -9,8 +10,10 @@ from random import Random
 import numpy as np
 import pytest
 
+import jaxsens
 from jaxsens import logic
 from jaxsens.errors import InputError
+from jaxsens.logic.formulas import Unary
 from tests.logic.brute_force import truth
 from tests.logic.random_formulas import random_formula
 
@@ -125,3 +128,21 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
         logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="evaluate_tokens"):
         logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]
+
+
+class Maybe(Unary):
+    """A formula that came later."""
+
+
+@dataclass(frozen=True)
+class CountNear(logic.Count):
+    sign = "#N"
+
+
+def test_kinds_without_a_rule_are_refused_by_name():
+    with pytest.raises(InputError, match="evaluate has no rule for the formula Maybe"):
+        logic.evaluate(Maybe(logic.Symbol("a")), "ab")
+    with pytest.raises(InputError, match="evaluate has no rule for the count CountNear"):
+        logic.evaluate(CountNear(logic.Symbol("a")) >= 1, "ab")
+    with pytest.raises(InputError, match="compile_formula has no rule for the formula Maybe"):
+        jaxsens.compile_formula(~Maybe(logic.Symbol("a")), "ab")
