@@ -29,10 +29,10 @@ SINCE_ERROR = value_error(linear_gap_error_simple(KAPPA))
 def neighbour(builder: Builder, operand: Affine, mask: OneSided) -> Affine:
     """Y (mask "future") or X (mask "past") of Theorems 12 and 13.
 
-    Two heads look for the nearest even and the nearest odd position on one side.
-    The nearest visible position of the other parity is i - 1 (or i + 1). The values are lowered by 2 at positions of
-    the wrong parity, so a head that sees no position of the right parity, as at the first position, returns less than
-    0. The ends therefore need not be marked first, which would take a layer.
+    Two heads look for the nearest even and the nearest odd position on one side. The nearest visible position of the
+    other parity is i - 1 (or i + 1). The values are lowered by 2 at positions of the wrong parity, so a head that sees
+    no position of the right parity, as at the first position, returns less than 0. The ends therefore need not be
+    marked first, which would take a layer.
     """
     network, parity = builder.network, builder.position("alternating")
 
@@ -49,9 +49,8 @@ def neighbour(builder: Builder, operand: Affine, mask: OneSided) -> Affine:
 def since(builder: Builder, left: Affine, right: Affine, mask: OneSided) -> Affine:
     """S (mask "future") or U (mask "past") of Theorems 15 and 16.
 
-    The nearest position where `left` fails or `right` holds decides, by whether `right` holds there.
-    If there is no such position, all scores tie except for the tie-break, and attention falls on i itself, where
-    `right` is false.
+    The nearest position where `left` fails or `right` holds decides, by whether `right` holds there. If there is no
+    such position, all scores tie except for the tie-break, and attention falls on i itself, where `right` is false.
     """
     network = builder.network
     decides = 1.0 - network.rectify((left - right, 1.0))
