@@ -166,12 +166,11 @@ def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
     if not (condition.autoregressive and counts):
         return
     if condition.name == "unbounded":
-        faults.add(
-            "condition",
-            condition.name,
-            "Theorem 21 and Corollary 23 count without n at a temperature only, and no single look-up can do it at "
-            'temperature 1: condition="temperature", or autoregressive=False',
+        remedy = (
+            "Theorem 21 and Corollary 23 count without n only at a temperature, and no single look-up can do it at "
+            'temperature 1: condition="temperature", or autoregressive=False'
         )
+        faults.add("condition", condition.name, remedy)
     elif condition.name == "bounded-softmax":
         remedy = (
             "the control divides i by n, which an autoregressive network does not know: autoregressive=False"

@@ -165,9 +165,8 @@ def _checked(
     config, parameters = _parts(subject)
     with collecting("cross_entropy" if task == "prediction" else "accuracy") as faults:
         if not isinstance(config, tuple(CONFIGS.values())):
-            faults.add(
-                "subject", type(subject).__name__, "a trained model, a network, or (config, parameters)"
-            )
+            remedy = "a trained model, a network, or (config, parameters)"
+            faults.add("subject", type(subject).__name__, remedy)
         elif not isinstance(language, Language):
             faults.add("language", language, 'a language, such as jaxsens.language("parity")')
         else:
