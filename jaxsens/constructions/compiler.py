@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, cast
 
+from jaxsens import logic
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import (
     CONDITIONS,
@@ -21,27 +22,6 @@ from jaxsens.constructions.counting import comparison, predicate, predicate_embe
 from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
 from jaxsens.constructions.temporal import neighbour, since
 from jaxsens.errors import Faults, no_rule
-from jaxsens.logic import (
-    And,
-    Comparison,
-    Constant,
-    CountPredicate,
-    Formula,
-    FormulaSyntaxError,
-    Next,
-    Not,
-    Or,
-    PositionPredicate,
-    Since,
-    Symbol,
-    Until,
-    Yesterday,
-    operators,
-    parse,
-    predicates,
-    subformulas,
-    violations,
-)
 from jaxsens.logic.formulas import shortened
 
 LONGEST_TEXT = 300
@@ -49,7 +29,7 @@ LONGEST_TEXT = 300
 
 
 def compile_formula(
-    formula: str | Formula,
+    formula: str | logic.Formula,
     alphabet: Sequence[str],
     condition: ConditionName = "temperature",
     *,
@@ -77,7 +57,7 @@ def compile_formula(
         InputError: With every reason why the formula cannot be compiled in this condition.
     """
     checked = _checked(formula, alphabet, condition, autoregressive, dtype, read)
-    wanted, used = Condition(condition, autoregressive), operators(checked)
+    wanted, used = Condition(condition, autoregressive), logic.operators(checked)
     reciprocals = used <= {"#L", "#R"} and condition != "temperature-bounded"
     builder = Builder(ResidualNetwork(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
     output = builder.network.settled(translate(builder, checked))
@@ -92,66 +72,66 @@ def compile_formula(
     return make(builder.network, wanted.weighting(checked), dtype, output, read, promise)
 
 
-def translate(builder: Builder, formula: Formula) -> Affine:
+def translate(builder: Builder, formula: logic.Formula) -> Affine:
     """The truth of a formula as a form over the network's coordinates, 0 or 1 at every position.
 
     An inner conjunction of a chain is made only if something other than the chain reads it.
     """
     read = _read(formula)
-    known: dict[Formula, Affine] = {}
-    for part in subformulas(formula):
+    known: dict[logic.Formula, Affine] = {}
+    for part in logic.subformulas(formula):
         if part in read:
             known[part] = _one(builder, part, [known[each] for each in read[part]])
     return known[formula]
 
 
-def _read(formula: Formula) -> dict[Formula, tuple[Formula, ...]]:
+def _read(formula: logic.Formula) -> dict[logic.Formula, tuple[logic.Formula, ...]]:
     """For each subformula that is needed, what it is made of: its children, or a chain's operands."""
-    read: dict[Formula, tuple[Formula, ...]] = {}
+    read: dict[logic.Formula, tuple[logic.Formula, ...]] = {}
     stack = [formula]
     while stack:
         part = stack.pop()
         if part not in read:
-            read[part] = _operands(part) if isinstance(part, And | Or) else tuple(part.children)
+            read[part] = _operands(part) if isinstance(part, logic.And | logic.Or) else tuple(part.children)
             stack += read[part]
     return read
 
 
-def _one(builder: Builder, part: Formula, children: list[Affine]) -> Affine:
+def _one(builder: Builder, part: logic.Formula, children: list[Affine]) -> Affine:
     network = builder.network
     match part:
-        case Symbol(name):
+        case logic.Symbol(name):
             return network.symbol(name)
-        case Constant(value):
+        case logic.Constant(value):
             return Affine(constant=float(value))
-        case Not():
+        case logic.Not():
             return 1.0 - children[0]
-        case And():
+        case logic.And():
             return _all(builder, children)
-        case Or():
+        case logic.Or():
             return 1.0 - _all(builder, [1.0 - each for each in children])
-        case Yesterday():
+        case logic.Yesterday():
             return neighbour(builder, children[0], "future")
-        case Next():
+        case logic.Next():
             return neighbour(builder, children[0], "past")
-        case Since():
+        case logic.Since():
             return since(builder, children[0], children[1], "future")
-        case Until():
+        case logic.Until():
             return since(builder, children[0], children[1], "past")
-        case PositionPredicate(theta):
+        case logic.PositionPredicate(theta):
             return predicate_embedding(builder, theta)
-        case Comparison():
+        case logic.Comparison():
             return comparison(builder, part, children)
-        case CountPredicate():
+        case logic.CountPredicate():
             return predicate(builder, part, children[0])
     raise no_rule("compile_formula", "formula", part)
 
 
-def _operands(chain: And | Or) -> tuple[Formula, ...]:
+def _operands(chain: logic.And | logic.Or) -> tuple[logic.Formula, ...]:
     """The conjuncts (or disjuncts) of a whole chain, each once. One hidden unit takes any number of them."""
-    found: dict[Formula, None] = {}
-    inner: set[Formula] = set()  # so that a shared link is walked once
-    stack: list[Formula] = [chain]
+    found: dict[logic.Formula, None] = {}
+    inner: set[logic.Formula] = set()  # so that a shared link is walked once
+    stack: list[logic.Formula] = [chain]
     while stack:
         each = stack.pop()
         if not isinstance(each, type(chain)):
@@ -170,13 +150,13 @@ def _all(builder: Builder, forms: list[Affine]) -> Affine:
 
 
 def _checked(
-    formula: str | Formula,
+    formula: str | logic.Formula,
     alphabet: Sequence[str],
     condition: str,
     autoregressive: bool,
     dtype: str,
     read: str,
-) -> Formula:
+) -> logic.Formula:
     """The formula, once every argument that cannot be used has been refused."""
     faults = Faults("compile_formula")
     symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
@@ -187,17 +167,18 @@ def _checked(
     check_choices(condition, autoregressive, dtype, read, faults)
     if isinstance(formula, str):
         try:
-            formula = parse(formula)
-        except FormulaSyntaxError as error:
+            formula = logic.parse(formula)
+        except logic.FormulaSyntaxError as error:
             faults.messages.append(str(error))
-    elif not isinstance(formula, Formula):
+    elif not isinstance(formula, logic.Formula):
         faults.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
-    if isinstance(formula, Formula):
+    if isinstance(formula, logic.Formula):
         if symbols and named:
-            found = violations(formula, alphabet=symbols)
+            found = logic.violations(formula, alphabet=symbols)
             faults.messages += [f"formula: {violation}" for violation in found]
         # Two families of one name would give two position components of one name.
-        names = Counter(family.name for family in {each.family for each in predicates(formula)})
+        families = dict.fromkeys(each.family for each in logic.predicates(formula))
+        names = Counter(family.name for family in families)
         faults.messages += [
             f"formula: {number} different families of predicates are called {name}: give each a name of its own"
             for name, number in names.items()
@@ -207,4 +188,4 @@ def _checked(
         known = condition if condition in tuple(CONDITIONS) else "temperature"
         refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), faults)
     faults.raise_if_any()
-    return cast("Formula", formula)
+    return cast("logic.Formula", formula)

@@ -12,20 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens.errors import Faults, InputError, no_rule
+from jaxsens.logic import formulas
 from jaxsens.logic.counting import Comparison, Count, CountLeft, CountPredicate, CountRight
-from jaxsens.logic.formulas import (
-    And,
-    Constant,
-    Formula,
-    Next,
-    Not,
-    Or,
-    Since,
-    Symbol,
-    Until,
-    Yesterday,
-    subformulas,
-)
+from jaxsens.logic.formulas import Formula, subformulas
 from jaxsens.logic.numerical import PositionPredicate
 from jaxsens.logic.structure import symbols
 
@@ -105,23 +94,23 @@ def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Seq
     """Truth of a formula, given the truth of its children."""
     length = tokens.shape[-1]
     match part:
-        case Symbol(name):
+        case formulas.Symbol(name):
             return tokens == alphabet.index(name)
-        case Constant(value):
+        case formulas.Constant(value):
             return np.full(tokens.shape, value, dtype=bool)
-        case Not():
+        case formulas.Not():
             return ~children[0]
-        case And():
+        case formulas.And():
             return children[0] & children[1]
-        case Or():
+        case formulas.Or():
             return children[0] | children[1]
-        case Yesterday():
+        case formulas.Yesterday():
             return previous(children[0])
-        case Next():
+        case formulas.Next():
             return previous(children[0][..., ::-1])[..., ::-1]
-        case Since():
+        case formulas.Since():
             return since(*children)
-        case Until():
+        case formulas.Until():
             return since(children[0][..., ::-1], children[1][..., ::-1])[..., ::-1]
         case PositionPredicate(predicate):
             return np.broadcast_to(np.array(predicate.table(length))[1:], tokens.shape)
