@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.analysis.fits import least_squares
-from jaxsens.constructions.catalogue import EVERY_CONDITION, Entry, catalogue
+from jaxsens.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue
 from jaxsens.constructions.compiled import Promise
 from jaxsens.constructions.conditions import CONDITIONS, Condition
-from jaxsens.constructions.catalogue import REFERENCES
 from jaxsens.errors import InputError
 from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow, measure_table, plan_of
 from jaxsens.experiments.progress import reporting

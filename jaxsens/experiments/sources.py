@@ -16,11 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from jaxsens.constructions.catalogue import construction
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Read
-from jaxsens.constructions.catalogue import construction
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.words import Symbols
 from jaxsens.logic import parse, symbols
