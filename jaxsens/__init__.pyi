@@ -38,3 +38,4 @@ from .training.events import TrainingInterrupted as TrainingInterrupted
 from .training.loop import train as train
 
 __version__: str
+__all__: list[str]

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from jaxsens.constructions.soften import SoftenedTransformer
     from jaxsens.languages import Language
 
-    # Checked by pyright, which sees the stub only.
-    assert_type(jaxsens.language("parity"), Language)
-    assert_type(jaxsens.soften(jaxsens.Transformer(), 3, 0.1), SoftenedTransformer)
-    assert_type(jaxsens.__version__, str)
+    def types_that_pyright_sees_in_the_stub(model: jaxsens.Transformer) -> None:
+        assert_type(jaxsens.language("parity"), Language)
+        assert_type(jaxsens.soften(model, 3, 0.1), SoftenedTransformer)
+        assert_type(jaxsens.__version__, str)
+
 
 ROOT = Path(__file__).resolve().parents[1]
 STUB = ast.parse((ROOT / "jaxsens" / "__init__.pyi").read_text(encoding="utf-8"))

@@ -88,9 +88,10 @@ def construction(
         else:
             model = compile_formula(LIBRARY[name].formula, LIBRARY[name].alphabet, chosen, **common)
     except InputError as error:
-        if not faults:
-            raise
-        faults.messages.append(str(error))
+        if faults:
+            faults.messages.append(str(error))
+            faults.raise_if_any()
+        raise
     faults.raise_if_any()
     return model
 

@@ -180,8 +180,12 @@ class Problem:
         changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
         return norm_of(changes, self.norm).reshape(len(words), len(flips))
 
-    def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
-        changes, _ = placement.measure_changes(engine, self.parameters, words, *flips, self.devices)
+    def _changes(
+        self, engine: Engine, words: np.ndarray, rows: np.ndarray, positions: np.ndarray, symbols: np.ndarray
+    ) -> np.ndarray:
+        changes, _ = placement.measure_changes(
+            engine, self.parameters, words, rows, positions, symbols, self.devices
+        )
         return changes
 
 

@@ -60,14 +60,17 @@ def train(
     """
     place = Path(directory)
     with storage.lock(place), numerics(config.model.dtype), noting(signal.SIGINT, signal.SIGTERM) as request:
-        _Training(config, place, progress or (lambda event: None), request).run()
+        _Training(config, place, progress, request).run()
     return load_checkpoint(place)
 
 
 class _Training:
     """One run of a training."""
 
-    def __init__(self, config: TrainConfig, directory: Path, tell: Watcher, request: Request) -> None:
+    def __init__(
+        self, config: TrainConfig, directory: Path, progress: Watcher | None, request: Request
+    ) -> None:
+        tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
         resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
