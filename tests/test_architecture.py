@@ -126,7 +126,7 @@ def fault(importer: str, target: str) -> str | None:
         ("jaxsens.constructions.soften", "jaxsens.sensitivity.flips", False),
         ("jaxsens.sensitivity.flips", "jaxsens.constructions.soften", False),
         ("jaxsens.languages.parity", "jaxsens.models", False),
-        ("jaxsens.experiments.runner", "jaxsens.analysis.fits", False),
+        ("jaxsens.experiments.job", "jaxsens.analysis.fits", False),
         ("jaxsens.errors", "jaxsens.files", False),
         ("jaxsens.inputs", "jaxsens.memory", True),
         ("jaxsens.inputs", "jaxsens.models.config", False),

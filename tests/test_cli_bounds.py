@@ -6,8 +6,9 @@ import errno
 
 import pytest
 
-from jaxsens.cli import main, restrictions
-from jaxsens.experiments import bounds_runner, restrictions_table, runner
+from jaxsens.cli import main, shared
+from jaxsens.experiments import restrictions_table
+from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
@@ -58,8 +59,8 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
         point = bound.point
         return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", fake_flip_sensitivity)
-    monkeypatch.setattr(bounds_runner, "answer", answered)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweeps, "answer", answered)
     again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*again, "--shard", "0/2"]) == 0
     log = capsys.readouterr().err
@@ -70,7 +71,7 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bounds_runner, "write_sealed", full)
+    monkeypatch.setattr(BoundRecord, "write", full)
     assert main(again) == 1
     log = capsys.readouterr().err.replace("\n", " ")
     why = f"stopped: No space left on device: nothing more can be kept in {tmp_path}; make room there."
@@ -85,7 +86,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
     def never(*arguments, **options):
         raise AssertionError("computed")
 
-    monkeypatch.setattr(restrictions_table, "restriction_rows", never)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", never)
     for path in ("afile/x.md", "afile/y/x.md", "."):
         assert main(["restrictions", "--models", "0", "--out", str(tmp_path / path)]) == 2
         said = capsys.readouterr().err
@@ -99,10 +100,11 @@ def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monke
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(restrictions_table, "restriction_rows", lambda *arguments, **options: [])
+    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
     monkeypatch.setattr(restrictions_table, "table", lambda rows: "| the table |")
-    monkeypatch.setattr(restrictions, "write_text", full)
-    assert main(["restrictions", "--out", str(tmp_path / "x.md")]) == 1
+    monkeypatch.setattr(shared, "write_text", full)
+    assert main(["restrictions", "--quiet", "--out", str(tmp_path / "x.md")]) == 1
     out, err = capsys.readouterr()
     assert out == "| the table |\n"
     assert (

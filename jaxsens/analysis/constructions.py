@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,8 +17,7 @@ from jaxsens.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, 
 from jaxsens.constructions.compiled import Promise
 from jaxsens.constructions.conditions import CONDITIONS, Condition
 from jaxsens.errors import InputError
-from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow, measure_table, plan_of
-from jaxsens.experiments.progress import reporting
+from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
 from jaxsens.logic import LIBRARY
 from jaxsens.models.positions import COMPONENTS
 
@@ -117,21 +115,6 @@ def _gaps(name: str) -> Iterator[RenderableType]:
 
 def _indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style), (0, 0, 0, 2))
-
-
-def measured(name: str | None, cap: int | None, console: Console) -> str:
-    """Measures the table, or the rows of one name, with progress on the console, and returns it as Markdown.
-
-    Raises:
-        InputError: see `plan_of`.
-    """
-    plan, rows, began = plan_of(name, cap), [], time.monotonic()
-    with reporting(console, len(plan.rows), 0) as reporter:
-        for row in measure_table(plan):
-            rows.append(row)
-            left = (time.monotonic() - began) * (len(plan.rows) / len(rows) - 1)
-            reporter.finished(str(row), left)
-    return markdown(rows, plan)
 
 
 def markdown(rows: Sequence[TableRow], plan: TablePlan) -> str:

@@ -19,9 +19,15 @@ from numpy.typing import ArrayLike
 
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.experiments.bounds_runner import read_bounds
-from jaxsens.experiments.results import KEY_COLUMNS, Plan, PlannedVariant, read_flips, read_plan
-from jaxsens.experiments.store import PointMetadata
+from jaxsens.experiments.points import PointMetadata
+from jaxsens.experiments.results import (
+    KEY_COLUMNS,
+    PlannedVariant,
+    SweepPlan,
+    read_bounds,
+    read_flips,
+    read_plan,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -89,7 +95,7 @@ class SweepData:
         bounds: over all inputs, in the order of the plan; empty if the config asks for none.
     """
 
-    plan: Plan
+    plan: SweepPlan
     metadata: tuple[PointMetadata, ...]
     profiles: tuple[Profile, ...]
     bounds: tuple[BoundRecord, ...] = ()

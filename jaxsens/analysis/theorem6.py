@@ -31,7 +31,14 @@ from jaxsens.analysis.tables import (
 from jaxsens.errors import InputError
 from jaxsens.experiments.results import KEY_COLUMNS
 from jaxsens.experiments.theorem6_cells import Cell
-from jaxsens.experiments.theorem6_results import Lines, Plan, PlannedModel, lines_of, read_cells, read_plan
+from jaxsens.experiments.theorem6_results import (
+    Lines,
+    PlannedModel,
+    Theorem6Plan,
+    lines_of,
+    read_cells,
+    read_plan,
+)
 from jaxsens.languages import Dyck, Language
 from jaxsens.training.recurrent_parity import NEVER
 
@@ -171,7 +178,7 @@ class Group:
 class Theorem6Data:
     """Everything that the report shows: what the config asks for, and the models evaluated at each length."""
 
-    plan: Plan
+    plan: Theorem6Plan
     cells: tuple[Cell, ...]
 
     @cached_property

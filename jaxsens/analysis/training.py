@@ -84,14 +84,13 @@ def read_table(path: Path) -> pandas.DataFrame:
     """
     import pandas as pd
 
-    from jaxsens.training.evaluation_table import COLUMNS
-    from jaxsens.training.records import METRICS, checked_rows
+    from jaxsens.training.records import EVALUATIONS, METRICS, checked_rows
 
     if not path.is_file():
         return pd.DataFrame()
     try:
         header, *rows = checked_rows(path.read_text(encoding="utf-8")) or [()]
-        unknown = set(header).difference(METRICS, *COLUMNS.values())
+        unknown = set(header).difference(METRICS, *EVALUATIONS.values())
         if unknown:
             raise ValueError(f"unknown columns: {sorted(unknown)}")
         numbers = [

@@ -7,9 +7,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, write_output
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out
 from jaxsens.errors import InputError, collecting
-from jaxsens.files import write_text
 
 
 def constructions(
@@ -32,17 +31,18 @@ def constructions(
         cap: The longest words to try exactness on; time grows as their square.
         quiet: Print no progress.
     """
-    from jaxsens.analysis.constructions import details, measured, overview
+    from jaxsens.analysis.constructions import details, markdown, overview
 
     if not measure:
         if out is not None or cap is not None or quiet:
             raise InputError("constructions: --out, --cap and --quiet belong to --measure")
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
+    from jaxsens.experiments.constructions_table import ConstructionsJob, plan_of
+    from jaxsens.experiments.job import run
+
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
-    text = measured(name, cap, Console(stderr=True, quiet=quiet))
-    if out is None:
-        print(text, end="")
-        return 0
-    return write_output("--out", out, lambda: write_text(out, text), text)
+    plan = plan_of(name, cap)
+    outcome = run(ConstructionsJob(plan), Console(stderr=True, quiet=quiet))
+    return put_out(out, markdown(outcome.records, plan), outcome)

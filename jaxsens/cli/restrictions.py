@@ -6,9 +6,8 @@ from typing import Annotated
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, say, write_output
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out
 from jaxsens.errors import Faults
-from jaxsens.files import write_text
 
 
 def restrictions(
@@ -32,7 +31,8 @@ def restrictions(
         out: Write the table to this file.
         quiet: Print no progress.
     """
-    from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, restriction_rows, table
+    from jaxsens.experiments.job import run
+    from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, RestrictionsJob, table
 
     faults = Faults("restrictions")
     if models is not None and not 1 <= models <= MODELS:
@@ -44,17 +44,8 @@ def restrictions(
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, faults)
     faults.raise_if_any()
-    console = Console(stderr=True, quiet=quiet)
-    rows = restriction_rows(
-        tuple(range(models or MODELS)),
-        lengths=lengths,
-        free_fraction=free_fraction,
-        progress=lambda row: say(console, str(row)),
-    )
-    text = table(rows) + "\n"
-    sound = all(row.accepted and row.largest_change == 0 for row in rows)
-    if out is None:
-        print(text, end="")
-    elif write_output("--out", out, lambda: write_text(out, text), text):
-        return 1
-    return 0 if sound else 1
+    job = RestrictionsJob(range(models or MODELS), lengths, free_fraction)
+    outcome = run(job, Console(stderr=True, quiet=quiet))
+    sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
+    code = put_out(out, table(outcome.records) + "\n", outcome)
+    return code if sound else 1

@@ -12,14 +12,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import tyro
 from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxsens.errors import Faults, InputError, collecting
-from jaxsens.files import remedy, takes_no_more, try_writing_to
+from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
+from jaxsens.stopping import Stopped
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.job import Outcome
 
 
 def _whole(words: list[str]) -> int:
@@ -90,6 +94,12 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
 def say(console: Console, text: str) -> None:
     """Prints plain text as it is, whatever the terminal's width."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
+    """Says why a job ended early: what is `done`, in words, and the command to run `again`."""
+    why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
+    say(console, f"stopped{why}{done}. To resume: {again}")
 
 
 class Folded(io.TextIOBase):
@@ -189,3 +199,19 @@ def write_output(option: str, path: Path, write: Callable[[], None], text: str =
         )
         return 1
     return 0
+
+
+def put_out(path: Path | None, table: str, outcome: Outcome) -> int:
+    """Prints a measured table, or writes it to the file of --out. Returns the exit code.
+
+    Raises:
+        Stopped: if a signal cut the measurement short; then there is no table.
+    """
+    if outcome.stopped_by is not None:
+        raise Stopped(outcome.stopped_by)
+    for failure in outcome.failures:
+        say(Console(stderr=True), f"failed: {failure}")
+    if path is None:
+        print(table, end="")
+        return outcome.exit_code
+    return write_output("--out", path, lambda: write_text(path, table), table) or outcome.exit_code

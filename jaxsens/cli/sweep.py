@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
-from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say
+from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say, say_why_ended
 
 if TYPE_CHECKING:
     from jaxsens.analysis.data import SweepData
+    from jaxsens.experiments.job import Job
     from jaxsens.experiments.points import Point
     from jaxsens.experiments.sweep import Sweep
 
@@ -47,9 +48,10 @@ def sweep(
     if not list_points:
         check_folder("sweep", out)
     from jaxsens.analysis.data import load_sweep
-    from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
-    from jaxsens.experiments.runner import run_sweep, strangers, why_unwritable
-    from jaxsens.experiments.selection import select
+    from jaxsens.experiments.job import why_unwritable
+    from jaxsens.experiments.points import select
+    from jaxsens.experiments.results import strangers
+    from jaxsens.experiments.sweep import BoundsJob, run_bounds, run_sweep
     from jaxsens.experiments.sweep_config import load_sweep_config
 
     loaded = load_sweep_config(config)
@@ -68,25 +70,24 @@ def sweep(
         say(progress, "the points are measured; now the bounds over all inputs")
         outcomes.append(run_bounds(loaded, out, chosen, progress))
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
-        say(console, f"failed: {failure.point}: {failure.message}")
-    last = outcomes[-1]
-    bounds = last.finished if len(outcomes) > 1 else len(read_bounds(out, loaded.plan))
-    done = _done(outcomes[0].finished, len(loaded.points), bounds, len(loaded.bound_points))
-    if last.stopped_by is not None:
-        say(console, f"stopped; {done}. To resume: {again}")
-    elif last.unwritable:
-        say(console, _unwritable(last.unwritable, done, again))
-    elif outcomes[0].finished == 0:
+        say(console, f"failed: {failure}")
+    first, last = outcomes[0], outcomes[-1]
+    bounds = BoundsJob(loaded, out)
+    bounded = (
+        last.finished if len(outcomes) > 1 else [bounds.state(item) for item in bounds.items].count("done")
+    )
+    done = _done(first.finished, first.planned, bounded, len(bounds.items))
+    if last.ended_early:
+        say_why_ended(console, last, done, again)
+    elif first.finished == 0:
         say(console, "no point could be measured")
-    elif shard is not None and (
-        outcomes[0].finished < len(loaded.points) or bounds < len(loaded.bound_points)
-    ):
+    elif shard is not None and (first.finished < first.planned or bounded < len(bounds.items)):
         say(progress, f"{done}; `jaxsens report {out}` draws what there is")
     else:
         try:
             _report(load_sweep(out), out, quiet)
         except OSError as error:
-            say(console, _unwritable(why_unwritable(error, out), done, again))
+            say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -104,8 +105,7 @@ def report(
         quiet: Print nothing but errors.
     """
     from jaxsens.analysis.data import load_sweep
-    from jaxsens.experiments.bounds_runner import write_bounds_csv
-    from jaxsens.experiments.results import write_points_csv
+    from jaxsens.experiments.results import write_bounds_csv, write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
@@ -120,18 +120,20 @@ def report(
 
 
 def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    from jaxsens.experiments.bounds_runner import state_of_bound
-    from jaxsens.experiments.runner import state_of
+    from jaxsens.experiments.sweep import BoundsJob, PointsJob
 
-    console = Console()
-    wanted = {bound.point: bound for bound in loaded.bound_points}
-    bounds = [wanted[point] for point in chosen] if wanted else []
-    states = [(state_of(point, out), point, point.path(out)) for point in chosen]
-    states += [(state_of_bound(bound, out), bound, bound.path(out)) for bound in bounds]
-    for state, what, path in states:
-        say(console, f"{state:8} {what}  {path}")
-    done = [state == "done" for state, _, _ in states]
-    say(console, _done(sum(done[: len(chosen)]), len(chosen), sum(done[len(chosen) :]), len(bounds)))
+    asked = {bound.point: bound for bound in loaded.bound_points}
+    listed: list[tuple[Job[Any, Any], Sequence[Any]]] = [
+        (PointsJob(loaded, out), chosen),
+        (BoundsJob(loaded, out), [asked[point] for point in chosen if asked]),
+    ]
+    console, counts = Console(), []
+    for job, items in listed:
+        states = [job.state(item) for item in items]
+        for state, item in zip(states, items, strict=True):
+            say(console, f"{state:8} {item}  {job.path(item)}")
+        counts += [states.count("done"), len(states)]
+    say(console, _done(*counts))
     return 0
 
 
@@ -145,10 +147,6 @@ def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> s
     """The same command once more."""
     parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
     return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
-
-
-def _unwritable(why: str, done: str, again: str) -> str:
-    return f"stopped: {why}. {done}. To resume: {again}"
 
 
 def _report(data: SweepData, directory: Path, quiet: bool) -> None:

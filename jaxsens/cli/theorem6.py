@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say
+from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
 
 
 def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
@@ -30,10 +30,8 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
         say(console, f"failed: {failure}")
     again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
     done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
-    if outcome.stopped_by is not None:
-        say(console, f"stopped; {done}. To resume: {again}")
-    elif outcome.unwritable:
-        say(console, f"stopped: {outcome.unwritable}. {done}. To resume: {again}")
+    if outcome.ended_early:
+        say_why_ended(console, outcome, done, again)
     elif outcome.finished == 0:
         say(console, "nothing could be evaluated")
     else:

@@ -20,7 +20,7 @@ def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
         quiet: Print nothing but failures.
     """
     check_folder("train", out)
-    from jaxsens.experiments.training_progress import watching
+    from jaxsens.experiments.progress import watching
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.events import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
@@ -28,8 +28,9 @@ def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     read = TrainConfig.from_toml(config)
     console = Console(stderr=True)
     try:
-        with flags_named({"directory": "--out"}), watching(Console(stderr=True, quiet=quiet)) as reporter:
-            trained = run(read, out, reporter)
+        progress = watching(Console(stderr=True, quiet=quiet), read.optimiser.steps)
+        with flags_named({"directory": "--out"}), progress as watch:
+            trained = run(read, out, watch)
     except TrainingInterrupted as stop:
         again = shlex.join(["jaxsens", "train", str(config), "--out", str(out)])
         say(console, f"stopped; {stop.step} of {read.optimiser.steps} steps are done. To resume: {again}")

@@ -1,12 +1,11 @@
-"""What a sweep asks of all inputs, beside the inputs it measures: the `[bounds]` table, and one answer a point.
+"""What a sweep asks of all inputs, not only of those it measures: the `[bounds]` table, and one answer a point.
 
-For every variant, length and seed: the worst input that a search finds, the bound that can be certified, Lemma 5's
-closed form; for hard attention the inputs that matter under a restriction (Hahn 2020, Theorem 1).
+An answer holds the worst input that a search finds, the bound that can be certified, and Lemma 5's closed form. For
+hard attention it holds the number of inputs that matter under a restriction (Hahn 2020, Theorem 1).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -19,9 +18,11 @@ from pydantic import ConfigDict, Field
 
 from jaxsens import stopping
 from jaxsens.errors import InputError
-from jaxsens.experiments.points import Point, canonical
+from jaxsens.experiments.points import Point
+from jaxsens.experiments.record import Record
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED
+from jaxsens.sealed import digest
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.strict import STRICT
 from jaxsens.versions import versions
@@ -32,7 +33,7 @@ PARTS = {
     "lemma5": "closed form of Lemma 5",
     "matter": "restriction",
 }
-"""The parts of an answer by the name that they have in a record's notes, and in words."""
+"""The parts of an answer: by the name used in a record's notes, and in words."""
 
 BOUNDS_FORMAT = 2
 """Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
@@ -40,14 +41,14 @@ BOUNDS_FORMAT = 2
 
 @dataclass(frozen=True)
 class Bounds:
-    """The `[bounds]` table. Each part is left out where a variant is not of its kind, and the report says why.
+    """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
 
     Attributes:
-        worst: search the worst input (`jaxsens.worst_input`).
+        worst: whether to search for the worst input (`jaxsens.worst_input`).
         restarts: of that search.
-        budget: measurements of all flips that it may use; without one it ends when every restart has converged.
-        certified: certify a bound for every input, and compute Lemma 5's constants (soft attention).
-        restrict: find the inputs that matter (leftmost- and rightmost-hard attention).
+        budget: how many measurements of all flips the search may use; None to end when every restart has converged.
+        certified: whether to certify a bound for every input, and compute Lemma 5's constants (soft attention).
+        restrict: whether to find the inputs that matter (leftmost- and rightmost-hard attention).
         free_fraction: the share of positions that a restriction must leave free.
     """
 
@@ -70,13 +71,12 @@ class BoundPoint:
     @cached_property
     def key(self) -> str:
         """SHA-256 of everything that determines the numbers."""
-        described = {**self._described, "seed": self.point.seed}
-        return hashlib.sha256(canonical(described).encode()).hexdigest()
+        return digest({**self._described, "seed": self.point.seed})
 
     @cached_property
     def unseeded(self) -> str:
-        """The same but for the seed."""
-        return canonical(self._described)
+        """SHA-256 of the same without the seed."""
+        return digest(self._described)
 
     @property
     def _described(self) -> dict[str, Any]:
@@ -90,27 +90,31 @@ class BoundPoint:
             "outputs": self.point.measure.outputs,
         }
 
+    @property
+    def group(self) -> tuple[str, int]:
+        """That of the point."""
+        return self.point.group
+
     def path(self, directory: Path) -> Path:
         """Where a sweep directory keeps it."""
-        folder = directory / "bounds" / f"variant={self.point.variant}" / f"n={self.point.n}"
-        return folder / f"seed={self.point.seed}-{self.key[:12]}.json"
+        return self.point.path(directory, "bounds", "json", self.key)
 
     def __str__(self) -> str:
         return f"bounds of {self.point}"
 
 
 @dataclass(frozen=True)
-class BoundRecord:
-    """The answers for one (variant, n, seed). None where something was not asked for, or could not be had: see `notes`.
+class BoundRecord(Record):
+    """The answers for one (variant, n, seed). A part that was not asked for, or cannot be had, is None: see `notes`.
 
     Attributes:
         key, variant, n, seed: of the `BoundPoint`.
         worst: the largest sensitivity found, of any input and flip.
-        worst_exact: whether every input was tried, so that there is no larger one.
-        worst_word: the input; the flip is at `worst_position` and puts in `worst_symbol`.
+        worst_exact: whether every input was tried, so that no sensitivity is larger.
+        worst_word: the input. The flip replaces the symbol at `worst_position` by `worst_symbol`.
         certified: no input and flip has a larger sensitivity than this.
-        log_lemma5: natural logarithm of Lemma 5's closed form, which itself may overflow.
-        logit_bound: A, the bound on every attention logit that this closed form has in its exponent.
+        log_lemma5: the natural logarithm of Lemma 5's closed form; the closed form itself may overflow.
+        logit_bound: A, the bound on every attention logit in the exponent of this closed form.
         matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
         free: how many inputs the restriction leaves free.
         notes: why a part is missing, by its name.
@@ -118,6 +122,7 @@ class BoundRecord:
         versions: of Python and the packages that matter.
     """
 
+    kind: ClassVar[str] = "bounds of a point"
     key: str
     variant: str
     n: int
@@ -142,7 +147,7 @@ class BoundRecord:
         return self.certified / self.worst if self.certified is not None and self.worst else None
 
     def summary(self) -> str:
-        """One line beside the progress."""
+        """One line for the progress."""
         parts = []
         if self.worst is not None:
             parts.append(f"worst {self.worst:.3g}")
@@ -158,7 +163,7 @@ class BoundRecord:
 
 
 def shortened(text: str, at_most: int = 160) -> str:
-    """A text cut to a length that fits beside others."""
+    """A text cut to a length that fits next to others."""
     return text if len(text) <= at_most else text[: at_most - 3] + "..."
 
 
@@ -167,11 +172,13 @@ class Unsound(AssertionError):
 
 
 class Shared(dict[tuple[str, str], "dict[str, Any] | InputError"]):
-    """Parts of answers that hold for every seed, by the part's name and the bound's `unseeded`: those that are computed
-    from the model alone, where no seed changes it."""
+    """Parts of answers that hold for every seed, by the part's name and the bound's `unseeded`.
+
+    These are the parts that are computed from the model alone, for models that do not depend on the seed.
+    """
 
     def part(self, name: str, bound: BoundPoint, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The part, computed where it is not there yet. Raises `InputError` where it cannot be had."""
+        """The part, computed if it is not there yet. Raises `InputError` if it cannot be had."""
         if name not in _OF_THE_MODEL or bound.point.source.weights == "random":
             return compute()
         key = (name, bound.unseeded)
@@ -196,8 +203,11 @@ def answer(
 ) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
-    progress: called with the measurements done, and how many there may be if that is known, during the search.
-    shared: where parts that do not hang on the seed are kept from one point to the next.
+    Args:
+        bound: what is asked.
+        progress: called during the search with the number of measurements done, and of all that there may be; None if
+            that is not known.
+        shared: keeps the parts that do not depend on the seed from one point to the next.
 
     Raises:
         Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
@@ -251,7 +261,7 @@ def _check(record: BoundRecord, dtype: str) -> None:
 
 
 def _fixed(bound: BoundPoint) -> dict[int, int]:
-    """The end-of-sequence symbol and its place, where the sweep's inputs have one."""
+    """The end-of-sequence symbol by its position, if the sweep's inputs have one."""
     symbols = bound.point.source.symbols
     if symbols.end_of_sequence is None:
         return {}

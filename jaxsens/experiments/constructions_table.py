@@ -1,22 +1,167 @@
-"""The paper's table of results, measured: does a construction's sensitivity fall, and up to which n is it exact."""
+"""The paper's table of results, measured: does a construction's sensitivity fall, and up to which n is it exact.
+
+A row measures one construction in one condition on a word of its language. At every length some flip of the word
+changes the truth value where the network is read. So a network that computes the formula has the largest flip
+sensitivity 1. Most positions of the word take part in what attention must decide, so that without sharp attention each
+counts for O(1/n) from small n on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Int
 
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read
+from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
+from jaxsens.constructions.dyck import brackets, dyck
 from jaxsens.errors import collecting
-from jaxsens.experiments.constructions_cases import CASES, Case, Dtype
+from jaxsens.experiments.job import Job
+from jaxsens.experiments.progress import Reporter
 from jaxsens.inputs import is_count
+from jaxsens.logic import Formula, evaluate_tokens, named_formula, parse
+from jaxsens.logic.library import LETTERS
+from jaxsens.models.initialisation import generator
 from jaxsens.models.transformer import Transformer
 from jaxsens.precision import DTYPES
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.stopping import check
+
+Dtype = Literal["float32", "float64"]
+
+Truth = Callable[[Int[np.ndarray, "words n"]], Bool[np.ndarray, "words n"]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A construction, words on which a flip changes its truth value, and the conditions that it is measured in.
+
+    Attributes:
+        name: what it is called.
+        alphabet: its symbols.
+        make: the network of (condition, autoregressive=, dtype=, read=).
+        truth: at which positions of words what it computes holds.
+        word: the word of each even length of at least 8.
+        conditions: in the order of the table.
+        at: where the network is read: at the last position, or, for formulas that look ahead, at the first.
+    """
+
+    name: str
+    alphabet: tuple[str, ...]
+    make: Callable[..., CompiledTransformer]
+    truth: Truth
+    word: Callable[[int], str]
+    conditions: tuple[Condition, ...]
+    at: Literal["last", "first"] = "last"
+
+    def build(self, condition: Condition, dtype: Dtype, read: Read = "output") -> CompiledTransformer:
+        """The network in one of its conditions."""
+        return self.make(condition.name, autoregressive=condition.autoregressive, dtype=dtype, read=read)
+
+    def tokens(self, n: int) -> Int[np.ndarray, " n"]:
+        """The sensitive word of length n as symbols 0, 1, ..."""
+        return np.array([self.alphabet.index(symbol) for symbol in self.word(n)], np.int32)
+
+    def adversarial(self, n: int) -> Int[np.ndarray, "words n"]:
+        """Words that strain rounding: one symbol only, all in turn, block after block, random, and the sensitive one.
+
+        One symbol only makes counts largest; blocks make long ties, and counts of half the length.
+        """
+        size, i = len(self.alphabet), np.arange(n)
+        words = [np.full(n, symbol) for symbol in range(size)]
+        words += [i % size, i * size // n, generator(0, f"adversarial.n={n}").integers(0, size, n)]
+        if n % 2 == 0:
+            words.append(self.tokens(n))
+        return np.array(words, np.int32)
+
+
+def cycle(symbols: str, n: int) -> str:
+    """The symbols over and over, n in all."""
+    return (symbols * (n // len(symbols) + 1))[:n]
+
+
+def nested(lefts: str, rights: str, n: int) -> str:
+    """n/2 left brackets, of the kinds in turn, and the right ones that close them."""
+    opened = cycle(lefts, n // 2)
+    return opened + opened[::-1].translate(str.maketrans(lefts, rights))
+
+
+def balanced(opens: int, tokens: Int[np.ndarray, "words n"]) -> Bool[np.ndarray, "words n"]:
+    """Up to which positions words are balanced; symbols below `opens` open, the others close in the same order."""
+    found = np.zeros(tokens.shape, bool)
+    for row, word in enumerate(tokens.tolist()):
+        stack: list[int] = []
+        for i, symbol in enumerate(word):
+            if symbol < opens:
+                stack.append(symbol)
+            elif not stack or stack.pop() != symbol - opens:
+                break
+            found[row, i] = not stack
+    return found
+
+
+def _of(
+    formula: Formula,
+    name: str,
+    alphabet: tuple[str, ...],
+    word: Callable[[int], str],
+    *conditions: Condition,
+    at: Literal["last", "first"] = "last",
+) -> Case:
+    return Case(
+        name,
+        alphabet,
+        partial(compile_formula, formula, alphabet),
+        partial(evaluate_tokens, formula, alphabet=alphabet),
+        word,
+        conditions,
+        at,
+    )
+
+
+def _named(
+    name: str, word: Callable[[int], str], *conditions: Condition, at: Literal["last", "first"] = "last"
+) -> Case:
+    entry = named_formula(name)
+    return _of(entry.formula, name, entry.alphabet, word, *conditions, at=at)
+
+
+_KNOWING_N = (Condition("temperature"), Condition("unbounded"))
+_BOUNDED = Condition("temperature-bounded")
+_CONTROL = Condition("bounded-softmax")
+_DECODER = Condition("temperature", autoregressive=True)
+_DECODERS = (_DECODER, Condition("unbounded", autoregressive=True))
+_DECODER_BOUNDED = Condition("temperature-bounded", autoregressive=True)
+
+_TEMPORAL = (*_KNOWING_N, _CONTROL)
+_COUNTING = (*_KNOWING_N, _BOUNDED, _CONTROL)
+
+CASES: tuple[Case, ...] = (
+    _named("previous", lambda n: cycle("01", n), *_TEMPORAL, *_DECODERS),
+    _named("3-gram-ahead", lambda n: "aab" + cycle("cab", n - 3), *_TEMPORAL, at="first"),
+    _named("since", lambda n: cycle("ac", n - 4) + "abbb", *_TEMPORAL, *_DECODERS),
+    _of(parse("!Q_c U Q_a"), "until", LETTERS, lambda n: "bbba" + cycle("ca", n - 4), *_TEMPORAL, at="first"),
+    _named("induction-head", lambda n: cycle("cb", n - 4) + "cabc", *_TEMPORAL, *_DECODERS),
+    _named("parity", lambda n: cycle("01", n), *_COUNTING, _DECODER),
+    _named("majority", lambda n: cycle("10", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
+    _named("parity-without-predicates", lambda n: cycle("01", n), *_COUNTING),
+    _named("dyck-1", lambda n: nested("(", ")", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
+    Case(
+        "dyck",
+        brackets(2),
+        partial(dyck, 2),
+        partial(balanced, 2),
+        lambda n: nested("([", ")]", n),
+        (*_COUNTING, _DECODER),
+    ),
+)
+"""The cases of the table, in its order."""
 
 CAP = 4000
 """The longest words that exactness is tried on by default: a forward pass of one word takes seconds there."""
@@ -28,10 +173,27 @@ SHORTER = (100, 777, 2000)
 """Where exactness is tried below the cap: no powers of two, which hide rounding (trap T9)."""
 
 _OUTPUT: tuple[Read, ...] = ("output",)
-_CONTROL: tuple[Read, ...] = ("before-rounding", "everything")
+_OF_CONTROL: tuple[Read, ...] = ("before-rounding", "everything")
 
 REFINEMENTS = 4
 """How often the interval from the longest exact length tried to the shortest inexact one is halved."""
+
+
+class PlannedRow(NamedTuple):
+    """A row of the table: a construction in a condition, and which coordinates of its output are measured."""
+
+    case: Case
+    condition: Condition
+    read: Read
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """All rows are of one group and length."""
+        return "rows", 1
+
+    def __str__(self) -> str:
+        decoder = ", autoregressive" if self.condition.autoregressive else ""
+        return f"{self.case.name}, {self.condition.name}{decoder}"
 
 
 @dataclass(frozen=True)
@@ -56,16 +218,16 @@ class TablePlan:
                 faults.add("cap", self.cap, "a whole number of at least 8")
 
     @property
-    def rows(self) -> tuple[tuple[Case, Condition, Read], ...]:
+    def rows(self) -> tuple[PlannedRow, ...]:
         """The rows of the table, in its order.
 
         The control has two: its rounded output hardly moves, so what the rounding reads is measured, and everything.
         """
         return tuple(
-            (case, condition, read)
+            PlannedRow(case, condition, read)
             for case in self.cases
             for condition in case.conditions
-            for read in (_OUTPUT if condition.promises else _CONTROL)
+            for read in (_OUTPUT if condition.promises else _OF_CONTROL)
         )
 
     @property
@@ -111,9 +273,9 @@ class TableRow:
     means: tuple[float, ...]
     exactness: Mapping[str, Exactness]
 
-    def __str__(self) -> str:
-        which = f"{self.promise.condition}{', autoregressive' if self.promise.autoregressive else ''}"
-        return f"{self.name}, {which}: {self.maxima[-1]:.3g} at n = {self.lengths[-1]}"
+    def summary(self) -> str:
+        """The largest change at the last length."""
+        return f"{self.maxima[-1]:.3g} at n = {self.lengths[-1]}"
 
 
 def plan_of(name: str | None = None, cap: int | None = None) -> TablePlan:
@@ -131,11 +293,16 @@ def plan_of(name: str | None = None, cap: int | None = None) -> TablePlan:
     return TablePlan(cases, cap=CAP if cap is None else cap)
 
 
-def measure_table(plan: TablePlan) -> Iterator[TableRow]:
-    """The rows of the table, each as it is done. With the default plan a row takes up to a minute on two cores."""
-    for case, condition, read in plan.rows:
-        check()
-        yield measure_row(case, condition, read, plan)
+class ConstructionsJob(Job[PlannedRow, TableRow]):
+    """Measures the rows of the table, and keeps them in memory. A row takes up to a minute on two cores."""
+
+    def __init__(self, plan: TablePlan) -> None:
+        super().__init__(plan.rows)
+        self.plan = plan
+
+    def compute(self, item: PlannedRow, reporter: Reporter) -> TableRow:
+        """Measures a row."""
+        return measure_row(*item, self.plan)
 
 
 def measure_row(case: Case, condition: Condition, read: Read, plan: TablePlan) -> TableRow:

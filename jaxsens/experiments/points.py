@@ -1,26 +1,41 @@
-"""Points: what is measured at one (variant, n, seed), and the key under which its numbers are found again."""
+"""Points of a sweep: what is measured at one (variant, n, seed), and the file that keeps it.
+
+A file is what `FlipSensitivity.save` writes, so `jaxsens.load_result` reads it too. Its metadata holds the point with
+the result, under the same checksum.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from jaxsens.errors import Faults, InputError
+from jaxsens.experiments.record import check_key
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
 from jaxsens.inputs import is_count
+from jaxsens.precision import MATMUL_PRECISION
+from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
 from jaxsens.strict import STRICT
 
 FORMAT = 1
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""
+
+STATISTICS = 'mean, max, min, median, or a quantile such as "q90"'
+"""The statistics there are, for messages."""
+
+_QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
+_NAMED = ("mean", "max", "min", "median")
 
 
 def _known_engine(name: str) -> str:
@@ -49,9 +64,9 @@ class Measurement:
     Attributes:
         engine: as `flip_sensitivity` takes it.
         norm: of the change of the output.
-        sample: measure so many flips a point, drawn by the point's seed; all of them if not given.
+        sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
         batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
-        memory_budget: bytes of temporary memory, where no batch_size is given.
+        memory_budget: bytes of temporary memory, used if no batch_size is given.
         outputs: the coordinates of the output that enter the norm: those that the model designates (all of them in
             networks with random weights), all, or a list, from 0 on.
     """
@@ -63,6 +78,11 @@ class Measurement:
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
     outputs: Outputs = "designated"
+
+    def expanded(self) -> dict[str, Any]:
+        """Everything here that determines the numbers, as JSON values."""
+        outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
+        return {"engine": self.engine, "norm": self.norm, "sample": self.sample, "outputs": outputs}
 
 
 @dataclass(frozen=True)
@@ -82,40 +102,205 @@ class Point:
 
     @cached_property
     def expanded(self) -> dict[str, Any]:
-        """Everything that determines the numbers, defaults written out, and nothing else.
-
-        `outputs` came later: it stands there only where it is given, so that older points keep their keys.
-        """
-        chosen = self.measure.outputs
-        outputs = {} if chosen == "designated" else {"outputs": chosen if chosen == "all" else [*chosen]}
+        """Everything that determines the numbers, defaults written out, and nothing else. JSON values."""
         return {
             "format": FORMAT,
             "model": self.source.expanded(),
             "n": self.n,
             "seed": self.seed,
             "inputs": self.inputs.expanded(self.source.symbols, self.n),
-            "measure": {
-                "engine": self.measure.engine,
-                "norm": self.measure.norm,
-                "sample": self.measure.sample,
-                **outputs,
-            },
+            "measure": self.measure.expanded(),
         }
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of the expanded config as canonical JSON."""
-        return hashlib.sha256(canonical(self.expanded).encode()).hexdigest()
+        """SHA-256 of the expanded config."""
+        return digest(self.expanded)
 
-    def path(self, directory: Path) -> Path:
-        """Where a sweep directory keeps the point: folders as Hive and pandas read them."""
-        folder = directory / "points" / f"variant={self.variant}" / f"n={self.n}"
-        return folder / f"seed={self.seed}-{self.key[:12]}.parquet"
+    @property
+    def group(self) -> tuple[str, int]:
+        """Points of one group and length cost the same, except that the first is compiled for."""
+        return self.variant, self.n
+
+    def path(self, directory: Path, folder: str = "points", end: str = "parquet", key: str = "") -> Path:
+        """Where a sweep directory keeps the point: folders as Hive and pandas read them.
+
+        What else is kept of a point lies in a `folder` of its own, under its own `key`.
+        """
+        place = directory / folder / f"variant={self.variant}" / f"n={self.n}"
+        return place / f"seed={self.seed}-{(key or self.key)[:12]}.{end}"
 
     def __str__(self) -> str:
         return f"{self.variant} n={self.n} seed={self.seed}"
 
 
-def canonical(value: Any) -> str:
-    """JSON with sorted keys and no blanks: the same text for the same value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+@dataclass(frozen=True)
+class PointMetadata:
+    """What is kept of a point besides its flips.
+
+    Attributes:
+        key: SHA-256 of the point's expanded config.
+        variant: its variant's name.
+        n: length of its inputs.
+        seed: of weights and inputs.
+        inputs: how many inputs were measured.
+        flips: how many flips, over all inputs.
+        population: how many flips there are; more than `flips` for a random sample.
+        point: the expanded config.
+        statistics: the sweep's statistics by name.
+        versions: of Python and the packages that matter.
+        device: what it was computed on.
+        dtype: what it was computed in.
+        precision: of matrix products.
+        engine: `name` and `reason` of the engine that ran.
+        seconds: wall time, compilation included.
+    """
+
+    key: str
+    variant: str
+    n: int
+    seed: int
+    inputs: int
+    flips: int
+    population: int
+    point: dict[str, Any]
+    statistics: dict[str, float]
+    versions: dict[str, str]
+    device: str
+    dtype: str
+    precision: str
+    engine: dict[str, str]
+    seconds: float
+
+    def summary(self) -> str:
+        """The statistics."""
+        return ", ".join(f"{name} {value:.3g}" for name, value in self.statistics.items())
+
+
+def write_point(
+    directory: Path, point: Point, result: FlipSensitivity, statistics: tuple[str, ...], seconds: float
+) -> PointMetadata:
+    """Writes a measured point to its place in a sweep directory; returns its metadata."""
+    versions = dict(result.versions)
+    metadata = PointMetadata(
+        key=point.key,
+        variant=point.variant,
+        n=point.n,
+        seed=point.seed,
+        inputs=len(result.tokens),
+        flips=len(result),
+        population=result.population,
+        point=point.expanded,
+        statistics=compute_all(statistics, result.norms),
+        device=versions.pop("device", "unknown"),
+        versions=versions,
+        dtype=result.dtype,
+        precision=MATMUL_PRECISION,
+        engine={"name": result.engine.name, "reason": result.engine.reason},
+        seconds=seconds,
+    )
+    result.save(point.path(directory), **asdict(metadata))
+    return metadata
+
+
+def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[PointMetadata, FlipSensitivity]:
+    """Reads a point with these statistics, verified against its checksum and the key it should have.
+
+    Statistics that were not asked for when it was measured are computed from its flips.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        DamagedFile: if it is not what was written.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    try:
+        result, described = load_with_metadata(path)
+        metadata = PointMetadata(**described)
+    except InputError as error:
+        raise DamagedFile(str(error)) from error
+    except TypeError as error:
+        raise DamagedFile(f"{path}: a result, but no point of a sweep") from error
+    check_key(path, metadata.key, key)
+    missing = tuple(name for name in statistics if name not in metadata.statistics)
+    metadata.statistics.update(compute_all(missing, result.norms))
+    return metadata, result
+
+
+def is_statistic(name: str) -> bool:
+    """Whether `name` is a statistic: mean, max, min, median, or qP for the P % quantile, 0 <= P <= 100."""
+    return name in _NAMED or _QUANTILE.fullmatch(name) is not None
+
+
+def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
+    """The statistic of all flips of all inputs, in float64. Quantiles interpolate linearly between flips.
+
+    Raises:
+        ValueError: if there is no such statistic.
+    """
+    values = np.asarray(norms, dtype=np.float64)
+    if name == "median":
+        return float(np.quantile(values, 0.5))
+    if name in _NAMED:
+        return float(getattr(values, name)())
+    match = _QUANTILE.fullmatch(name)
+    if match is None:
+        raise ValueError(f"statistic = {name!r}: {STATISTICS}")
+    return float(np.quantile(values, float(match[1]) / 100))
+
+
+def compute_all(names: Iterable[str], norms: Float[np.ndarray, " flips"]) -> dict[str, float]:
+    """Every named statistic of these norms."""
+    return {name: compute(name, norms) for name in names}
+
+
+_FIELDS = ("variant", "n", "seed")
+
+
+def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None = None) -> list[Point]:
+    """The chosen points, cheap ones first: by n, so that the whole picture is there early, then seed, then variant.
+
+    Args:
+        points: of the sweep.
+        only: such as "variant=softmax", "n=64,128", "seed=0"; a point must meet every one.
+        shard: "K/M" takes, of the points in this order, those whose number is K modulo M, 0 <= K < M.
+
+    Raises:
+        InputError: if a condition cannot be read, or names what the sweep does not have.
+    """
+    faults = Faults("sweep")
+    wanted = {field: _wanted(field, points, only, faults) for field in _FIELDS}
+    for condition in only:
+        if condition.partition("=")[0] not in _FIELDS:
+            faults.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
+    index, count = _shard(shard, faults)
+    faults.raise_if_any()
+    # Sorting is stable: points of one n and seed keep the config's order of variants.
+    ordered = sorted(points, key=lambda point: (point.n, point.seed))
+    chosen = [point for point in ordered if all(str(getattr(point, f)) in wanted[f] for f in _FIELDS)]
+    return chosen[index::count]
+
+
+def _wanted(field: str, points: Sequence[Point], only: Sequence[str], faults: Faults) -> set[str]:
+    """The values of a field that are taken."""
+    present = {str(getattr(point, field)): None for point in points}
+    wanted = set(present)
+    for condition in only:
+        name, _, values = condition.partition("=")
+        if name == field:
+            named = values.split(",")
+            unknown = [value for value in named if value not in present]
+            if unknown:
+                faults.add("--only", condition, f"{field} is one of {', '.join(present)}")
+            wanted &= set(named)
+    return wanted
+
+
+def _shard(shard: str | None, faults: Faults) -> tuple[int, int]:
+    if shard is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if match is None or int(match[1]) >= int(match[2]):
+        faults.add("--shard", shard, "K/M with 0 <= K < M, such as 0/16 to 15/16")
+        return 0, 1
+    return int(match[1]), int(match[2])

@@ -1,151 +1,175 @@
-"""Progress of a sweep: a bar on a terminal, timed lines otherwise, with the time left."""
+"""How far a job or a training is: a bar on a terminal, timed lines elsewhere, and the time left."""
 
 from __future__ import annotations
 
-import abc
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-_LINE_EVERY = 1.0
+from jaxsens.training.evaluation import CrossEntropy
+from jaxsens.training.events import Evaluated, Event, Note, Stepped
+
 _INSIDE_EVERY = 30.0
+_GOOD_FIT = 0.1  # root mean square of the relative errors
 
 
-class Reporter(abc.ABC):
-    """Says what a sweep is doing. Use it as a context manager."""
+class Reporter:
+    """Prints timed lines. See `reporting` for the arguments."""
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        self.console = console
-        self.total = total
-        self.done = done
-        self.left: float | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, console: Console, total: int, done: int, name: str, every: float = 1.0, at_once: bool = False
     ) -> None:
-        return None
-
-    @abc.abstractmethod
-    def note(self, text: str) -> None:
-        """Something that must not be missed: a damaged file, a failed point."""
-
-    def warn(self, text: str) -> None:
-        """Something that is printed however quiet the console is."""
-        self.note(text)
-
-    @abc.abstractmethod
-    def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
-        """A point is under way: so much of it is done, of what is known or not."""
-
-    @abc.abstractmethod
-    def finished(self, text: str, left: float | None) -> None:
-        """A point has ended, well or not, and so many seconds are left (None: not known yet)."""
-
-
-class LogReporter(Reporter):
-    """Lines with the seconds since the start, at most one a second, and one at least every 30 s of a long point."""
-
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        super().__init__(console, total, done)
-        self._began = self._last = time.monotonic()
+        self.console, self.total, self.done = console, total, done
+        self._prefix, self._every = f"{name}: " if name else "", every
+        self._began = time.monotonic()
+        self._last = -math.inf if at_once else self._began
 
     def note(self, text: str) -> None:
-        """Prints at once."""
+        """Prints what must not be missed, such as a damaged file or a failed item."""
         self._line(text)
 
+    def warn(self, text: str) -> None:
+        """Prints a warning, on a quiet console too."""
+        if self.console.quiet:
+            _say(Console(stderr=True), text)
+        else:
+            self.note(text)
+
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
-        """Prints where nothing was for a while."""
+        """Tells that the item `name` is under way: `done` of its `of` parts; None where their number is not known."""
         if time.monotonic() - self._last >= _INSIDE_EVERY:
             part = str(done) if of is None else f"{done} of {of}"
-            self._line(f"{self.done}/{self.total}  {name}: {part} {unit}")
+            self._progressed(f"{name}: {part} {unit}")
 
     def finished(self, text: str, left: float | None) -> None:
-        """Prints, except within a second of the line before; always the last."""
-        self.done += 1
-        if time.monotonic() - self._last >= _LINE_EVERY or self.done == self.total:
-            self._line(f"{self.done}/{self.total}  {text}{left_text(left)}")
+        """Tells that one more item has ended. `left` is the time left in seconds; None where it is not known."""
+        self.reached(self.done + 1, text, left)
+
+    def reached(self, done: int, text: str, left: float | None) -> None:
+        """Tells that `done` items or steps have ended."""
+        self.done = done
+        if time.monotonic() - self._last >= self._every or done == self.total:
+            self._progressed(f"{text}{left_text(left)}")
+
+    def _progressed(self, text: str) -> None:
+        self._last = time.monotonic()
+        self._line(f"{self.done}/{self.total}  {text}")
 
     def _line(self, text: str) -> None:
-        self._last = time.monotonic()
-        line = f"[{self._last - self._began:8.1f} s]  {text}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
 
 
 class BarReporter(Reporter):
-    """A bar that stays in place; notes are printed above it."""
+    """Moves a bar that stays in place, and prints notes above it.
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        super().__init__(console, total, done)
-        self._progress = Progress(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn(
-                "{task.fields[left]}{task.description}",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-            ),
-            console=console,
-            expand=True,
-        )
-        self._task = self._progress.add_task("", total=total, completed=done, left="")
+    rich's own column of the remaining time is not used: it extrapolates the number of items, and the last ones of a
+    sweep take thousands of times as long as the first.
+    """
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def __init__(self, console: Console, total: int, done: int, name: str, bar: Progress) -> None:
+        super().__init__(console, total, done, name)
+        self._bar, self._task = bar, bar.add_task(f"  {name}", total=total, completed=done, left="")
 
     def note(self, text: str) -> None:
         """Prints above the bar."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        _say(self.console, f"{self._prefix}{text}")
 
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
-        """Shows the point and how far it is."""
+        """Shows the item and how far it is."""
         part = str(done) if of is None else f"{done}/{of}"
-        self._progress.update(self._task, description=f"  {name}: {part} {unit}")
+        self._bar.update(self._task, description=f"  {self._prefix}{name}: {part} {unit}")
 
-    def finished(self, text: str, left: float | None) -> None:
+    def reached(self, done: int, text: str, left: float | None) -> None:
         """Moves the bar on."""
-        self.done += 1
-        self._progress.update(
-            self._task, completed=self.done, left=left_text(left)[2:], description=f"  {text}"
-        )
-
-
-class QuietReporter(LogReporter):
-    """Nothing but warnings."""
-
-    def warn(self, text: str) -> None:
-        """Prints on the standard error output."""
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        self.done = done
+        description = f"  {self._prefix}{text}"
+        self._bar.update(self._task, completed=done, left=left_text(left)[2:], description=description)
 
 
 @contextmanager
-def reporting(console: Console, total: int, done: int) -> Iterator[Reporter]:
-    """The reporter that suits the console, for `total` points of which `done` are done."""
-    kind = QuietReporter if console.quiet else BarReporter if console.is_terminal else LogReporter
-    with kind(console, total, done) as reporter:
-        yield reporter
+def reporting(
+    console: Console,
+    total: int,
+    done: int = 0,
+    name: str = "",
+    every: float = 1.0,
+    at_once: bool = False,
+) -> Iterator[Reporter]:
+    """Yields the reporter that suits the console: a bar on a terminal, else lines.
+
+    Args:
+        console: where to print.
+        total: the number of items or steps.
+        done: how many of them were done before.
+        name: printed before every text; may be empty.
+        every: seconds between two lines about finished items. Notes and the last item are always printed.
+        at_once: whether the first finished item is printed however soon it comes.
+    """
+    if console.quiet or not console.is_terminal:
+        yield Reporter(console, total, done, name, every, at_once)
+        return
+    columns = (
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn(
+            "{task.fields[left]}{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
+    )
+    with Progress(*columns, console=console, expand=True) as bar:
+        yield BarReporter(console, total, done, name, bar)
+
+
+@contextmanager
+def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Event], None]]:
+    """Shows a training of `steps` steps. Yields the function that `train` tells of its events.
+
+    Steps take about equally long, so rich's estimate of the remaining time serves.
+    """
+    clock = Progress(disable=True, get_time=lambda: time.monotonic(), speed_estimate_period=3600.0)
+    task = clock.add_task(name, total=steps)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Stepped):
+            clock.update(task, completed=event.step)
+            optimum = f" (optimum {event.optimum:.4f})" if event.optimum else ""
+            text = f"loss {event.loss:.4f}{optimum}, n = {event.length}"
+            reporter.reached(event.step, text, clock.tasks[0].time_remaining)
+        elif isinstance(event, Evaluated):
+            reporter.note(_evaluated(event))
+        elif isinstance(event, Note):
+            reporter.note(event.text)
+
+    with reporting(console, steps, name=name, every=5.0, at_once=True) as reporter:
+        yield watch
+
+
+def _evaluated(event: Evaluated) -> str:
+    result = event.result
+    where = f"step {event.step}: n = {result.n}"
+    if not isinstance(result, CrossEntropy):
+        return f"{where}: accuracy {result.accuracy:.3f}, margin {result.margin:.3g}"
+    choice = "" if result.choice is None else f", {result.choice:.4f} of it for choosing brackets"
+    return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def left_text(seconds: float | None) -> str:
-    """`; about 3 min left`, or nothing where it is not known."""
-    if seconds is None:
-        return ""
-    return f"; about {duration(seconds)} left"
+    """`; about 3 min left`, or nothing where the time left is not known."""
+    return "" if seconds is None else f"; about {duration(seconds)} left"
 
 
 def duration(seconds: float) -> str:
@@ -155,3 +179,85 @@ def duration(seconds: float) -> str:
     if seconds < 100 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What an item cost. `first` marks the first of its group and length, for which code was compiled."""
+
+    group: str
+    n: int
+    first: bool
+    seconds: float
+
+
+class TimeLeft:
+    """Estimates how long the rest of a job takes, from the items that are done.
+
+    An item has a group, such as the variant of a sweep, and a length n. In each group it takes a + b n^2 + c n^3
+    seconds, with no coefficient negative, for the engines cost between n^2 and n^3. The first item of a group and a
+    length also takes the time of a compilation, which is the same for all. The fit is a non-negative least-squares
+    fit of relative errors, so that cheap items count as much as expensive ones. It is made on items for which nothing
+    was compiled, if there are any.
+    """
+
+    def __init__(self) -> None:
+        self._costs: list[_Cost] = []
+
+    def add(self, group: str, n: int, seconds: float) -> None:
+        """Adds an item that took `seconds`."""
+        first = (group, n) not in {(cost.group, cost.n) for cost in self._costs}
+        self._costs.append(_Cost(group, n, first, seconds))
+
+    def of(self, rest: Sequence[tuple[str, int]]) -> float | None:
+        """Seconds that the items (group, n) of `rest` take together; None where that would be a guess."""
+        if not rest:
+            return 0.0
+        warm = [cost for cost in self._costs if not cost.first]
+        costs, longest = warm or self._costs, max(n for _, n in rest)
+        if not _is_enough(costs, longest):
+            return None
+        fits: dict[str | None, Float[np.ndarray, "3"]] = {None: _fit(costs)}
+        for group in {group for group, _ in rest}:
+            own = [cost for cost in costs if cost.group == group]
+            fits[group] = _fit(own) if _is_enough(own, longest) else fits[None]
+        cold = [cost for cost in self._costs if cost.first]
+        compilations = [cost.seconds - _seconds(fits.get(cost.group, fits[None]), cost.n) for cost in cold]
+        compiling = max(float(np.median(compilations)), 0.0) if cold else 0.0
+        new = set(rest) - {(cost.group, cost.n) for cost in cold}
+        return sum(_seconds(fits[group], n) for group, n in rest) + len(new) * compiling
+
+
+def _is_enough(costs: Sequence[_Cost], longest: int) -> bool:
+    """Whether these costs tell what an item of length `longest` costs."""
+    lengths = [cost.n for cost in costs]
+    if not lengths or max(lengths) >= longest:
+        return bool(lengths)
+    if any(not cost.first for cost in costs):
+        return max(lengths) > min(lengths)
+    # Compilation hides what short inputs cost: only a wide range of lengths shows how the cost grows.
+    return max(lengths) >= 8 * min(lengths) or (2 * max(lengths) >= longest and max(lengths) > min(lengths))
+
+
+def _fit(costs: Sequence[_Cost]) -> Float[np.ndarray, "3"]:
+    """The coefficients a, b and c."""
+    from scipy.optimize import nnls
+
+    powers = np.array([_powers(cost.n) for cost in costs])
+    scale = powers.max(axis=0)
+    relative = powers / scale / np.array([[max(cost.seconds, 1e-6)] for cost in costs])
+    coefficients = np.zeros(3)
+    # A few items fit a cubic as well as a square, and a needless cubic says hours where minutes are left.
+    for terms in (2, 3):
+        coefficients[:terms], error = nnls(relative[:, :terms], np.ones(len(costs)))
+        if error <= _GOOD_FIT * np.sqrt(len(costs)):
+            break
+    return coefficients / scale
+
+
+def _seconds(coefficients: Float[np.ndarray, "3"], n: int) -> float:
+    return float(coefficients @ _powers(n))
+
+
+def _powers(n: int) -> Float[np.ndarray, "3"]:
+    return np.array([1.0, float(n) ** 2, float(n) ** 3])

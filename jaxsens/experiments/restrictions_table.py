@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxsens import stopping
+from jaxsens.experiments.job import Job
+from jaxsens.experiments.progress import Reporter
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.checker import check
@@ -17,8 +23,9 @@ from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 
 LENGTHS = (64, 128, 256, 512, 1024)
+DEPTHS = (1, 2)
 
-_VARIANTS = (
+_VARIANTS: tuple[dict[str, Any], ...] = (
     {"positions": "sinusoidal", "weighting": "leftmost-hard"},
     {"positions": "sinusoidal", "weighting": "rightmost-hard", "mask": "future"},
     {"positions": "learned", "weighting": "leftmost-hard", "heads": 1},
@@ -41,49 +48,44 @@ class RestrictionRow:
     Attributes:
         model: what is particular about it.
         depth, n: layers, length of the inputs.
+        seconds: of `restrict`.
         free_fraction: the share of positions left free; NaN where `restrict` refused.
         c: how many free inputs the output may depend on; -1 where refused.
         accepted: the checker's verdict.
-        largest_change: the largest change of any output coordinate over the words tried.
-        words: how many words were tried: random completions, each with its irrelevant inputs drawn anew.
+        largest_change, words: see `largest_change`; NaN and 0 where refused.
         pairs: of "parity" and "dyck-1", those for which a misclassified pair was made and run.
-        seconds: of `restrict`.
-        check_seconds: of `check`.
         refusal: why there is no restriction, if there is none.
     """
 
     model: str
     depth: int
     n: int
-    free_fraction: float
-    c: int
-    accepted: bool
-    largest_change: float
-    words: int
-    pairs: tuple[str, ...]
     seconds: float
-    check_seconds: float
+    free_fraction: float = math.nan
+    c: int = -1
+    accepted: bool = False
+    largest_change: float = math.nan
+    words: int = 0
+    pairs: tuple[str, ...] = ()
     refusal: str = ""
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The verdict."""
         if self.refusal:
-            return f"{self.model}, depth {self.depth}, n = {self.n}: refused: {self.refusal}"
-        return (
-            f"{self.model}, depth {self.depth}, n = {self.n}: {self.free_fraction:.2f} free, {self.c} matter, "
-            f"{'accepted' if self.accepted else 'NOT ACCEPTED'} by the checker ({self.seconds:.1f} s)"
-        )
+            return f"refused: {self.refusal}"
+        accepted = "accepted" if self.accepted else "NOT ACCEPTED"
+        return f"{self.free_fraction:.2f} free, {self.c} matter, {accepted} by the checker"
 
 
-def random_model(number: int, depth: int) -> tuple[str, Transformer]:
-    """One of ten random hard-attention models over two symbols, float64, and what is particular about it."""
-    variant = _VARIANTS[number % MODELS]
-    config = TransformerConfig(
-        **{"alphabet_size": 2, "width": 16, "heads": 2, "feed_forward": 32, "dtype": "float64", **variant},
-        layers=depth,
-    )
-    return f"{number}: {', '.join(_named(*each) for each in variant.items())}", Transformer(
-        config, seed=number
-    )
+def random_model(number: int, depth: int) -> Transformer:
+    """One of ten random hard-attention models over two symbols, float64."""
+    common = {"alphabet_size": 2, "width": 16, "heads": 2, "feed_forward": 32, "dtype": "float64"}
+    return Transformer(TransformerConfig(**{**common, **_VARIANTS[number]}, layers=depth), seed=number)
+
+
+def _described(number: int) -> str:
+    """What is particular about a model."""
+    return f"{number}: {', '.join(_named(*each) for each in _VARIANTS[number].items())}"
 
 
 def _named(field: str, value: object) -> str:
@@ -95,87 +97,81 @@ def _named(field: str, value: object) -> str:
     return " + ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def restriction_rows(
-    numbers: Sequence[int] = tuple(range(MODELS)),
-    depths: Sequence[int] = (1, 2),
-    lengths: Sequence[int] = LENGTHS,
-    free_fraction: float = 0.5,
-    completions: int = 4,
-    variations: int = 8,
-    pairs: bool = True,
-    progress: Callable[[RestrictionRow], None] | None = None,
-) -> list[RestrictionRow]:
-    """Restricts, checks and measures random models at every depth and length.
+class PlannedRestriction(NamedTuple):
+    """A row of the table: a model by its number, at a depth and a length."""
 
-    Each of `completions` random words under the restriction is run with `variations` words that differ from it in
-    irrelevant free positions only, half of them in a single one; `largest_change` is over all of these.
+    number: int
+    depth: int
+    n: int
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """The model with its depth, and the length."""
+        return f"{self.number}, depth {self.depth}", self.n
+
+    def __str__(self) -> str:
+        return f"{_described(self.number)}, depth {self.depth}, n = {self.n}"
+
+
+class RestrictionsJob(Job[PlannedRestriction, RestrictionRow]):
+    """Restricts, checks and measures random models at every depth and length, and keeps the rows in memory.
+
+    Args:
+        numbers: of the models, from 0 to 9.
+        lengths: of the inputs.
+        free_fraction: the least share of inputs to leave free.
     """
-    rows = []
-    for number in numbers:
-        for depth in depths:
-            name, model = random_model(number, depth)
-            for n in lengths:
-                stopping.check()
-                rows.append(_row(name, model, depth, n, free_fraction, completions, variations, pairs))
-                if progress is not None:
-                    progress(rows[-1])
-    return rows
+
+    def __init__(self, numbers: Sequence[int], lengths: Sequence[int], free_fraction: float) -> None:
+        super().__init__([PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)])
+        self.free_fraction = free_fraction
+
+    def compute(self, item: PlannedRestriction, reporter: Reporter) -> RestrictionRow:
+        """Makes and checks a restriction, and looks for changes that it rules out."""
+        return measure_restriction(item, self.free_fraction)
 
 
-def _row(
-    name: str,
-    model: Transformer,
-    depth: int,
-    n: int,
-    free_fraction: float,
-    completions: int,
-    variations: int,
-    pairs: bool,
-) -> RestrictionRow:
+def measure_restriction(planned: PlannedRestriction, free_fraction: float) -> RestrictionRow:
+    """One row of the table."""
+    model, n = random_model(planned.number, planned.depth), planned.n
+    place = {"model": _described(planned.number), "depth": planned.depth, "n": n}
     start = time.perf_counter()
     try:
         restriction = restrict(model, n, free_fraction)
     except RestrictionRefused as error:
-        seconds = time.perf_counter() - start
-        nan = float("nan")
-        return RestrictionRow(name, depth, n, nan, -1, False, nan, 0, (), seconds, 0.0, str(error))
+        return RestrictionRow(**place, seconds=time.perf_counter() - start, refusal=str(error))
     seconds = time.perf_counter() - start
-    start = time.perf_counter()
     verdict = check(restriction, model, free_fraction)
-    checking = time.perf_counter() - start
-    change, words = largest_change(restriction, model, completions, variations)
+    change, words = largest_change(restriction, model)
     found = []
-    for language in ("parity", "dyck-1") if pairs else ():
-        try:
+    for language in ("parity", "dyck-1"):
+        with suppress(RestrictionRefused):
             misclassified_pair(model, language, n)
-        except RestrictionRefused:
-            continue
-        found.append(language)
+            found.append(language)
     return RestrictionRow(
-        name,
-        depth,
-        n,
-        restriction.free_fraction,
-        restriction.c,
-        verdict.accepted,
-        change,
-        words,
-        tuple(found),
-        seconds,
-        checking,
+        **place,
+        seconds=seconds,
+        free_fraction=restriction.free_fraction,
+        c=restriction.c,
+        accepted=verdict.accepted,
+        largest_change=change,
+        words=words,
+        pairs=tuple(found),
     )
 
 
-def largest_change(
-    restriction: Restriction, model: Transformer, completions: int, variations: int, seed: int = 0
-) -> tuple[float, int]:
-    """The largest change of the output when irrelevant free inputs change, and how many words were run."""
-    generator = np.random.default_rng(seed)
+def largest_change(restriction: Restriction, model: Transformer) -> tuple[float, int]:
+    """The largest change of any output coordinate when irrelevant free inputs change, and the number of words run.
+
+    Each of 4 random words under the restriction is run with 8 words that differ from it in irrelevant free positions
+    only, half of them in a single one.
+    """
+    generator = np.random.default_rng(0)
     largest, words = 0.0, 0
-    for word in restriction.complete(generator, completions):
+    for word in restriction.complete(generator, 4):
         stopping.check()
         output = np.asarray(model(word))
-        for number, other in enumerate(restriction.vary(word, generator, variations)):
+        for number, other in enumerate(restriction.vary(word, generator, 8)):
             if number % 2 and len(restriction.irrelevant):
                 other = word.copy()
                 i = generator.choice(restriction.irrelevant)

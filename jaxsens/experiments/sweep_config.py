@@ -34,9 +34,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, read_source
-from jaxsens.experiments.statistics import KNOWN, is_statistic
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
 from jaxsens.experiments.words import (
@@ -99,7 +98,9 @@ def _own(variant: Variant, info: ValidationInfo) -> Variant:
 
 
 def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
-    unknown = [f'no statistic is called "{name}": give {KNOWN}' for name in names if not is_statistic(name)]
+    unknown = [
+        f'no statistic is called "{name}": give {STATISTICS}' for name in names if not is_statistic(name)
+    ]
     return _distinct(names, unknown)
 
 

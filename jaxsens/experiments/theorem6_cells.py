@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.experiments.points import Measurement, canonical
-from jaxsens.experiments.theorem6_parts import Parts, parts_path
+from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.record import Record
 from jaxsens.languages import Language
 from jaxsens.models.initialisation import generator
+from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 from jaxsens.sensitivity.placement import Progress
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.stopping import check
 from jaxsens.training.config import Task
 from jaxsens.training.data import with_boundary
 from jaxsens.training.evaluation import accuracy, cross_entropy
@@ -45,38 +47,35 @@ class Subject:
     model: Any
     fingerprint: str
 
+    @property
+    def network(self) -> tuple[Any, Any]:
+        """The model as a config and its parameters."""
+        return self.model.config, self.model.parameters
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated of every model; see `Theorem6`.
-
-    directory: of the experiment, where the parts of a cell are kept until it is whole; None for nowhere.
-    """
+    """What is evaluated of every model; see `Theorem6`."""
 
     seeds: tuple[int, ...]
     words: int
     inputs: int
     measure: Measurement
-    directory: Path | None = None
 
     def key(self, subject: Subject, n: int) -> str:
         """SHA-256 of everything that determines a cell's numbers."""
-        chosen = self.measure.outputs
         described = {
             "format": FORMAT,
             "model": subject.fingerprint,
             "task": subject.task,
             "language": subject.language.settings,
             "n": n,
-            "seeds": list(self.seeds),
+            "seeds": self.seeds,
             "words": self.words,
             "inputs": self.inputs,
-            "engine": self.measure.engine,
-            "norm": self.measure.norm,
-            "sample": self.measure.sample,
-            "outputs": chosen if isinstance(chosen, str) else list(chosen),
+            **self.measure.expanded(),
         }
-        return hashlib.sha256(canonical(described).encode()).hexdigest()
+        return digest(described)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class PredictionRow:
     """Cross-entropy of the symbol after prefixes of n symbols, in nats.
 
     Attributes:
-        words: so many prefixes.
+        words: the number of prefixes.
         cross_entropy: the optimum, which is exact, and the excess.
         excess: the mean over the prefixes of the divergence from the law of the next symbol to its prediction.
         standard_error: of both.
@@ -109,7 +108,7 @@ class RecognitionRow:
     """How well words of n symbols are told from near misses.
 
     Attributes:
-        words: so many, half of them in the language.
+        words: their number, half of them in the language.
         accuracy: the share that is labelled right.
         margin: the mean of the right label's logit minus the other's.
         accuracy_error, margin_error: their standard errors.
@@ -130,7 +129,7 @@ class SensitivityRow:
     """Flip sensitivity of the logits on words of n symbols.
 
     Attributes:
-        inputs: so many words.
+        inputs: the number of words.
         flips: measured, of `population`.
         mean, max: over them.
     """
@@ -146,7 +145,7 @@ class SensitivityRow:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Record):
     """What was measured of one model at one length: a row a seed in each tuple that suits its task.
 
     Attributes:
@@ -157,6 +156,7 @@ class Cell:
         seconds: wall time, compilation included, over all runs that it took.
     """
 
+    kind: ClassVar[str] = "cell of theorem6"
     key: str
     model: str
     n: int
@@ -168,26 +168,86 @@ class Cell:
     versions: dict[str, str]
     seconds: float
 
-    def __str__(self) -> str:
-        parts = [f"{self.model} n={self.n}:"]
+    def summary(self) -> str:
+        """One line for the progress."""
+        parts = []
         if self.prediction:
-            parts.append(f"cross-entropy {np.mean([row.cross_entropy for row in self.prediction]):.4g},")
+            parts.append(f"cross-entropy {np.mean([row.cross_entropy for row in self.prediction]):.4g}")
         if self.recognition:
-            parts.append(f"accuracy {np.mean([row.accuracy for row in self.recognition]):.3g},")
-        return " ".join([*parts, f"sensitivity {np.mean([row.mean for row in self.sensitivity]):.3g}"])
+            parts.append(f"accuracy {np.mean([row.accuracy for row in self.recognition]):.3g}")
+        return ", ".join([*parts, f"sensitivity {np.mean([row.mean for row in self.sensitivity]):.3g}"])
 
 
-def measure_cell(subject: Subject, n: int, evaluation: Evaluation, progress: Progress | None = None) -> Cell:
-    """Evaluates a model at one length, seed by seed. `progress` hears of the flips of the seed under way."""
-    folder, key = evaluation.directory, evaluation.key(subject, n)
-    parts = Parts() if folder is None else Parts(parts_path(folder, subject.name, n), key)
+@dataclass(frozen=True)
+class _Part:
+    found: dict[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Parts(Record):
+    """What is measured of a cell so far: a run that is stopped again and again still comes to the cell's end."""
+
+    kind: ClassVar[str] = "parts of a cell of theorem6"
+    key: str = ""
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """What all parts took, in earlier runs too."""
+        return sum(part.seconds for part in self.parts.values())
+
+    def of(self, name: str, path: Path | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The part of this name; computed, and kept at `path`, if it is not there yet."""
+        if name not in self.parts:
+            check()
+            began = time.perf_counter()
+            found = compute()
+            self.parts[name] = _Part(found, time.perf_counter() - began)
+            if path is not None:
+                self.write(path)
+        return self.parts[name].found
+
+
+def read_parts(path: Path, key: str, note: Callable[[str], None]) -> Parts:
+    """The parts of the cell of this key that are kept at `path`, if any. A damaged file is noted, and counts for
+    nothing."""
+    try:
+        return Parts.read(path, key)
+    except FileNotFoundError:
+        pass
+    except DamagedFile as error:
+        note(f"damaged, computed again: {error}")
+    return Parts(key)
+
+
+def measure_cell(
+    subject: Subject,
+    n: int,
+    evaluation: Evaluation,
+    progress: Progress | None = None,
+    path: Path | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Cell:
+    """Evaluates a model at one length, seed by seed.
+
+    Args:
+        subject: the model.
+        n: symbols of a word.
+        evaluation: what is evaluated.
+        progress: called with the flips of the seed under way.
+        path: where the parts of the cell are kept until it is whole; None for nowhere.
+        note: called with what is wrong with that file, if it is damaged.
+    """
+    key = evaluation.key(subject, n)
+    parts = Parts(key) if path is None else read_parts(path, key, note)
     predicts = subject.task == "prediction"
     answers, flips = [], []
     for seed in evaluation.seeds:
         answer = partial(_predicted if predicts else _recognised, subject, n, seed, evaluation)
-        answers.append(parts.of(f"{subject.task}, seed {seed}", answer))
+        answers.append(parts.of(f"{subject.task}, seed {seed}", path, answer))
         measured = partial(_sensitivity, subject, n, seed, evaluation, progress)
-        flips.append(parts.of(f"sensitivity, seed {seed}", measured))
+        flips.append(parts.of(f"sensitivity, seed {seed}", path, measured))
     return Cell(
         key=key,
         model=subject.name,
@@ -204,52 +264,36 @@ def measure_cell(subject: Subject, n: int, evaluation: Evaluation, progress: Pro
 
 def _predicted(subject: Subject, n: int, seed: int, evaluation: Evaluation) -> dict[str, Any]:
     """A `PredictionRow` as a table."""
-    network = (subject.model.config, subject.model.parameters)
-    found = cross_entropy(network, subject.language, n, words=evaluation.words, seed=seed)
-    return {
-        "model": subject.name,
-        "n": n,
-        "seed": seed,
-        "words": evaluation.words,
-        "cross_entropy": found.mean,
-        "excess": found.excess,
-        "standard_error": found.standard_error,
-        "choice": found.choice,
-        "choice_error": found.choice_standard_error,
-    }
+    found = cross_entropy(subject.network, subject.language, n, words=evaluation.words, seed=seed)
+    numbers = (found.mean, found.excess, found.standard_error, found.choice, found.choice_standard_error)
+    return asdict(PredictionRow(subject.name, n, seed, evaluation.words, *numbers))
 
 
 def _recognised(subject: Subject, n: int, seed: int, evaluation: Evaluation) -> dict[str, Any]:
     """A `RecognitionRow` as a table."""
-    network = (subject.model.config, subject.model.parameters)
-    told = accuracy(network, subject.language, n, words=evaluation.words, seed=seed)
-    return {
-        "model": subject.name,
-        "n": n,
-        "seed": seed,
-        "words": evaluation.words,
-        "accuracy": told.accuracy,
-        "accuracy_error": told.accuracy_standard_error,
-        "margin": told.margin,
-        "margin_error": told.margin_standard_error,
-    }
+    told = accuracy(subject.network, subject.language, n, words=evaluation.words, seed=seed)
+    numbers = (told.accuracy, told.accuracy_standard_error, told.margin, told.margin_standard_error)
+    return asdict(RecognitionRow(subject.name, n, seed, evaluation.words, *numbers))
 
 
 def _sensitivity(
     subject: Subject, n: int, seed: int, evaluation: Evaluation, progress: Progress | None
 ) -> dict[str, Any]:
     """A `SensitivityRow` as a table, and how it was measured."""
-    result = _flips(subject, n, seed, evaluation, progress)
-    row = {
-        "model": subject.name,
-        "n": n,
-        "seed": seed,
-        "inputs": evaluation.inputs,
-        "flips": len(result),
-        "population": result.population,
-        "mean": result.mean,
-        "max": result.max,
-    }
+    measure = evaluation.measure
+    result = flip_sensitivity(
+        subject.model,
+        tokens_to_flip(subject.task, subject.language, n, evaluation.inputs, seed),
+        positions=None if measure.sample is None else sample(measure.sample, seed),
+        norm=measure.norm,
+        outputs="all" if isinstance(measure.outputs, str) else measure.outputs,
+        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+        batch_size=measure.batch_size,
+        memory_budget=measure.memory_budget,
+        progress=False if progress is None else progress,
+    )
+    numbers = (len(result), result.population, result.mean, result.max)
+    row = asdict(SensitivityRow(subject.name, n, seed, evaluation.inputs, *numbers))
     return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.versions}
 
 
@@ -266,20 +310,3 @@ def tokens_to_flip(
     else:
         words, _ = language.sample_labelled(count, n, draw)
     return with_boundary(words, language, task)
-
-
-def _flips(
-    subject: Subject, n: int, seed: int, evaluation: Evaluation, progress: Progress | None
-) -> FlipSensitivity:
-    measure = evaluation.measure
-    return flip_sensitivity(
-        subject.model,
-        tokens_to_flip(subject.task, subject.language, n, evaluation.inputs, seed),
-        positions=None if measure.sample is None else sample(measure.sample, seed),
-        norm=measure.norm,
-        outputs="all" if isinstance(measure.outputs, str) else measure.outputs,
-        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
-        batch_size=measure.batch_size,
-        memory_budget=measure.memory_budget,
-        progress=False if progress is None else progress,
-    )

@@ -4,31 +4,28 @@ DIR/theorem6.toml       the config as it was given, when its models were trained
 DIR/theorem6.json       the plan of that config: every model, and every cell with its key
 DIR/models/NAME/        the checkpoints and metrics of a trained model
 DIR/cells/NAME/n=64.json    everything measured of one model at one length
-DIR/cells/NAME/.n=64.parts.json     what is measured of it, while that is not everything
+DIR/cells/NAME/.n=64.parts.json     what is measured of it, as long as that is not everything
 DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model, length and seed
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.csv_text import csv_text
+from jaxsens.experiments.record import Record, read_finished, write_table
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
-from jaxsens.files import write_text
 from jaxsens.languages import Dyck, Language, language
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.sealed import DamagedFile
 
 _MODELS = "models"
 PLAN = "theorem6.json"
 CONFIG = "theorem6.toml"
-_PLAN = "plan of theorem6"
-_CELL = "cell of theorem6"
-_ANEW = "run `jaxsens theorem6` again: what is trained and measured is kept"
+_AGAIN = "run `jaxsens theorem6` again: what is trained and measured is kept"
 
 _TABLES: dict[str, tuple[str, type]] = {
     "cross_entropy.csv": ("prediction", PredictionRow),
@@ -36,7 +33,7 @@ _TABLES: dict[str, tuple[str, type]] = {
     "sensitivity.csv": ("sensitivity", SensitivityRow),
 }
 _LINES = ("optimum", "unigram", "chance", "bound", "choice_bound")
-"""Columns of cross_entropy.csv beside the measured ones: see `Lines`."""
+"""Columns of cross_entropy.csv after the measured ones: see `Lines`."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,10 @@ class PlannedModel:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about the experiment but its numbers. `config` is the config as it was given."""
+class Theorem6Plan(Record):
+    """Everything about the experiment except its numbers. `config` is the config as it was given."""
 
+    kind: ClassVar[str] = "plan of theorem6"
     config: str
     title: str
     claim: str
@@ -85,10 +83,6 @@ class Plan:
     fit_from: int
     measure: dict[str, Any]
     models: tuple[PlannedModel, ...]
-
-    def write(self, directory: Path) -> None:
-        """Writes theorem6.json with its checksum, atomically."""
-        write_sealed(directory / PLAN, _PLAN, asdict(self))
 
     @property
     def cells(self) -> tuple[tuple[PlannedModel, int], ...]:
@@ -139,21 +133,14 @@ def is_theorem6(directory: str | os.PathLike[str]) -> bool:
     return begun or (folder / PLAN).is_file()
 
 
-def read_plan(directory: str | os.PathLike[str]) -> Plan:
-    """The plan of a directory.
+def read_plan(directory: str | os.PathLike[str]) -> Theorem6Plan:
+    """Reads the plan of a directory.
 
     Raises:
         InputError: if there is none, or it is damaged.
     """
-    path = Path(directory) / PLAN
     try:
-        stored = read_sealed(path, _PLAN)
-        models = [
-            PlannedModel(**{**model, "keys": {int(n): key for n, key in model["keys"].items()}})
-            for model in stored.pop("models")
-        ]
-        lengths, seeds = tuple(stored.pop("lengths")), tuple(stored.pop("seeds"))
-        return Plan(lengths=lengths, seeds=seeds, models=tuple(models), **stored)
+        return Theorem6Plan.read(Path(directory) / PLAN)
     except OSError as error:
         if is_theorem6(directory):
             why = "its models are not trained to the end; run `jaxsens theorem6` again to go on"
@@ -161,9 +148,7 @@ def read_plan(directory: str | os.PathLike[str]) -> Plan:
             why = f"no models were trained here ({error}); run `jaxsens theorem6` first"
         raise InputError(f"directory = {str(directory)!r}: {why}") from error
     except DamagedFile as error:
-        raise InputError(f"{error}; {_ANEW}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not what `jaxsens theorem6` writes ({error!r}); {_ANEW}") from error
+        raise InputError(f"{error}; {_AGAIN}") from error
 
 
 def cell_path(directory: Path, model: str, n: int) -> Path:
@@ -171,62 +156,35 @@ def cell_path(directory: Path, model: str, n: int) -> Path:
     return directory / "cells" / model / f"n={n}.json"
 
 
-def write_cell(directory: Path, cell: Cell) -> None:
-    """Writes a cell with its checksum, atomically."""
-    write_sealed(cell_path(directory, cell.model, cell.n), _CELL, asdict(cell))
+def read_cells(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[Cell]:
+    """The finished cells of a plan, in its order. Raises InputError if a file is damaged."""
+
+    def read(planned: tuple[PlannedModel, int]) -> Cell:
+        model, n = planned
+        return Cell.read(cell_path(Path(directory), model.name, n), model.keys[n])
+
+    trained = [(model, n) for model, n in plan.cells if n in model.keys]
+    return [cell for _, cell in read_finished(trained, read, _AGAIN)]
 
 
-def read_cell(directory: Path, model: str, n: int, key: str) -> Cell:
-    """A stored cell, verified against its checksum and the key that it should have.
+def write_tables(directory: Path, cells: Iterable[Cell], plan: Theorem6Plan) -> None:
+    """Writes the three CSV files, by model, length and seed.
 
-    Raises:
-        FileNotFoundError: if there is none.
-        DamagedFile: if it is not what was written for this cell.
-    """
-    path = cell_path(directory, model, n)
-    stored = read_sealed(path, _CELL)
-    try:
-        rows = {name: tuple(row(**item) for item in stored[name]) for name, row in _TABLES.values()}
-        cell = Cell(**{**stored, **rows})
-    except (KeyError, TypeError) as error:
-        raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
-    if cell.key != key:
-        raise DamagedFile(f"{path}: it holds another cell (key {cell.key[:12]}, not {key[:12]})")
-    return cell
-
-
-def read_cells(directory: str | os.PathLike[str], plan: Plan) -> list[Cell]:
-    """The finished cells of a plan, in its order; those that are missing, damaged or of another config left out."""
-    found = []
-    for model, n in plan.cells:
-        try:
-            found.append(read_cell(Path(directory), model.name, n, model.keys[n]))
-        except (FileNotFoundError, DamagedFile, KeyError):
-            continue
-    return found
-
-
-def write_tables(directory: Path, cells: Iterable[Cell], plan: Plan) -> None:
-    """Writes the three CSV files, atomically: by model, length and seed, floats to the last digit.
-
-    One without rows is not written, and one of an earlier config that stands in its place removed.
+    One without rows is not written, and one of an earlier config that stands in its place is removed.
     """
     cells = list(cells)
     order = {model.name: k for k, model in enumerate(plan.models)}
     languages = {model.name: model.made_language() for model in plan.models}
+    lines = {(cell.model, cell.n): lines_of(languages[cell.model], cell.n) for cell in cells}
     for file, (name, kind) in _TABLES.items():
-        rows = [asdict(row) for cell in cells for row in getattr(cell, name)]
+        rows = [
+            {**asdict(row), **asdict(lines[cell.model, cell.n])}
+            for cell in cells
+            for row in getattr(cell, name)
+        ]
         rows.sort(key=lambda row: (order[row["model"]], row["n"], row["seed"]))
         columns = [field.name for field in fields(kind)]
-        if name == "prediction":
-            columns += _LINES
-            lines = {key: lines_of(languages[key[0]], key[1]) for key in _cells_of(rows)}
-            rows = [{**row, **asdict(lines[row["model"], row["n"]])} for row in rows]
         if rows:
-            write_text(directory / file, csv_text(columns, rows))
+            write_table(directory / file, [*columns, *(_LINES if name == "prediction" else ())], rows)
         else:
             (directory / file).unlink(missing_ok=True)
-
-
-def _cells_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, int]]:
-    return {(row["model"], row["n"]) for row in rows}

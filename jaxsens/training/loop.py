@@ -18,7 +18,6 @@ from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.data import batches
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.evaluation_table import EvaluationTable
 from jaxsens.training.events import (
     Evaluated,
     Note,
@@ -29,7 +28,7 @@ from jaxsens.training.events import (
     Watcher,
 )
 from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps
-from jaxsens.training.records import METRICS, Records
+from jaxsens.training.records import METRICS, EvaluationTable, Records
 
 
 def train(
@@ -144,6 +143,6 @@ class _Training:
             measure = cross_entropy if self.config.task == "prediction" else accuracy
             subject, words = (self.config.model, self.state.parameters), self.config.evaluation.words
             result = measure(subject, self.config.language, n, words, self.config.seed)
-            self.evaluations.add(self.step, result)
+            self.evaluations.add_result(self.step, result)
             self.evaluations.write()
             self.tell(Evaluated(self.step, result))

@@ -1,7 +1,7 @@
-"""Tables of numbers that grow with the training, as CSV files that are always whole.
+"""metrics.csv and evaluation.csv: tables that grow with the training, as CSV files that are always whole.
 
-The last column, "check", is a CRC-32 of the row and of all before it: a changed digit is a number too, which nothing
-else would tell from the one that was written.
+The last column, "check", is a CRC-32 of the row and of all before it. Without it a changed digit would go unnoticed.
+Rows are kept as text, of which the checks are taken, and so are written by the csv module.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxsens.errors import InputError
 from jaxsens.files import write_text
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.evaluation import CrossEntropy, Recognition
 
 Value = int | float | None
 Row = tuple[str, ...]
@@ -21,26 +23,33 @@ Row = tuple[str, ...]
 METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
 """The columns of metrics.csv."""
 
+_KEYS = ("step", "n", "words")
+EVALUATIONS = {
+    "prediction": (*_KEYS, "cross_entropy", "excess", "standard_error", "choice", "choice_standard_error"),
+    "recognition": (*_KEYS, "accuracy", "accuracy_standard_error", "margin", "margin_standard_error"),
+}
+"""The columns of evaluation.csv, by task."""
+
 _CHECK = "check"
 
 
 def checked_rows(text: str) -> list[Row]:
-    """The rows of a CSV file, header first, without their checks. A file of an earlier version has none.
+    """The rows of a CSV file, header first, without their checks.
 
     Raises:
         ValueError: naming the first row that is not as it was written.
     """
     rows = [tuple(row) for row in csv.reader(io.StringIO(text))]
-    if not rows or rows[0][-1:] != (_CHECK,):
-        return rows
     bare = [row[:-1] for row in rows]
-    for line, (row, whole) in enumerate(zip(rows, _with_checks(bare), strict=True), start=1):
+    if rows and rows[0][-1:] != (_CHECK,):
+        raise ValueError(f"line 1 does not end in {_CHECK}")
+    for line, (row, whole) in enumerate(zip(rows, with_checks(bare), strict=True), start=1):
         if row != whole:
             raise ValueError(f"line {line} is not as it was written")
     return bare
 
 
-def _with_checks(rows: Sequence[Row]) -> list[Row]:
+def with_checks(rows: Sequence[Row]) -> list[Row]:
     """The rows, header first, with their checks."""
     found, check = [], 0
     for row in rows:
@@ -58,7 +67,7 @@ class Records:
         last: rows of later steps are dropped: the training goes on from there. Without it all rows are.
 
     Raises:
-        InputError: if the file has other columns, a row that is not of numbers, or was changed since it was written.
+        InputError: if the file has other columns, or was changed since it was written.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], last: int | None) -> None:
@@ -78,12 +87,6 @@ class Records:
         wanted = tuple(map(repr, first))
         return any(row[: len(wanted)] == wanted for row in self.rows)
 
-    def keep(self, wanted: Callable[[Row], bool]) -> int:
-        """Drops the rows that are not wanted; returns how many these were."""
-        before = len(self.rows)
-        self.rows = [row for row in self.rows if wanted(row)]
-        return before - len(self.rows)
-
     def write(self) -> None:
         """Writes the file, atomically; removes it where there are no rows."""
         if not self.rows:
@@ -91,30 +94,68 @@ class Records:
             return
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows(_with_checks([self.columns, *self.rows]))
+        writer.writerows(with_checks([self.columns, *self.rows]))
         write_text(self.path, text.getvalue())
 
     def _read(self) -> list[Row]:
-        remedy = f"a table of {', '.join(self.columns)}; remove the file to begin it anew"
+        remedy = f"a table of {', '.join(self.columns)}; remove the file to begin it again"
         try:
-            text = self.path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{self.path}: not UTF-8 ({error}): {remedy}") from error
-        try:
-            header, *rows = checked_rows(text) or [()]
+            header, *rows = checked_rows(self.path.read_text(encoding="utf-8")) or [()]
         except (ValueError, csv.Error) as error:
             raise InputError(f"{self.path}: damaged: {error}: {remedy}") from error
-        if tuple(header) != self.columns:
+        if header != self.columns:
             raise InputError(f"{self.path}: its columns are {list(header)}: {remedy}")
-        for line, row in enumerate(rows, start=2):
-            if len(row) != len(self.columns) or not row[0].isdecimal() or not all(map(_is_value, row)):
-                raise InputError(f"{self.path}: line {line} cannot be read: {remedy}")
         return rows
 
 
-def _is_value(text: str) -> bool:
-    try:
-        float(text or "nan")
-    except ValueError:
-        return False
-    return True
+class EvaluationTable(Records):
+    """The evaluations of a training so far, by step and then in the order of the config's lengths.
+
+    Rows that the config does not ask for are dropped: those of other steps, lengths or numbers of words, which an
+    earlier config of this training asked for.
+
+    Args:
+        path: of evaluation.csv.
+        config: of the training.
+        last: rows of later steps are dropped. Without it all rows are.
+
+    Raises:
+        InputError: if the file is there and no such table.
+    """
+
+    def __init__(self, path: Path, config: TrainConfig, last: int | None) -> None:
+        self.config = config
+        super().__init__(path, EVALUATIONS[config.task], last)
+        before = len(self.rows)
+        self.rows = [row for row in self.rows if self._asked_for(row)]
+        self.dropped = before - len(self.rows)
+
+    def missing(self, step: int) -> tuple[int, ...]:
+        """The lengths that are to be evaluated at a step and are not."""
+        if not self._due(step):
+            return ()
+        words = self.config.evaluation.words
+        return tuple(n for n in self.config.evaluation.lengths if not self.has(step, n, words))
+
+    def add_result(self, step: int, result: CrossEntropy | Recognition) -> None:
+        """Adds what was found at a step."""
+        self.add(step, result.n, result.words, *_values(result))
+        self.rows.sort(key=self._place)
+
+    def _due(self, step: int) -> bool:
+        every = self.config.evaluation.every
+        return every > 0 and (step % every == 0 or step == self.config.optimiser.steps)
+
+    def _asked_for(self, row: Row) -> bool:
+        evaluation, (step, n, words) = self.config.evaluation, row[:3]
+        return self._due(int(step)) and n in map(str, evaluation.lengths) and words == str(evaluation.words)
+
+    def _place(self, row: Row) -> tuple[int, int]:
+        return int(row[0]), self.config.evaluation.lengths.index(int(row[1]))
+
+
+def _values(result: CrossEntropy | Recognition) -> tuple[Value, ...]:
+    if isinstance(result, CrossEntropy):
+        first = (result.mean, result.excess, result.standard_error)
+        return (*first, result.choice, result.choice_standard_error)
+    return result.accuracy, result.accuracy_standard_error, result.margin, result.margin_standard_error

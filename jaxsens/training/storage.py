@@ -1,10 +1,10 @@
 """Checkpoints as folders of files: written whole or not at all, and read only if every byte is as it was written.
 
-FOLDER/step-00001000/state/        the arrays, by Orbax
-FOLDER/step-00001000/manifest.json the step, the config, versions, the size and SHA-256 of every file, the SHA-256 of
-                                   the contents of all arrays ("content"), and of the manifest itself ("checksum")
+FOLDER/step-00001000/state/         the arrays, by Orbax
+FOLDER/step-00001000/manifest.json  sealed: the step, the config, versions, the size and SHA-256 of every file, and the
+                                    SHA-256 of the contents of all arrays ("content")
 
-Orbax alone restores wrong weights without a word after a bit has flipped on disk. It takes absolute paths only.
+Orbax alone silently restores wrong weights after a bit has flipped on disk. It takes absolute paths only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
@@ -30,8 +29,10 @@ from orbax import checkpoint as orbax
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.files import named_failures, takes_no_more
+from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 
 FORMAT = 1
+KIND = "manifest of a checkpoint"
 MANIFEST = "manifest.json"
 _STATE = "state"
 _NAME = re.compile(r"step-(\d{8,})")
@@ -40,7 +41,6 @@ _NO_LOCKS = (
     errno.ENOTSUP,
     errno.ENOLCK,
 )  # from file systems that lock nothing: nothing can be refused
-_FIELDS = ("format", "step", "config", "versions", "content", "files", "checksum")
 
 
 class DamagedCheckpoint(InputError):
@@ -53,7 +53,7 @@ class Stored:
 
     Attributes:
         path: its folder.
-        step: after so many steps of training.
+        step: the number of training steps after which it was written.
         config: the config's table.
         versions: what it was written with.
         content: SHA-256 of the step, the part of the config given to `write` as identity, and all arrays.
@@ -110,15 +110,14 @@ def _fill(hidden: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, An
     """Writes the arrays and the manifest, and flushes them to disk."""
     with _no_tracebacks_in_logs(), orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
         checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
-    manifest = {**facts, "files": {name: _facts(hidden / name) for name in _files(hidden)}}
-    manifest["checksum"] = checksum(manifest)
-    (hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    files = {name: _facts(hidden / name) for name in _files(hidden)}
+    write_sealed(hidden / MANIFEST, KIND, {**facts, "files": files})
     for place in (*hidden.rglob("*"), hidden):
         _flush(place)
 
 
 def _reserve(place: Path, size: int) -> None:
-    """Raises OSError where there is no room for so many bytes.
+    """Raises OSError if there is no room for `size` bytes.
 
     Orbax says so as well, but leaves threads behind that complain of it later.
     """
@@ -126,7 +125,7 @@ def _reserve(place: Path, size: int) -> None:
         with open(place, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(size, 1))
     except OSError as error:
-        if takes_no_more(error):  # Others are of file systems that cannot reserve.
+        if takes_no_more(error):  # Other errors come from file systems that cannot reserve.
             raise
     finally:
         place.unlink(missing_ok=True)
@@ -259,15 +258,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     subject = f"checkpoint {path}"
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_sealed(path / MANIFEST, KIND)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{subject}: {MANIFEST}: missing") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: cannot be read ({error})") from error
-    if not isinstance(manifest, dict) or any(name not in manifest for name in _FIELDS):
-        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: lacks some of {', '.join(_FIELDS)}")
-    if manifest["checksum"] != checksum(manifest):
-        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: its checksum is not that of what was written")
+    except DamagedFile as error:
+        raise DamagedCheckpoint(f"{subject}: {str(error).removeprefix(f'{path}{os.sep}')}") from error
     if manifest["format"] != FORMAT:
         raise InputError(
             f"{subject}: format {manifest['format']}, and this version of jaxsens reads {FORMAT}: use the one that "
@@ -275,7 +270,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     if _NAME.fullmatch(path.name) and manifest["step"] != step_of(path):
         raise DamagedCheckpoint(
-            f"{subject}: {MANIFEST}: of step {manifest['step']}, which the name does not say"
+            f"{subject}: {MANIFEST}: of step {manifest['step']}, which is not the one in the name"
         )
     return manifest
 
@@ -288,33 +283,23 @@ def _raise_damaged(faults: Faults) -> None:
 
 
 def _files(path: Path) -> list[str]:
-    """The files of a checkpoint but for its manifest, as relative paths."""
+    """The files of a checkpoint except its manifest, as relative paths."""
     names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
     return sorted(name for name in names if name != MANIFEST)
 
 
 def _facts(file: Path) -> dict[str, Any]:
     with open(file, "rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {"bytes": file.stat().st_size, "sha256": digest}
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest, its own checksum not counted."""
-    return hashlib.sha256(_canonical({k: v for k, v in manifest.items() if k != "checksum"})).hexdigest()
+        return {
+            "bytes": file.stat().st_size,
+            "sha256": hashlib.file_digest(opened, "sha256").hexdigest(),
+        }
 
 
 def _content(step: int, identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(_canonical({"step": step, "identity": identity}))
-    for name in sorted(arrays):
-        array = np.asarray(arrays[name])
-        digest.update(_canonical([name, str(array.dtype), array.shape]))
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    names = sorted(arrays)
+    described = {"step": step, "identity": identity, "arrays": names}
+    return digest(described, (np.asarray(arrays[name]) for name in names))
 
 
 def _flush(place: Path) -> None:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from jaxsens.analysis.data import ProfileBuilder, SweepData, statistic_columns
 from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.experiments.results import Plan, PlannedPoint, PlannedVariant
-from jaxsens.experiments.store import PointMetadata
+from jaxsens.experiments.points import PointMetadata
+from jaxsens.experiments.results import PlannedPoint, PlannedVariant, SweepPlan
 
 LENGTHS = (16, 32, 64, 128, 256)
 Law = Callable[[int, int], float]
@@ -102,7 +102,7 @@ def sweep_data(
         | dict((variants or {}).get(name, {}))
         for name in names
     }
-    plan = Plan(
+    plan = SweepPlan(
         config=config,
         title=title,
         claim=claim,

@@ -84,12 +84,19 @@ def test_refusals(arguments, message, capsys):
 
 def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
     from jaxsens.analysis import constructions
+    from jaxsens.experiments import constructions_table as experiment
 
-    monkeypatch.setattr(constructions, "measured", lambda name, cap, console: f"{name} {cap}\n")
+    class Measured(str):
+        def summary(self) -> str:
+            return "done"
+
+    monkeypatch.setattr(experiment, "measure_row", lambda case, *rest: Measured(case.name))
+    monkeypatch.setattr(constructions, "markdown", lambda rows, plan: f"{len(rows)} {rows[0]} {plan.cap}\n")
     assert main(["constructions", "since", "--measure", "--cap", "50", "--out", str(tmp_path / "t.md")]) == 0
-    assert (tmp_path / "t.md").read_text() == "since 50\n"
+    assert (tmp_path / "t.md").read_text() == "6 since 50\n"
     assert main(["constructions", "--measure"]) == 0
-    assert capsys.readouterr().out == "None None\n"
+    every = len(experiment.plan_of().rows)
+    assert capsys.readouterr().out == f"{every} previous 4000\n"
 
 
 def test_conditions_are_abbreviated_only_where_all_are_there():

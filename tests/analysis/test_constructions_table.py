@@ -7,12 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis import constructions
-from jaxsens.analysis.constructions import HEADINGS, cells, exponent_text, markdown, measured
+from jaxsens.analysis.constructions import HEADINGS, cells, exponent_text, markdown
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.errors import InputError
-from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
+from jaxsens.experiments import constructions_table
+from jaxsens.experiments.constructions_table import ConstructionsJob, Exactness, TablePlan, TableRow, plan_of
+from jaxsens.experiments.job import run
 
 LENGTHS = (10, 20, 40)
 
@@ -88,10 +89,23 @@ def test_the_table_is_markdown_with_one_line_a_row():
 
 
 def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
-    monkeypatch.setattr(constructions, "measure_table", lambda plan: iter([row()] * len(plan.rows)))
-    log = io.StringIO()
-    text = measured("since", 50, Console(file=log, width=80))
-    assert text.count("| parity |") == 6
-    assert "6/6  parity, temperature: 1 at n = 40" in log.getvalue()
+    monkeypatch.setattr(constructions_table, "measure_row", lambda *planned: row())
+    log, plan = io.StringIO(), plan_of("since", 50)
+    outcome = run(ConstructionsJob(plan), Console(file=log, width=80))
+    assert (outcome.finished, outcome.exit_code) == (6, 0)
+    assert markdown(outcome.records, plan).count("| parity |") == 6
+    assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
     with pytest.raises(InputError, match="is measured"):
-        measured("sinces", 50, Console(file=log))
+        plan_of("sinces", 50)
+
+
+def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
+    def failing(case, condition, read, plan):
+        if condition.name == "unbounded":
+            raise ValueError("no such luck")
+        return row()
+
+    monkeypatch.setattr(constructions_table, "measure_row", failing)
+    outcome = run(ConstructionsJob(plan_of("since", 50)), Console(file=io.StringIO()))
+    assert (outcome.finished, outcome.exit_code) == (4, 1)
+    assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"

@@ -15,7 +15,7 @@ from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.report import write_report
 from jaxsens.errors import InputError
 from jaxsens.experiments.results import read_flips, read_points
-from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.sweep import run_sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 
 CONFIG = """# a comment

@@ -10,10 +10,11 @@ from jaxsens.analysis.theorem6 import Theorem6Data
 from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
 from jaxsens.experiments.theorem6_results import (
     CONFIG,
-    Plan,
+    PLAN,
     PlannedModel,
+    Theorem6Plan,
+    cell_path,
     lines_of,
-    write_cell,
     write_tables,
 )
 from jaxsens.files import write_text
@@ -114,7 +115,7 @@ def alone(settings: dict, lengths: Sequence[int], share: float = 0.5) -> Theorem
 
 
 def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequence[int]) -> Theorem6Data:
-    plan = Plan(
+    plan = Theorem6Plan(
         config="lengths = [16]\n",
         title="Synthetic",
         claim="Nothing was trained.",
@@ -131,10 +132,10 @@ def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequen
 
 def write(data: Theorem6Data, directory: Path) -> None:
     """Writes the experiment into a directory, as if it had been run."""
-    data.plan.write(directory)
+    data.plan.write(directory / PLAN)
     write_text(directory / CONFIG, data.plan.config)
     for one in data.cells:
-        write_cell(directory, one)
+        one.write(cell_path(directory, one.model, one.n))
     write_tables(directory, data.cells, data.plan)
 
 

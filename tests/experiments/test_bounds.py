@@ -9,10 +9,11 @@ import json
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments import bounds, bounds_runner
+from jaxsens.experiments import bounds
+from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord, Shared, Unsound, answer
-from jaxsens.experiments.bounds_runner import read_bounds, run_bounds
-from jaxsens.experiments.results import read_plan
+from jaxsens.experiments.results import read_bounds, read_plan
+from jaxsens.experiments.sweep import run_bounds
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep
 
@@ -41,7 +42,7 @@ def answered(monkeypatch):
         asked.append(str(bound))
         return fake_answer(bound)
 
-    monkeypatch.setattr(bounds_runner, "answer", one)
+    monkeypatch.setattr(sweeps, "answer", one)
     return asked
 
 
@@ -58,7 +59,7 @@ def test_a_sweep_without_the_table_asks_for_nothing_and_keeps_its_keys():
 
 def test_every_point_has_its_bound_in_the_plan(tmp_path):
     sweep = tiny_sweep(after=ASKED)
-    sweep.plan.write(tmp_path)
+    sweep.plan.write(tmp_path / "sweep.json")
     plan = read_plan(tmp_path)
     assert plan == sweep.plan
     assert [(b.variant, b.n, b.seed) for b in plan.bounds] == [(p.variant, p.n, p.seed) for p in plan.points]
@@ -78,10 +79,10 @@ def test_what_changes_the_numbers_changes_the_key_and_nothing_else_does():
 def test_bounds_are_computed_once_and_kept(answered, tmp_path):
     sweep = tiny_sweep(after=ASKED)
     outcome, _ = run(sweep, tmp_path)
-    assert (outcome.chosen, outcome.measured, outcome.finished, outcome.planned) == (8, 8, 8, 8)
+    assert (outcome.chosen, outcome.computed, outcome.finished, outcome.planned) == (8, 8, 8, 8)
     first = (tmp_path / "bounds.csv").read_bytes()
     again, _ = run(sweep, tmp_path)
-    assert (again.measured, again.finished, len(answered)) == (0, 8, 8)
+    assert (again.computed, again.finished, len(answered)) == (0, 8, 8)
     assert (tmp_path / "bounds.csv").read_bytes() == first
     lines = first.decode().splitlines()
     assert lines[0].startswith("variant,n,seed,worst,worst_exact,certified,ratio")
@@ -89,15 +90,17 @@ def test_bounds_are_computed_once_and_kept(answered, tmp_path):
     assert lines[1].split(",")[6] == "2.0"
 
 
-def test_a_damaged_file_is_computed_again(answered, tmp_path):
+def test_a_damaged_file_is_reported_and_computed_again(answered, tmp_path):
     sweep = tiny_sweep(after=ASKED)
     run(sweep, tmp_path)
     file = sweep.bound_points[3].path(tmp_path)
     stored = json.loads(file.read_text())
     file.write_text(json.dumps({**stored, "worst": 99.0}))
-    assert len(read_bounds(tmp_path, sweep.plan)) == 7
-    outcome, _ = run(sweep, tmp_path)
-    assert (outcome.measured, outcome.finished) == (1, 8)
+    with pytest.raises(InputError, match="run the sweep again"):
+        read_bounds(tmp_path, sweep.plan)
+    outcome, log = run(sweep, tmp_path)
+    assert (outcome.computed, outcome.finished) == (1, 8)
+    assert f"damaged, computed again: {sweep.bound_points[3]}: {file}: " in log
     assert read_bounds(tmp_path, sweep.plan)[3] == fake_answer(sweep.bound_points[3])
 
 
@@ -107,7 +110,7 @@ def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
             raise Unsound("planted")
         return fake_answer(bound)
 
-    monkeypatch.setattr(bounds_runner, "answer", one)
+    monkeypatch.setattr(sweeps, "answer", one)
     outcome, log = run(tiny_sweep(after=ASKED), tmp_path)
     assert (outcome.finished, len(outcome.failures), outcome.exit_code) == (6, 2, 1)
     assert "planted" in log
@@ -122,7 +125,7 @@ def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
         done.append(bound)
         return fake_answer(bound)
 
-    monkeypatch.setattr(bounds_runner, "answer", one)
+    monkeypatch.setattr(sweeps, "answer", one)
     outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
     assert (outcome.finished, outcome.exit_code) == (3, 130)
 
@@ -181,14 +184,14 @@ def test_a_record_survives_its_file(answered, tmp_path):
 def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     answered, monkeypatch, tmp_path
 ):
-    written = bounds_runner.write_sealed
+    written = BoundRecord.write
 
-    def full(path, kind, content):
+    def full(record, path):
         if len(answered) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written(path, kind, content)
+        written(record, path)
 
-    monkeypatch.setattr(bounds_runner, "write_sealed", full)
+    monkeypatch.setattr(BoundRecord, "write", full)
     outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
     assert (len(answered), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
     assert (

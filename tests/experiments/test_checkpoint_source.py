@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.runner import run_sweep
+from jaxsens.experiments.points import read_point
 from jaxsens.experiments.sources import CheckpointModel, changed, keys_of, read_source
-from jaxsens.experiments.store import read_point
+from jaxsens.experiments.sweep import run_sweep
 from jaxsens.experiments.sweep_config import load_sweep_config
 from jaxsens.experiments.words import Symbols
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -55,7 +55,7 @@ def sweep_of(folder, text=SWEEP):
 def test_a_checkpoint_is_found_beside_the_config_and_measured_as_the_library_measures_it(folder, tmp_path):
     sweep = sweep_of(folder)
     outcome = run_sweep(sweep, tmp_path, sweep.points, quiet())
-    assert (outcome.measured, outcome.failures) == (4, ())
+    assert (outcome.computed, outcome.failures) == (4, ())
     point = sweep.points[0]
     tokens = point.tokens()
     assert (tokens[:, 0] == 2).all()

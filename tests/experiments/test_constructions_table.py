@@ -11,8 +11,17 @@ from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
 from jaxsens.errors import InputError
 from jaxsens.experiments import constructions_table
-from jaxsens.experiments.constructions_cases import CASES, balanced, cycle, nested
-from jaxsens.experiments.constructions_table import TablePlan, exact_at, exactness, measure_row, plan_of
+from jaxsens.experiments.constructions_table import (
+    CASES,
+    TablePlan,
+    balanced,
+    cycle,
+    exact_at,
+    exactness,
+    measure_row,
+    nested,
+    plan_of,
+)
 from jaxsens.logic.library import balanced as balanced_definition
 
 BY_NAME = {case.name: case for case in CASES}

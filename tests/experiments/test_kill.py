@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.runner import run_sweep
-from jaxsens.experiments.selection import select
+from jaxsens.experiments.points import select
+from jaxsens.experiments.sweep import run_sweep
 from jaxsens.experiments.sweep_config import load_sweep_config
 from tests.experiments.tiny import TINY, quiet
 
@@ -22,8 +22,8 @@ RUN = """
 import sys
 from pathlib import Path
 from rich.console import Console
-from jaxsens.experiments.runner import run_sweep
-from jaxsens.experiments.selection import select
+from jaxsens.experiments.sweep import run_sweep
+from jaxsens.experiments.points import select
 from jaxsens.experiments.sweep_config import load_sweep_config
 
 sweep = load_sweep_config(sys.argv[1])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments import runner
-from jaxsens.experiments.results import read_points
-from jaxsens.experiments.runner import Outcome, run_sweep, strangers
-from jaxsens.experiments.sweep import Sweep
+from jaxsens.experiments import sweep as sweeps
+from jaxsens.experiments.job import Outcome
+from jaxsens.experiments.results import read_points, strangers
+from jaxsens.experiments.sweep import Sweep, run_sweep
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
 @pytest.fixture(autouse=True)
 def faked(monkeypatch):
-    monkeypatch.setattr(runner, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
 
 
 def run(sweep: Sweep, directory) -> tuple[Outcome, str]:
@@ -41,7 +41,7 @@ def test_a_sweep_that_grows_keeps_its_points_and_never_stands_beside_the_report_
     assert (tmp_path / "report.html").exists()
     larger = tiny_sweep(before, after)
     outcome, log = run(larger, tmp_path)
-    assert (outcome.measured, outcome.finished) == (more, 8 + more)
+    assert (outcome.computed, outcome.finished) == (more, 8 + more)
     assert "the report of the one before is removed" in log
     assert not list(tmp_path.glob("report.html")) + list(tmp_path.glob("summary.csv"))
     assert (tmp_path / "sweep.toml").read_text() == larger.text
@@ -72,8 +72,8 @@ def test_another_config_is_refused_in_a_directory_with_points_and_changes_nothin
 
 def test_a_config_without_points_may_be_replaced_and_points_without_a_plan_are_strangers(tmp_path):
     wider = tiny_sweep("width = 4", "width = 8")
-    tiny_sweep().plan.write(tmp_path)
-    assert run(wider, tmp_path)[0].measured == 8
+    tiny_sweep().plan.write(tmp_path / "sweep.json")
+    assert run(wider, tmp_path)[0].computed == 8
     (tmp_path / "sweep.json").unlink()
     assert strangers(tiny_sweep().plan, tmp_path) == 8
-    assert run(tiny_sweep(), tmp_path)[0].measured == 8
+    assert run(tiny_sweep(), tmp_path)[0].computed == 8

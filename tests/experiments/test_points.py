@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 
-from jaxsens.experiments.points import canonical
 from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.sealed import digest
 from tests.experiments.tiny import TINY, tiny_sweep
 
 
@@ -95,19 +96,16 @@ def test_the_key_is_of_the_words_and_not_of_the_file(tmp_path):
 
 def test_the_expanded_config_is_json_and_names_every_default():
     point = tiny_sweep().points[0]
-    assert json.loads(canonical(point.expanded)) == point.expanded
+    assert json.loads(json.dumps(point.expanded)) == point.expanded
     model = point.expanded["model"]
     assert model["type"] == "TransformerConfig"
     assert model["weighting"]["type"] == "Softmax"
     assert model["layer_norm_epsilon"] == 1e-5
 
 
-def test_canonical_json_does_not_depend_on_the_order_of_keys():
-    assert (
-        canonical({"b": 1, "a": [1.5, None]})
-        == canonical({"a": [1.5, None], "b": 1})
-        == '{"a":[1.5,null],"b":1}'
-    )
+def test_a_key_is_of_canonical_json_and_does_not_depend_on_the_order_of_names():
+    expected = hashlib.sha256(b'{"a":[1.5,null],"b":1}').hexdigest()
+    assert digest({"b": 1, "a": [1.5, None]}) == digest({"a": [1.5, None], "b": 1}) == expected
 
 
 def test_the_path_is_one_that_hive_readers_understand(tmp_path):

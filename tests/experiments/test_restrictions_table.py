@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from jaxsens.experiments.restrictions_table import restriction_rows, table
+from jaxsens.experiments.job import run
+from jaxsens.experiments.restrictions_table import RestrictionsJob, table
+from tests.experiments.tiny import printed, quiet
 
 
 def test_the_table_measures_what_it_says():
-    rows = restriction_rows(numbers=(5,), lengths=(16, 32), completions=2, variations=4)
+    console = quiet()
+    outcome = run(RestrictionsJob(numbers=(5,), lengths=(16, 32), free_fraction=0.5), console)
+    assert (outcome.finished, outcome.exit_code) == (4, 0)
+    assert "4/4  5: none, rightmost-hard, depth 2, n = 32: " in printed(console)
+    rows = outcome.records
     assert [(row.depth, row.n) for row in rows] == [(1, 16), (1, 32), (2, 16), (2, 32)]
     for row in rows:
         assert row.accepted
         assert row.c <= 1
         assert row.largest_change == 0
-        assert row.words == 8
+        assert row.words == 32
         assert row.free_fraction >= 0.5
         assert row.pairs == ("parity", "dyck-1")
     lines = table(rows).splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.experiments.statistics import compute, compute_all, is_statistic
+from jaxsens.experiments.points import compute, compute_all, is_statistic
 
 
 def test_each_statistic_is_what_its_name_says():

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxsens import load_result
-from jaxsens.experiments.store import read_point, write_point
+from jaxsens.experiments.points import read_point, write_point
 from jaxsens.sealed import DamagedFile
 from tests.experiments.tiny import fake_flip_sensitivity, tiny_sweep
 
@@ -115,7 +115,7 @@ def test_a_cut_file_is_damaged(stored, keep):
 
 def test_the_file_of_another_point_is_not_taken_for_this_one(stored):
     folder, point, _, _ = stored
-    with pytest.raises(DamagedFile, match=rf"another point \(key {point.key[:12]}, not {'0' * 12}\)"):
+    with pytest.raises(DamagedFile, match=rf"another key \({point.key[:12]}, not {'0' * 12}\)"):
         read_point(point.path(folder), "0" * 64, ())
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from jaxsens import LSTM, InputError, Transformer
 from jaxsens.files import takes_no_more
+from jaxsens.sealed import write_sealed
 from jaxsens.training import storage
 from jaxsens.training.checkpoints import FOLDER, check_directory, load_checkpoint
 from jaxsens.training.events import Note
@@ -148,32 +149,34 @@ def test_truncated_missing_and_additional_files_are_named_all_at_once(copy):
 def edit(path: Path, sealed: bool, **changes) -> None:
     """Changes the manifest; `sealed` gives it the checksum that belongs to the change."""
     file = path / storage.MANIFEST
-    manifest = {**json.loads(file.read_text()), **changes}
+    manifest = json.loads(file.read_text())
+    content = {**manifest["content"], **changes}
     if sealed:
-        manifest["checksum"] = storage.checksum(manifest)
-    file.write_text(json.dumps(manifest))
+        write_sealed(file, storage.KIND, content)
+    else:
+        file.write_text(json.dumps({**manifest, "content": content}))
 
 
 def test_a_manifest_that_was_edited_cut_or_removed_is_refused(copy):
     path = copy / FOLDER / NEWEST
     table = tiny(model={"width": 5}).table()
     edit(path, sealed=False, config=table)
-    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: its checksum"):
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: its content does not have the checksum"):
         load_checkpoint(copy)
     edit(path, sealed=True)
     with pytest.raises(DamagedCheckpoint, match="the arrays restored from it, or the config, are not those"):
         load_checkpoint(copy)
     edit(path, sealed=True, step=11)
-    with pytest.raises(DamagedCheckpoint, match="of step 11, which the name does not say"):
+    with pytest.raises(DamagedCheckpoint, match="of step 11, which is not the one in the name"):
         load_checkpoint(copy)
     edit(path, sealed=True, format=99)
     with pytest.raises(InputError, match="format 99"):
         load_checkpoint(copy)
     (path / storage.MANIFEST).write_text("{}")
-    with pytest.raises(DamagedCheckpoint, match="lacks some of format, step"):
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: no file that jaxsens wrote"):
         load_checkpoint(copy)
     (path / storage.MANIFEST).write_text('{"format": 1, ')
-    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: cannot be read"):
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: JSONDecodeError"):
         load_checkpoint(copy)
     (path / storage.MANIFEST).unlink()
     with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: missing"):
@@ -233,7 +236,7 @@ def test_weights_that_were_damaged_before_their_hash_was_taken_are_refused(copy)
     other = storage.write(copy / "other", 12, arrays, stored.config, {}, stored.versions)
     shutil.rmtree(path / "state")
     shutil.copytree(other / "state", path / "state")
-    edit(path, sealed=True, files=json.loads((other / storage.MANIFEST).read_text())["files"])
+    edit(path, sealed=True, files=json.loads((other / storage.MANIFEST).read_text())["content"]["files"])
     with pytest.raises(DamagedCheckpoint, match="the arrays restored from it"):
         load_checkpoint(copy)
 

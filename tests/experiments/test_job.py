@@ -9,10 +9,11 @@ import signal
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments import claims, runner
+from jaxsens.experiments import job
+from jaxsens.experiments import sweep as sweeps
+from jaxsens.experiments.points import select
 from jaxsens.experiments.results import read_flips, read_plan, read_points
-from jaxsens.experiments.runner import run_sweep, state_of
-from jaxsens.experiments.selection import select
+from jaxsens.experiments.sweep import PointsJob, run_sweep
 from jaxsens.processes import own_mark
 from jaxsens.sealed import write_sealed
 from tests.disks import dead_mark
@@ -29,7 +30,7 @@ def calls(monkeypatch):
         options["progress"](1, 2)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", measured)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", measured)
     return made
 
 
@@ -45,7 +46,7 @@ def csv(folder):
 def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
     sweep = tiny_sweep()
     outcome, log = run(sweep, tmp_path)
-    assert (outcome.chosen, outcome.measured, outcome.finished, outcome.planned) == (8, 8, 8, 8)
+    assert (outcome.chosen, outcome.computed, outcome.finished, outcome.planned) == (8, 8, 8, 8)
     assert outcome.exit_code == 0
     assert calls == [4] * 4 + [6] * 4
     assert read_plan(tmp_path) == sweep.plan
@@ -75,15 +76,15 @@ def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):
     run(tiny_sweep(), tmp_path)
     before = csv(tmp_path)
     outcome, log = run(tiny_sweep(), tmp_path)
-    assert (outcome.measured, outcome.finished, len(calls)) == (0, 8, 8)
+    assert (outcome.computed, outcome.finished, len(calls)) == (0, 8, 8)
     assert csv(tmp_path) == before
-    assert "8 of 8 points were done before" in log
+    assert "8 of 8 were done before" in log
 
 
 def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
     run(tiny_sweep(), tmp_path)
     outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
-    assert outcome.measured == 0
+    assert outcome.computed == 0
     assert csv(tmp_path).decode().startswith("variant,n,seed,inputs,flips,min,mean\nsoftmax,4,0,1,3,")
 
 
@@ -105,14 +106,14 @@ def test_a_damaged_file_is_reported_and_measured_again(calls, tmp_path):
     data = bytearray(path.read_bytes())
     data[60] ^= 4
     path.write_bytes(data)
-    assert state_of(sweep.points[5], tmp_path) == "damaged"
+    assert PointsJob(sweep, tmp_path).state(sweep.points[5]) == "damaged"
     with pytest.raises(InputError, match="run the sweep again"):
         read_points(tmp_path)
     outcome, log = run(sweep, tmp_path)
-    assert outcome.measured == 1
-    assert "damaged, measured again: leftmost-hard n=4 seed=1" in log
+    assert outcome.computed == 1
+    assert "damaged, computed again: leftmost-hard n=4 seed=1" in log
     assert csv(tmp_path) == before
-    assert state_of(sweep.points[5], tmp_path) == "done"
+    assert PointsJob(sweep, tmp_path).state(sweep.points[5]) == "done"
 
 
 def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
@@ -121,11 +122,11 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 3 GiB")
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", failing)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", failing)
     sweep = tiny_sweep()
     outcome, log = run(sweep, tmp_path)
     assert outcome.exit_code == 1
-    assert [str(failure.point) for failure in outcome.failures] == [
+    assert [str(failure.item) for failure in outcome.failures] == [
         "leftmost-hard n=6 seed=0",
         "leftmost-hard n=6 seed=1",
     ]
@@ -134,7 +135,7 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
     assert "smaller memory_budget or batch_size" in message
     assert "failed: leftmost-hard n=6 seed=0" in log
     assert outcome.finished == len(read_points(tmp_path)) == 6
-    assert state_of(outcome.failures[0].point, tmp_path) == "missing"
+    assert PointsJob(sweep, tmp_path).state(sweep.points[6]) == "missing"
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
             os.kill(os.getpid(), number)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", stopping)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", stopping)
     sweep = tiny_sweep()
     handler = signal.getsignal(signal.SIGTERM)
     outcome, _ = run(sweep, tmp_path / "stopped")
@@ -169,7 +170,7 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
     assert csv(tmp_path / "stopped").count(b"\n") == 5
     assert not list((tmp_path / "stopped").rglob(".*"))
     outcome, _ = run(sweep, tmp_path / "stopped")
-    assert (outcome.measured, outcome.finished) == (4, 8)
+    assert (outcome.computed, outcome.finished) == (4, 8)
     run(sweep, tmp_path / "whole")
     assert csv(tmp_path / "stopped") == csv(tmp_path / "whole")
 
@@ -182,7 +183,7 @@ def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
 ):
     sweep = tiny_sweep()
     run(sweep, tmp_path)
-    whole, looks, read_point = csv(tmp_path), [], runner.read_point
+    whole, looks, read_point = csv(tmp_path), [], sweeps.read_point
 
     def signalled(*arguments):
         if len(looks) == after:
@@ -190,7 +191,7 @@ def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
         looks.append(arguments)
         return read_point(*arguments)
 
-    monkeypatch.setattr(runner, "read_point", signalled)
+    monkeypatch.setattr(sweeps, "read_point", signalled)
     outcome, _ = run(sweep, tmp_path)
     assert outcome.stopped_by == number
     assert len(looks) == after + 1, "the run looked on"
@@ -205,7 +206,7 @@ def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(call
     sweep = tiny_sweep()
     run(sweep, tmp_path)
     whole = csv(tmp_path)
-    monkeypatch.setattr(runner, "_write_plan", full)
+    monkeypatch.setattr(PointsJob, "prepare", full)
     outcome, _ = run(sweep, tmp_path)
     assert (outcome.unwritable != "", outcome.finished, csv(tmp_path)) == (True, 8, whole)
 
@@ -213,52 +214,52 @@ def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(call
 @pytest.mark.usefixtures("interruptible")
 def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(calls, monkeypatch, tmp_path):
     sweep = tiny_sweep()
-    original = runner.flip_sensitivity
+    original = sweeps.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(runner, "flip_sensitivity", original)
+        monkeypatch.setattr(sweeps, "flip_sensitivity", original)
         run(sweep, tmp_path, only=["n=6"])
         os.kill(os.getpid(), signal.SIGINT)
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
     outcome, _ = run(sweep, tmp_path)
-    assert (outcome.stopped_by, outcome.measured, outcome.finished) == (signal.SIGINT, 1, 5)
+    assert (outcome.stopped_by, outcome.computed, outcome.finished) == (signal.SIGINT, 1, 5)
     assert csv(tmp_path).count(b"\n") == 6
 
 
 def test_points_that_another_process_has_begun_come_last(calls, tmp_path):
     sweep = tiny_sweep()
     first = select(sweep.points)[0]
-    with claims.claim(first.path(tmp_path)):
+    with job.claim(first.path(tmp_path)):
         run(sweep, tmp_path)
     assert calls == [4] * 3 + [6] * 4 + [4]
 
 
 def test_a_claim_that_is_very_old_counts_for_nothing(tmp_path):
     path = tmp_path / "point.parquet"
-    with claims.claim(path):
-        assert claims.is_claimed(path)
+    with job.claim(path):
+        assert job.is_claimed(path)
         (claimed,) = tmp_path.iterdir()
         os.utime(claimed, (0, 0))
-        assert not claims.is_claimed(path)
-    assert not claims.is_claimed(path)
+        assert not job.is_claimed(path)
+    assert not job.is_claimed(path)
 
 
 def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
     sweep = tiny_sweep()
-    original = runner.flip_sensitivity
+    original = sweeps.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
         if len(calls) == 0:
-            monkeypatch.setattr(runner, "flip_sensitivity", original)
+            monkeypatch.setattr(sweeps, "flip_sensitivity", original)
             run(sweep, tmp_path, only=["n=6"])
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
     outcome, log = run(sweep, tmp_path)
-    assert (outcome.measured, outcome.finished) == (4, 8)
-    assert "leftmost-hard n=6 seed=1: measured by another process" in log
+    assert (outcome.computed, outcome.finished) == (4, 8)
+    assert "leftmost-hard n=6 seed=1: done by another process" in log
 
 
 def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_table_at_the_end(
@@ -266,16 +267,16 @@ def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_t
 ):
     # Two processes, a part of the sweep each: the one that ends last must show the whole.
     sweep = tiny_sweep()
-    original = runner.flip_sensitivity
+    original = sweeps.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(runner, "flip_sensitivity", original)
+        monkeypatch.setattr(sweeps, "flip_sensitivity", original)
         run(sweep, tmp_path, only=["n=6"])
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
     outcome, _ = run(sweep, tmp_path, only=["n=4"])
-    assert (outcome.chosen, outcome.measured, outcome.finished) == (4, 4, 8)
+    assert (outcome.chosen, outcome.computed, outcome.finished) == (4, 4, 8)
     assert len(read_points(tmp_path)) == 8
 
 
@@ -298,11 +299,11 @@ def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
 
 def test_the_claim_of_a_process_that_died_counts_for_nothing(calls, tmp_path):
     path = tmp_path / "point.parquet"
-    with claims.claim(path):
+    with job.claim(path):
         (claimed,) = tmp_path.iterdir()
         assert claimed.read_text().strip() == own_mark()
         claimed.write_text(dead_mark())
-        assert not claims.is_claimed(path)
+        assert not job.is_claimed(path)
 
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
@@ -314,18 +315,19 @@ def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(t
 
 
 def test_a_plan_in_which_anything_was_changed_is_refused(tmp_path):
-    tiny_sweep().plan.write(tmp_path)
+    tiny_sweep().plan.write(tmp_path / "sweep.json")
     assert read_plan(tmp_path) == tiny_sweep().plan
     text = (tmp_path / "sweep.json").read_text()
     for before, after in (("tiny", "tine"), ('"n": 4', '"n": 5'), ("false", "true"), ('"title"', '"titld"')):
         assert before in text
         (tmp_path / "sweep.json").write_text(text.replace(before, after, 1))
         with pytest.raises(
-            InputError, match=r"sweep\.json: its content.*checksum.*points that are measured are kept"
+            InputError,
+            match=r"sweep\.json: its content.*checksum.*run the sweep again: what is measured is kept",
         ):
             read_plan(tmp_path)
     write_sealed(tmp_path / "sweep.json", "plan of a sweep", {"config": "", "title": ""})
-    with pytest.raises(InputError, match="not what a sweep writes"):
+    with pytest.raises(InputError, match=r"sweep\.json: not a plan of a sweep: claim: .*run the sweep again"):
         read_plan(tmp_path)
 
 
@@ -336,7 +338,7 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
         seen.append((tokens.shape, {k: v for k, v in options.items() if k != "progress"}))
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(runner, "flip_sensitivity", noting)
+    monkeypatch.setattr(sweeps, "flip_sensitivity", noting)
     inputs = "[inputs]\ncount = 3\n"
     measure = '[measure]\nnorm = "l1"\nsample = 5\nbatch_size = 2\nmemory_budget = 999\nengine = "vmap"\n'
     run(tiny_sweep(after=inputs + measure), tmp_path, only=["n=6", "seed=1", "variant=softmax"])
@@ -365,21 +367,21 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
 def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     calls, monkeypatch, tmp_path, number, remedy
 ):
-    write_point = runner.write_point
+    write_point = sweeps.write_point
 
     def full(*arguments):
         if len(calls) == 3:
             raise OSError(number, os.strerror(number))
         return write_point(*arguments)
 
-    monkeypatch.setattr(runner, "write_point", full)
+    monkeypatch.setattr(sweeps, "write_point", full)
     outcome, _ = run(tiny_sweep(), tmp_path)
     assert (len(calls), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
     assert outcome.unwritable == f"{os.strerror(number)}: nothing more can be kept in {tmp_path}; {remedy}"
     assert outcome.ended_early
-    monkeypatch.setattr(runner, "write_point", write_point)
+    monkeypatch.setattr(sweeps, "write_point", write_point)
     again, _ = run(tiny_sweep(), tmp_path)
-    assert (again.measured, again.finished, again.exit_code) == (6, 8, 0)
+    assert (again.computed, again.finished, again.exit_code) == (6, 8, 0)
 
 
 def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failure_of_a_file_is(
@@ -389,7 +391,7 @@ def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failur
         def write(*arguments):
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(runner, "write_points_csv", write)
+        monkeypatch.setattr(sweeps, "write_points_csv", write)
 
     fails(errno.ENOSPC)
     outcome, _ = run(tiny_sweep(), tmp_path)

@@ -1,0 +1,360 @@
+"""The resumable job: computes the items whose records are missing, one by one, and keeps their tables up to date.
+
+All state is in the records, so a job that was killed is resumed by running it again, and several processes may work on
+one directory. What is particular to a sweep, to bounds or to an experiment is a subclass of `Job`.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from rich.console import Console
+
+from jaxsens.errors import InputError
+from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
+from jaxsens.files import clear_leftovers, remedy, takes_no_more
+from jaxsens.processes import has_ended, own_mark
+from jaxsens.sealed import DamagedFile
+from jaxsens.stopping import check, noting
+
+
+class Planned(Protocol):
+    """An item of a job. Items are hashable, and `str(item)` names one."""
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """Its group and its length n: see `TimeLeft`."""
+        ...
+
+
+class Computed(Protocol):
+    """What a job keeps of an item."""
+
+    def summary(self) -> str:
+        """It in a few words, for the line that says it is done."""
+        ...
+
+
+Item = TypeVar("Item", bound=Planned)
+Kept = TypeVar("Kept", bound=Computed)
+
+STALE_SECONDS = 6 * 3600
+"""A claim this old is taken for that of a process that died."""
+
+_TABLES_EVERY = 30.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be computed, and why, in one line."""
+
+    item: object
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.item}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        chosen: how many items the run was to take care of.
+        computed: how many of them it computed itself.
+        finished: how many items of the whole job are done now.
+        planned: how many items the whole job has.
+        failures: the items that failed.
+        stopped_by: the signal that ended the run early, or None.
+        unwritable: why the directory takes no more, which ended the run early; empty if it does.
+        records: of all that is done, in the order of the items.
+    """
+
+    chosen: int
+    computed: int
+    finished: int
+    planned: int
+    failures: tuple[Failure, ...]
+    stopped_by: int | None
+    unwritable: str = ""
+    records: tuple[Any, ...] = ()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether there may be more to do that was not tried."""
+        return self.stopped_by is not None or bool(self.unwritable)
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 if an item failed or the directory takes no more; 128 + the signal's number if one stopped the run."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 1 if self.failures or self.unwritable else 0
+
+
+class Job(abc.ABC, Generic[Item, Kept]):
+    """A kind of job: what its items are, and how one is computed and kept.
+
+    A subclass that keeps nothing in a directory defines `compute` alone.
+
+    Args:
+        items: all that there are, in the order of the tables.
+        directory: where records are kept, if they are.
+    """
+
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Below the directory, where killed processes may have left temporary files."""
+
+    def __init__(self, items: Sequence[Item], directory: Path = Path()) -> None:
+        self.items = items
+        self.directory = directory
+
+    def prepare(self, console: Console, failures: list[Failure]) -> None:
+        """Does what comes before the items, such as writing the plan. May set `items` to those that are left.
+
+        Adds to `failures` what failed. Signals and full disks end the job here as they do later.
+        """
+
+    def path(self, item: Item) -> Path | None:
+        """Where an item's record is kept."""
+        return None
+
+    def read(self, item: Item) -> Kept:
+        """Reads an item's record. Raises FileNotFoundError or DamagedFile where there is none to be had."""
+        raise FileNotFoundError(str(item))
+
+    @abc.abstractmethod
+    def compute(self, item: Item, reporter: Reporter) -> Kept:
+        """Computes an item's record and keeps it. Whatever it raises fails this item alone, except a full disk."""
+
+    def write_tables(self, records: Sequence[Kept]) -> None:
+        """Writes the tables of what is done; `records` come in the order of the items."""
+
+    def state(self, item: Item) -> str:
+        """ "done", "missing", or "damaged": what there is of an item."""
+        try:
+            self.read(item)
+        except FileNotFoundError:
+            return "missing"
+        except DamagedFile:
+            return "damaged"
+        return "done"
+
+
+def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
+    """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
+
+    An item that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished, and so does
+    a disk that takes no more.
+    """
+    planned, unwritable, interrupted = len(job.items), "", None
+    running = _Run(job, console, chosen)
+    with noting(signal.SIGINT, signal.SIGTERM) as request:
+        try:
+            _clear_away(job)
+            job.prepare(console, running.failures)
+            running.work()
+        except KeyboardInterrupt as stop:
+            interrupted = getattr(stop, "signal", signal.SIGINT)
+        except OSError as error:
+            unwritable = why_unwritable(error, job.directory)
+        try:
+            running.write_tables()
+        except OSError as error:
+            unwritable = unwritable or why_unwritable(error, job.directory)
+        stopped_by = request.answer() or interrupted
+    return Outcome(
+        chosen=len(running.chosen),
+        computed=running.computed,
+        finished=running.finished,
+        planned=planned,
+        failures=tuple(running.failures),
+        stopped_by=stopped_by,
+        unwritable=unwritable,
+        records=tuple(running.records),
+    )
+
+
+class _Run(Generic[Item, Kept]):
+    """One run of a job: what is done so far."""
+
+    def __init__(self, job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None) -> None:
+        self.job, self.console, self._chosen = job, console, chosen
+        self.done: dict[Item, Kept] = {}
+        self.failures: list[Failure] = []
+        self.computed = 0
+        self._looked = False
+        self._left = TimeLeft()
+        self._tables_written = time.monotonic()
+        self._warned: set[tuple[str, type[Warning]]] = set()
+
+    @property
+    def chosen(self) -> Sequence[Item]:
+        return self.job.items if self._chosen is None else self._chosen
+
+    @property
+    def finished(self) -> int:
+        """How many items are done, as far as is known; before all were looked at, by their files."""
+        if self._looked:
+            return len(self.done)
+        paths = {item: self.job.path(item) for item in self.job.items}
+        return sum(item in self.done or (path is not None and path.is_file()) for item, path in paths.items())
+
+    @property
+    def records(self) -> list[Kept]:
+        return [self.done[item] for item in self.job.items if item in self.done]
+
+    def work(self) -> None:
+        damaged = self._look(self.job.items, stoppable=True)
+        self._looked = True
+        rest = [item for item in self.chosen if item not in self.done]
+        before = len(self.chosen) - len(rest)
+        with reporting(self.console, len(self.chosen), before) as reporter:
+            for item, why in damaged.items():
+                again = "computed again" if item in rest else "left, because this run is not to compute it"
+                reporter.note(f"damaged, {again}: {item}: {why}")
+            if before:
+                reporter.note(f"{before} of {len(self.chosen)} were done before")
+            while rest:
+                check()
+                # Items that another process has begun come last, in case it dies.
+                free = (k for k, item in enumerate(rest) if not is_claimed(self.job.path(item)))
+                item = rest.pop(next(free, 0))
+                text = self._take(item, reporter)
+                reporter.finished(f"{item}: {text}", self._left.of([other.group for other in rest]))
+                if time.monotonic() - self._tables_written >= _TABLES_EVERY:
+                    self.write_tables()
+
+    def write_tables(self) -> None:
+        """Writes the tables of all that is done, by other processes too: never with less than is known.
+
+        A run that has not looked at all there is knows nothing that the tables do not hold, and writes none.
+        """
+        known = -1
+        while self._looked and known < len(self.done):  # Others may have finished more while this one wrote.
+            self._look([item for item in self.job.items if item not in self.done])
+            known = len(self.done)
+            self.job.write_tables(self.records)
+            self._tables_written = time.monotonic()
+            self._look([item for item in self.job.items if item not in self.done])
+
+    def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
+        """Notes which of the items are done; returns what is wrong with the damaged ones."""
+        damaged = {}
+        for item in items:
+            if stoppable:
+                check()
+            try:
+                self.done[item] = self.job.read(item)
+            except FileNotFoundError:
+                continue
+            except DamagedFile as error:
+                damaged[item] = str(error)
+        return damaged
+
+    def _take(self, item: Item, reporter: Reporter) -> str:
+        """Computes an item; returns what to say of it."""
+        self._look([item])
+        if item in self.done:
+            return "done by another process"
+        began = time.perf_counter()
+        try:
+            with claim(self.job.path(item)), self._warnings_shown(item, reporter):
+                record = self.job.compute(item, reporter)
+        except Exception as error:  # whatever one item raises, the others are computed
+            if takes_no_more(error):
+                raise
+            self.failures.append(Failure(item, one_line(error)))
+            reporter.note(f"failed: {self.failures[-1]}")
+            return "failed"
+        self.done[item] = record
+        self.computed += 1
+        seconds = time.perf_counter() - began
+        self._left.add(*item.group, seconds)
+        return f"{record.summary()} ({seconds:.2g} s)"
+
+    @contextmanager
+    def _warnings_shown(self, item: Item, reporter: Reporter) -> Iterator[None]:
+        """Prints warnings with the progress, those of one kind once a group: every longer input repeats them."""
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+        for warning in caught:
+            kind = (item.group[0], warning.category)
+            if kind not in self._warned:
+                reporter.warn(f"warning: {item}: {warning.message}")
+            self._warned.add(kind)
+
+
+def why_unwritable(error: OSError, directory: Path) -> str:
+    """Why the directory takes no more, and the remedy. Raises the error again if it has another reason."""
+    if error.errno is None or not takes_no_more(error):
+        raise error
+    return f"{os.strerror(error.errno)}: nothing more can be kept in {directory}; {remedy(error)}"
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, short enough for a line of the progress, with the remedy if memory ran out."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, InputError):
+        text = f"{type(error).__name__}: {text}"
+    if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
+        text = f"out of memory; give [measure] a smaller memory_budget or batch_size ({text})"
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
+# A claim is a hint for other processes that somebody has begun an item. Nothing depends on it being right: a record
+# appears whole or not at all, and two processes that compute one item write the same numbers.
+
+
+def _claim_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.claim")
+
+
+def is_claimed(path: Path | None) -> bool:
+    """Whether another process, which is not known to have died, says that it computes the record that belongs at
+    `path`."""
+    try:
+        return path is not None and not _is_stale(_claim_of(path))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _is_stale(claimed: Path) -> bool:
+    if time.time() - claimed.stat().st_mtime >= STALE_SECONDS:
+        return True
+    return has_ended(claimed.read_text(encoding="utf-8").strip())
+
+
+@contextmanager
+def claim(path: Path | None) -> Iterator[None]:
+    """Claims the record that belongs at `path` for the length of a block."""
+    if path is None:
+        yield
+        return
+    claimed = _claim_of(path)
+    claimed.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        claimed.write_text(f"{own_mark()}\n", encoding="utf-8")
+        yield
+    finally:
+        claimed.unlink(missing_ok=True)
+
+
+def _clear_away(job: Job[Item, Kept]) -> None:
+    """Removes what killed processes left: temporary files, and claims on records that are there or of the dead."""
+    for folder in job.folders:
+        clear_leftovers((job.directory / folder).rglob(".*.tmp"))
+        for claimed in (job.directory / folder).rglob(".*.claim"):
+            record = claimed.with_name(claimed.name.removeprefix(".").removesuffix(".claim"))
+            with suppress(OSError, UnicodeDecodeError):  # Another process may remove the same.
+                if record.exists() or _is_stale(claimed):
+                    claimed.unlink()
