@@ -153,7 +153,7 @@ def test_a_finished_training_whose_metrics_were_damaged_and_removed_ends_without
     (out / "metrics.csv").write_text((out / "metrics.csv").read_text() + "6,oh")
     code, _, err = run(capsys, *arguments)
     assert code == 2
-    assert "remove the file to begin it anew" in err
+    assert "remove the file to begin it again" in err
     (out / "metrics.csv").unlink()
     code, printed, err = run(capsys, *arguments)
     assert code == 0, err

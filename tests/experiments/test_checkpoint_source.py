@@ -129,7 +129,7 @@ def test_what_cannot_be_used_is_refused_with_its_path(folder, table, message):
 def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path):
     shutil.copytree(folder / "run", tmp_path / "run")
     (manifest,) = (tmp_path / "run" / "checkpoints").glob("*/manifest.json")
-    victim = next(name for name in json.loads(manifest.read_text())["files"])
+    victim = next(name for name in json.loads(manifest.read_text())["content"]["files"])
     path = manifest.parent / victim
     path = path if path.is_file() else next(manifest.parent.rglob(path.name))
     data = bytearray(path.read_bytes())
