@@ -393,7 +393,11 @@ def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | N
         or (size and found.max() >= size)
     ):
         below = f" below {size}" if size else ""
-        faults.add("outputs", value, f'a sequence of 0-based output coordinates{below}, "all", or None')
+        faults.add(
+            "outputs",
+            value,
+            f'a sequence of 0-based output coordinates{below}, "all", or None for the default',
+        )
         return None
     return tuple(found.tolist())
 

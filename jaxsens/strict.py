@@ -287,6 +287,8 @@ def _remedy(detail: Any, kind: type) -> str:
         return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
     if detail["type"] in _MISSING:
         return "required, but not given"
+    if detail["type"] in ("bool_type", "bool_parsing"):
+        return "True or False"
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
 
 

@@ -223,7 +223,7 @@ def test_tokens_that_cannot_be_read_are_refused(tokens, message):
 def test_a_config_of_another_model_is_refused():
     with pytest.raises(InputError, match=r"LSTM: config = .*: give a LSTMConfig"):
         LSTM(RNNConfig(2))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="no baseline"):
+    with pytest.raises(InputError, match="no rule for the config BaselineConfig"):
         baselines.initialise(BaselineConfig(2), 0)
 
 
