@@ -1,62 +1,360 @@
-"""Lemma 5 of Hahn (2020): how far an exchanged symbol can move a softmax transformer's output, every constant computed.
+"""Lemma 5 of Hahn (2020), every constant computed: how far one exchanged symbol moves a softmax transformer's output.
 
 Hahn, "Theoretical Limitations of Self-Attention in Neural Sequence Models", TACL 8 (2020), Lemma 5: if attention logits
 are bounded by A, exchanging one symbol other than the one read out moves y_n^(L) by at most H^L C^(2L) D / n, where
-C = 2 (1 + exp(2A) + L_fact). The published proof bounds the change of an average by sum_w a_jw |y_w - y'_w|, which
-leaves out that the weights change too; a supplement of 2021 adds that term. Everything here is derived anew
-(docs/lemma5.md), for the whole model family: values and output matrices, residual connections, layer normalisation,
+C = 2 (1 + exp(2A) + L_fact). The published proof bounds the change of an average by sum_w a_jw |y_w - y'_w|. It omits
+the change of the weights, which a supplement of 2021 adds. Here everything is derived from first principles
+(docs/lemma5.md) for the whole model family: values and output matrices, residual connections, layer normalisation,
 temperatures, masks.
+
+Notation. y_j is the input of a layer at row j. z_j is what queries, keys and values are made of: y_j, or LN(y_j) with
+pre-normalisation. v_m^h = z_m W_V^h W_O^h is the value of key m in head h as it reaches the residual stream. s_jm is
+the score of query j with key m as the softmax sees it: penalties added, divided by the temperature tau_j.
+
+The induction step, `next_layer`. One symbol i is exchanged. D bounds |Delta y_i|, and delta_j bounds |Delta y_j| for
+every other row j, over all words and all i. Row j sees nu_j keys. In one head with scores s, weights a, values v and
+average b, and a prime for the other word,
+
+    b' - b = sum_m a'_m (v'_m - v_m) + sum_m (a'_m - a_m) v_m .
+
+* No weight exceeds w_j = 1 / (1 + (nu_j - 1) e^(-2A)) <= e^(2A) / nu_j, for any scores in [-A, A].
+* The first sum is the published one. Over m /= i, a'_m V |Delta z_m| adds up to at most V times the largest visible
+  |Delta z_m|, and to at most V w_j times their sum. The flipped key adds V w_j |Delta z_i|.
+* The second sum is what the published proof omits. Let all scores but s_i move first, then s_i.
+  On the first move, d/dt b_t = sum_m a_m Delta s_m (v_m - b_t) with |Delta s_m| <= Lambda_q |Delta z_j| +
+  Lambda_k |Delta z_m|. A weighted average of |v_m - b_t| is at most R, because its square is at most the average of
+  |v_m|^2. So the query contributes at most R Lambda_q |Delta z_j|, and the keys at most R Lambda_k times the largest
+  |Delta z_m|, or 2 R Lambda_k w_j times their sum.
+  On the second move only a_i changes against the rest: b = a_i v_i + (1 - a_i) r moves by (a'_i - a_i)(v_i - r), which
+  is at most 2 R w_j min(1, |Delta s_i|), because d a_i / d s_i = a_i (1 - a_i) <= w_j.
+* Both averages lie in a ball of radius R around 0, so b never moves by more than 2 R.
+
+No exponential of a change occurs, so no change has to be small: the bounds hold for every n.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, no_rule
 from jaxsens.inputs import array_of, is_count, plain_numbers
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import instead_of
+from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
-from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
-from jaxsens.models.weighting import Softmax
-from jaxsens.theory.lemma5_constants import LayerConstants, layer_constants, log_C
-from jaxsens.theory.lemma5_recursion import LayerBound, next_layer
-from jaxsens.theory.lipschitz import exp, largest_exchange, log, log_output_gain, plus, times
+from jaxsens.theory.lipschitz import (
+    OUTWARD,
+    activation_lipschitz,
+    exp,
+    largest_embedding,
+    largest_exchange,
+    log,
+    log_layer_norm_bound,
+    log_layer_norm_lipschitz,
+    log_output_gain,
+    operator_norm,
+    plus,
+    times,
+    vector_norm,
+)
+from jaxsens.theory.rules import inverse_temperatures, rounded, score_terms, softmax_config, visible_keys
 
 NORMS = ("l2", "l1", "linf")
+LOG2 = math.log(2)
+
+WHY_SOFTMAX = "under any other weighting one key may take all the weight, however small the logits are"
+"""Why Lemma 5 does not apply to a layer that is not softmax."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerConstants:
+    """The constants of one layer at one length. Logarithms are natural; array entries belong to heads and query rows.
+
+    Attributes:
+        log_F: F_k, a bound on |y_j^(k)| over all words and positions. F_0 is the largest |embedding + position|.
+            F_{k+1} adds the heads' largest values (a weighted average is no longer than its longest term) and
+            |W_2| (|W_1| F_in + |b_1|) + |b_2|, because every activation has |f(x)| <= |x| (for tanh, sqrt(d_ff) where
+            that is less). With post-normalisation it is max |scale| sqrt(d) + |bias|.
+        log_F_z: the same for z_j: F_k, or the bound on LN(y_j).
+        log_lambda: how far z_j moves at most per change of y_j: 1, or max |scale| / sqrt(epsilon).
+        log_values: V_h = |W_V W_O|: how far v_m moves at most per change of z_m.
+        log_radius: R_h = V_h F_z, a bound on |v_m|. Two averages of values are at most 2 R_h apart.
+        A: half the largest difference of two scores that one query can see. Softmax does not notice a shift of a
+            row's scores, so all of them may be taken to lie in [-A, A]. Dot product: |W_Q W_K^T| F_z^2 / sqrt(d_k);
+            with a rotary embedding |W_Q| |W_K| in place of |W_Q W_K^T|, because the turn between them depends on the
+            pair. Additive: |a|_1, because tanh is at most 1. ALiBi adds half of slope times the largest visible
+            distance. All times 1/tau. May be inf.
+        log_query, log_key: Lambda, with |Delta s_jm| <= Lambda_query |Delta z_j| + Lambda_key |Delta z_m|. Dot
+            product, both: |W_Q W_K^T| F_z / (sqrt(d_k) tau). Additive: |a|_2 |W_Q| / tau and |a|_2 |W_K| / tau.
+        log_map: Lip, how far the layer's output moves at most per change of x + attention: 1 + |W_2| |W_1| times the
+            activation's constant, times max |scale| / sqrt(epsilon) for each layer norm on the way.
+        mask: the layer's mask.
+    """
+
+    log_F: float
+    log_F_z: float
+    log_lambda: float
+    log_values: Float[np.ndarray, " heads"]
+    log_radius: Float[np.ndarray, " heads"]
+    A: Float[np.ndarray, "heads n"]
+    log_query: Float[np.ndarray, "heads n"]
+    log_key: Float[np.ndarray, "heads n"]
+    log_map: float
+    mask: str
+
+    @property
+    def heads(self) -> int:
+        """H of this layer."""
+        return len(self.log_values)
+
+    @property
+    def logit_bound(self) -> float:
+        """A of this layer: the largest over its heads and rows."""
+        return float(self.A.max())
+
+    def log_L_fact(self, with_score_term: bool = True) -> float:
+        """log L_fact: how far the layer's output moves, per head, when *all* activations move by 1.
+
+        Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h)). 1 is the skip connection. V_h is the values' own change, all
+        that the published proof has. 4 R_h Lambda_h is the change of the weights, which it omits: 2 R_h Lambda_h from
+        the other keys, whose queries and keys move, and 2 R_h Lambda_h from the query at the flipped key.
+        """
+        gain = self.log_values
+        if with_score_term:
+            score = np.maximum(self.log_query, self.log_key).max(axis=1)
+            gain = plus(gain, times(math.log(4), self.log_radius, score))
+        return float(times(self.log_map, plus(0.0, times(self.log_lambda, np.max(gain)))))
+
+
+def layer_constants(
+    config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> tuple[list[LayerConstants], float]:
+    """The constants of every layer for inputs of length n, and log F_L. O(n (vocabulary d + L H)), one SVD a matrix."""
+    log_f = float(log(largest_embedding(config, parameters, n)))
+    found = []
+    for k, given in enumerate(parameters.layers):
+        constants, log_f = _constants_of_layer(config.layer(k), config.dtype, given, n, log_f)
+        found.append(constants)
+    return found, log_f
+
+
+def _constants_of_layer(
+    layer: LayerConfig, dtype: str, parameters: LayerParameters, n: int, log_f: float
+) -> tuple[LayerConstants, float]:
+    """One layer's constants, and the bound F on its output."""
+    log_z, log_lambda = log_f, 0.0
+    if layer.layer_norm == "pre":
+        norm = _present(parameters.attention_norm)
+        log_z = log_layer_norm_bound(layer.layer_norm_epsilon, norm, log_f)
+        log_lambda = log_layer_norm_lipschitz(layer.layer_norm_epsilon, norm)
+    value, output = (np.asarray(m, np.float64) for m in (parameters.value, parameters.output))
+    log_values = log(np.array([operator_norm(v @ w) for v, w in zip(value, output, strict=True)]))
+    log_radius = times(log_values, log_z)
+    log_map, log_next = _map_constants(layer, parameters, float(plus(log_f, *log_radius)))
+    bound, log_query, log_key = _score_constants(layer, parameters, log_z)
+    log_inverse = log(inverse_temperatures("lemma5", layer, n, dtype))
+    with np.errstate(over="ignore"):
+        a = np.exp(times(plus(bound[:, None], log(_penalties(layer, n, dtype))), log_inverse)) * (1 + OUTWARD)
+    constants = LayerConstants(
+        log_F=log_f,
+        log_F_z=log_z,
+        log_lambda=log_lambda,
+        log_values=log_values,
+        log_radius=log_radius,
+        A=a,
+        log_query=times(log_query[:, None], log_inverse),
+        log_key=times(log_key[:, None], log_inverse),
+        log_map=log_map,
+        mask=layer.mask,
+    )
+    return constants, log_next
+
+
+def _penalties(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, "heads n"]:
+    """Half of the largest difference of two visible keys' ALiBi penalties, row by row; 0 without ALiBi."""
+    _, alibi = score_terms("lemma5", layer)
+    if alibi is None:
+        return np.zeros((layer.heads, n))
+    start, stop = visible_keys("lemma5", layer.mask, n)
+    row = np.arange(n)
+    farthest = np.maximum(row - start, stop - 1 - row).astype(np.float64)
+    return rounded(alibi.slopes(layer.heads), dtype)[:, None] * farthest / 2
+
+
+def _present(norm: NormParameters | None) -> NormParameters:
+    if norm is None:
+        raise TypeError("layer normalisation needs its parameters")
+    return norm
+
+
+def _map_constants(layer: LayerConfig, parameters: LayerParameters, log_in: float) -> tuple[float, float]:
+    """From x + attention, bounded by e^log_in, to the layer's output: its log Lipschitz constant and log bound."""
+    post, epsilon = layer.layer_norm == "post", layer.layer_norm_epsilon
+    log_lipschitz, log_f = 0.0, log_in
+    if post:
+        norm = _present(parameters.attention_norm)
+        log_lipschitz = log_layer_norm_lipschitz(epsilon, norm)
+        log_f = log_layer_norm_bound(epsilon, norm, log_f)
+    if not layer.feed_forward:
+        return log_lipschitz, log_f
+    log_w1, log_w2 = (
+        float(log(operator_norm(np.asarray(needed(matrix, name)))))
+        for matrix, name in ((parameters.w1, "w1"), (parameters.w2, "w2"))
+    )
+    log_b1 = log(vector_norm(np.asarray(needed(parameters.b1, "b1"))))
+    log_b2 = log(vector_norm(np.asarray(needed(parameters.b2, "b2"))))
+    gain, log_inner = times(log_w1, log_w2, math.log(activation_lipschitz(layer.activation))), log_f
+    if layer.layer_norm == "pre":
+        norm = _present(parameters.feed_forward_norm)
+        gain = times(gain, log_layer_norm_lipschitz(epsilon, norm))
+        log_inner = log_layer_norm_bound(epsilon, norm, log_f)
+    log_hidden = plus(times(log_w1, log_inner), log_b1)
+    if layer.activation == "tanh":
+        log_hidden = min(log_hidden, 0.5 * math.log(layer.feed_forward))
+    log_lipschitz = float(times(log_lipschitz, plus(0.0, gain)))
+    log_f = float(plus(log_f, times(log_w2, log_hidden), log_b2))
+    if post:
+        norm = _present(parameters.feed_forward_norm)
+        log_lipschitz = float(times(log_lipschitz, log_layer_norm_lipschitz(epsilon, norm)))
+        log_f = log_layer_norm_bound(epsilon, norm, log_f)
+    return log_lipschitz, log_f
+
+
+def _score_constants(
+    layer: LayerConfig, parameters: LayerParameters, log_z: float
+) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, " heads"], Float[np.ndarray, " heads"]]:
+    """Of every head, at temperature 1: logs of the bound on a score, and of its Lipschitz constants in z_j and z_m."""
+    query, key = (np.asarray(m, np.float64) for m in (parameters.query, parameters.key))
+    match layer.scores:
+        case "additive":
+            a = np.asarray(needed(parameters.additive, "additive"), np.float64)
+            size = log(np.array([vector_norm(vector) for vector in a]))
+            log_query = times(size, log(np.array([operator_norm(m) for m in query])))
+            log_key = times(size, log(np.array([operator_norm(m) for m in key])))
+            return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
+        case "dot-product":
+            pairs = list(zip(query, key, strict=True))
+            rotary, _ = score_terms("lemma5", layer)
+            if rotary is None:
+                products = [operator_norm(q @ k.T) for q, k in pairs]
+            else:
+                products = [operator_norm(q) * operator_norm(k) for q, k in pairs]
+            slope = times(log(np.array(products)), log_z) - 0.5 * math.log(layer.head_width)
+            return times(slope, log_z), slope, slope
+        case _:
+            raise no_rule("lemma5", "score", layer.scores, ("additive", "dot-product"))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBound:
+    """Bounds on the changes of y^(k) when any one symbol of any word is exchanged.
+
+    Attributes:
+        log_own: log D_k, for the flipped row itself, whichever it is.
+        log_rows: log delta_j, for row j when another row is flipped; -inf where it cannot change.
+    """
+
+    log_own: float
+    log_rows: Float[np.ndarray, " n"]
+
+    @property
+    def log_others(self) -> float:
+        """log of the largest delta_j."""
+        return float(self.log_rows.max())
+
+
+def next_layer(
+    layer: LayerConstants, now: LayerBound, log_f_next: float, score_term: bool = True
+) -> LayerBound:
+    """The induction step: bounds on the changes of y^(k+1) from bounds on those of y^(k). O(heads n).
+
+    Args:
+        layer: the constants of layer k.
+        now: the bounds on y^(k).
+        log_f_next: log F_{k+1}: no change exceeds 2 F_{k+1}.
+        score_term: False omits the second sum, as the published proof does. The result is no bound; this argument is
+            here to show that.
+    """
+    n = len(now.log_rows)
+    start, stop = visible_keys("lemma5", layer.mask, n)
+    row, seen = np.arange(n), (stop - start).astype(np.float64)
+    to_itself = (start <= row) & (row < stop)
+    others = seen - to_itself > 0
+    dz = np.minimum(times(layer.log_lambda, now.log_rows), LOG2 + layer.log_F_z)
+    own_dz = min(float(times(layer.log_lambda, now.log_own)), LOG2 + layer.log_F_z)
+    largest, total = _over_visible(start, stop, dz)
+    log_w = -np.logaddexp(0.0, times(log(np.maximum(seen - 1, 0)), -2 * layer.A))
+    v, r = layer.log_values[:, None], layer.log_radius[:, None]
+    flipped = np.where(others, log_w, -np.inf)
+
+    change = plus(times(v, np.minimum(largest, times(log_w, total))), times(v, flipped, own_dz))
+    if score_term:
+        keys = times(layer.log_key, np.minimum(largest, times(LOG2, log_w, total)))
+        elsewhere = times(r, plus(np.where(seen > 0, times(layer.log_query, dz), -np.inf), keys))
+        moved = np.minimum(
+            plus(times(layer.log_query, dz), times(layer.log_key, own_dz)), LOG2 + log(layer.A)
+        )
+        change = plus(change, elsewhere, times(LOG2, r, flipped, np.minimum(0.0, moved)))
+        change = np.minimum(change, LOG2 + r)
+    rows = np.minimum(times(layer.log_map, plus(now.log_rows, *change)), LOG2 + log_f_next)
+
+    # The flipped row: its query moves by own_dz, and every score in the row with it.
+    nearest = np.where(to_itself, np.maximum(largest, own_dz), largest)
+    own = times(v, plus(largest, np.where(to_itself, times(log_w, own_dz), -np.inf)))
+    if score_term:
+        moved = plus(times(layer.log_query, own_dz), times(layer.log_key, nearest))
+        moved = np.minimum(np.minimum(moved, LOG2 + log(layer.A)), LOG2)
+        own = np.minimum(plus(own, times(r, moved)), LOG2 + r)
+    own = np.where(seen > 0, own, -np.inf)
+    log_own = float(np.max(times(layer.log_map, plus(now.log_own, *own))))
+    return LayerBound(min(log_own, LOG2 + log_f_next), rows)
+
+
+def _over_visible(
+    start: Int[np.ndarray, " n"], stop: Int[np.ndarray, " n"], logs: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """log of the largest entry, and of the sum of the entries, that each row sees. O(n)."""
+    if start.any():  # the visible keys are the last ones, not the first: count from the end
+        largest, total = _over_visible(np.zeros_like(start), (len(logs) - start)[::-1], logs[::-1])
+        return largest[::-1], total[::-1]
+    none = [-np.inf]
+    largest = np.concatenate([none, np.maximum.accumulate(logs)])
+    total = np.concatenate([none, np.logaddexp.accumulate(logs)])
+    return largest[stop], total[stop]
+
+
+def log_C(A: float, log_L_fact: float) -> float:
+    """log C, C = 2 (1 + exp(2A) + L_fact)."""
+    return LOG2 + float(plus(0.0, 2 * A, log_L_fact))
 
 
 @dataclass(frozen=True, eq=False)
 class Lemma5:
     """Bounds on how far one exchanged symbol moves a model's output, for all words of length n; logs are natural.
 
-    They are about exact arithmetic with the model's parameters; what is measured in floats is that and rounding.
+    The bounds are for exact arithmetic with the model's parameters. A measurement in floating point adds its rounding.
 
     Attributes:
         n: the length.
         norm: of the output's change: "l2", "l1" or "linf".
         log_bound: log of the bound on the output's change: `by_layer` at the readout, through the linear head. It holds
-            for every mask and every n, and is never above `log_closed_form` (times the head's gain) nor `log_trivial`.
-        log_closed_form: log of H^L C^(2L) D / n, plus D/n for the mean over positions, through the linear head;
-            falls exactly as 1/n where no constant depends on n. inf where Lemma 5 does not say it: see `reason`.
-        log_trivial: log of 2 F_L through the linear head: what no exchange whatever can exceed.
+            for every mask and every n, and never exceeds `log_closed_form` (times the head's gain) or `log_trivial`.
+        log_closed_form: log of H^L C^(2L) D / n, plus D/n for the mean over positions, through the linear head. It
+            falls exactly as 1/n where no constant depends on n. inf where Lemma 5 gives none: see `reason`.
+        log_trivial: log of 2 F_L through the linear head, which no exchange can exceed.
         reason: why there is no closed form; None if there is one.
-        by_layer: the bounds on y^(0), ..., y^(L), row by row (`lemma5_recursion`).
+        by_layer: the bounds on y^(0), ..., y^(L), row by row.
         constants: of every layer: F, A, Lipschitz constants, with their derivations.
-        log_D: D, the largest change of the flipped row in any layer: |E_s - E_t| at first, 2 F_k later on.
-        H: the largest number of heads of a layer.
-        A: the largest logit bound of a layer, at this n.
-        log_L_fact: of the layers' largest: Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h)).
-        log_L_fact_published: the same without the change of the weights, Lip (1 + lambda max_h V_h).
-        log_C: C = 2 (1 + exp(2A) + L_fact).
-        log_C_published: C with `log_L_fact_published`.
-        log_output_gain: of the readout and linear head: 1 or |W| (of W what `outputs` has), and conversion to `norm`.
+        log_D: D, the largest change of the flipped row in any layer: |E_s - E_t| at first, 2 F_k later.
+        log_output_gain: of the readout and linear head: 1 or |W| (only the columns of W in `outputs`), and the
+            conversion to `norm`.
         readout: "last", a 0-based position or "mean".
         outputs: the output coordinates that enter the norm; None for all.
     """
@@ -70,15 +368,39 @@ class Lemma5:
     by_layer: tuple[LayerBound, ...]
     constants: tuple[LayerConstants, ...]
     log_D: float
-    H: int
-    A: float
-    log_L_fact: float
-    log_L_fact_published: float
-    log_C: float
-    log_C_published: float
     log_output_gain: float
     readout: int | str
     outputs: tuple[int, ...] | None
+
+    @property
+    def H(self) -> int:
+        """The largest number of heads of a layer; 1 without layers."""
+        return max([1, *(layer.heads for layer in self.constants)])
+
+    @property
+    def A(self) -> float:
+        """The largest logit bound of a layer, at this n; 0 without layers."""
+        return max([0.0, *(layer.logit_bound for layer in self.constants)])
+
+    @property
+    def log_L_fact(self) -> float:
+        """The largest of the layers': Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h))."""
+        return max([0.0, *(layer.log_L_fact() for layer in self.constants)])
+
+    @property
+    def log_L_fact_published(self) -> float:
+        """The same without the change of the weights: Lip (1 + lambda max_h V_h)."""
+        return max([0.0, *(layer.log_L_fact(with_score_term=False) for layer in self.constants)])
+
+    @property
+    def log_C(self) -> float:
+        """log of C = 2 (1 + exp(2A) + L_fact)."""
+        return log_C(self.A, self.log_L_fact)
+
+    @property
+    def log_C_published(self) -> float:
+        """log of C with `log_L_fact_published`."""
+        return log_C(self.A, self.log_L_fact_published)
 
     @property
     def bound(self) -> float:
@@ -97,8 +419,8 @@ class Lemma5:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says next to nothing at this n: it is above half of `trivial`."""
-        return self.log_bound > self.log_trivial - math.log(2)
+        """Whether the bound says next to nothing at this n: it exceeds half of `trivial`."""
+        return self.log_bound > self.log_trivial - LOG2
 
     def __repr__(self) -> str:
         closed = "none" if self.reason else f"exp({self.log_closed_form:.4g})"
@@ -119,106 +441,96 @@ def lemma5(
 ) -> Lemma5:
     """Bounds the output's change when one symbol other than the one read out is exchanged, over all words of length n.
 
-    `bound` follows the changes of the flipped row and of every other row through the layers (`lemma5_recursion`, where
-    the step is derived). Without masks every row sees n keys, no weight is above E / n with E = e^(2A), and all rows
-    but the flipped one change by O(1/n). With x = H L_fact and D as documented, delta_0 = 0 and
+    `bound` follows the changes of the flipped row and of every other row through the layers (`next_layer`; this
+    module's docstring derives the step). Without masks every row sees n keys, no weight exceeds E / n with
+    E = e^(2A), and all rows but the flipped one change by O(1/n). With x = H L_fact, D as documented and delta_0 = 0,
 
         delta_{k+1} <= x (delta_k + E D / n) ,
         delta_L <= E (x + ... + x^L) D / n <= E (1 + x)^L D / n <= H^L [E (1 + L_fact)]^L D / n ,
 
-    and E (1 + L_fact) <= ((E + 1 + L_fact) / 2)^2 = (C / 4)^2. So the closed form H^L C^(2L) D / n holds, 16^L times
-    too large at least. E enters once, not L times: only the flipped key's own weight needs it.
+    and E (1 + L_fact) <= ((E + 1 + L_fact) / 2)^2 = (C / 4)^2. So the closed form H^L C^(2L) D / n holds, at least
+    16^L times too large. E enters once, not L times: only the flipped key's own weight needs it.
 
-    Under a mask there is no closed form. Row j then sees nu_j keys, and changes by O(1 / nu_j), not O(1 / n): under
-    future masks the second row changes by O(1) at every n, and its change feeds into later rows, so that what is
-    proved for bounded logits is O((1 + log n)^(k-1) / j) for row j of layer k, O((log n)^(L-1) / n) at the last
-    position. `bound` holds all the same: it counts visible keys row by row.
+    Under a mask there is no closed form. Row j then sees nu_j keys and changes by O(1 / nu_j), not O(1 / n). Under
+    future masks the second row changes by O(1) at every n, and its change feeds into later rows. For bounded logits
+    the induction gives O((1 + log n)^(k-1) / j) at row j of layer k, so O((log n)^(L-1) / n) at the last position.
+    `bound` still holds: it counts visible keys row by row.
 
-    At any temperature softmax is served: A then grows with n, and e^(2A) / n need not fall (`logit_growth`).
+    Softmax at any temperature is accepted. A may then grow with n, and e^(2A) / n need not fall (`logit_growth`).
 
     Args:
         model: a jaxsens transformer, softmax in every layer.
         n: length of the inputs.
         norm: of the output's change.
         symbols: ids that are exchanged for one another; by default the alphabet, as in `flip_sensitivity`. The rest of
-            the word may hold any symbol of the vocabulary. The flipped position is any but the readout's; for the
-            readout "mean" any.
-        outputs: the output coordinates that enter the norm, or "all", whose bound holds of any choice; a choice may
-            have a smaller one, for of the linear head only its columns matter.
+            the word may hold any symbol of the vocabulary. The flipped position is any but the readout's; with the
+            readout "mean", any.
+        outputs: the output coordinates that enter the norm. The bound for "all" holds for any choice. A choice may
+            have a smaller bound, because only its columns of the linear head matter.
 
     Raises:
-        InputError: naming every argument that cannot be used; among them models with hard attention or sparsemax, for
-            which no bound on the logits makes weights O(1/n).
+        InputError: naming every argument that cannot be used, among them models with hard attention or sparsemax, for
+            which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
-    n = plain_numbers(n)
-    config, parameters, exchanged, columns = _checked(model, n, norm, symbols, outputs)
+    config, parameters, n, exchanged, columns = _checked(model, n, norm, symbols, outputs)
     layers, log_f_last = layer_constants(config, parameters, n)
     after = [*(layer.log_F for layer in layers), log_f_last][1:]
     bounds = [LayerBound(float(log(largest_exchange(parameters, exchanged))), np.full(n, -np.inf))]
     for layer, log_f in zip(layers, after, strict=True):
         bounds.append(next_layer(layer, bounds[-1], log_f))
     gain = log_output_gain(parameters, config.width, norm, columns)
-    trivial = float(times(gain, math.log(2) + log_f_last))
-    heads = max([1, *(layer.heads for layer in layers)])
-    a = max([0.0, *(layer.logit_bound for layer in layers)])
-    facts = max([0.0, *(layer.log_L_fact() for layer in layers)])
-    published = max([0.0, *(layer.log_L_fact(with_score_term=False) for layer in layers)])
-    log_d = max([bounds[0].log_own, *(math.log(2) + log_f for log_f in after)])
-    reason = _no_closed_form(config, facts, a)
-    closed = math.inf
-    if reason is None:
-        mean = config.readout == "mean"
-        power = len(layers) * (math.log(heads) + 2 * log_C(a, facts))
-        closed = float(times(gain, log_d - math.log(n), plus(power, 0.0) if mean else power))
-    return Lemma5(
+    trivial = float(times(gain, LOG2 + log_f_last))
+    found = Lemma5(
         n=n,
         norm=norm,
         log_bound=min(float(times(gain, _at_readout(config, bounds[-1], n))), trivial),
-        log_closed_form=closed,
+        log_closed_form=math.inf,
         log_trivial=trivial,
-        reason=reason,
+        reason=None,
         by_layer=tuple(bounds),
         constants=tuple(layers),
-        log_D=log_d,
-        H=heads,
-        A=a,
-        log_L_fact=facts,
-        log_L_fact_published=published,
-        log_C=log_C(a, facts),
-        log_C_published=log_C(a, published),
+        log_D=max([bounds[0].log_own, *(LOG2 + log_f for log_f in after)]),
         log_output_gain=gain,
         readout=config.readout,
         outputs=columns,
     )
+    reason = _no_closed_form(found)
+    if reason is not None:
+        return dataclasses.replace(found, reason=reason)
+    power = len(layers) * (math.log(found.H) + 2 * found.log_C)
+    if config.readout == "mean":
+        power = plus(power, 0.0)
+    return dataclasses.replace(found, log_closed_form=float(times(gain, found.log_D - math.log(n), power)))
 
 
 def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
-    """log of the bound on the change of what is read out: a row's, or the mean's, to which the flipped row adds D/n."""
+    """log of the bound on the change of what is read out: a row, or the mean, to which the flipped row adds D/n."""
     position = readout_position(config, n)
     if position is not None:
         return float(bound.log_rows[position])
     return float(plus(np.logaddexp.reduce(bound.log_rows), bound.log_own)) - math.log(n)
 
 
-def _no_closed_form(config: TransformerConfig, log_l_fact: float, a: float) -> str | None:
-    masks = sorted({config.layer(k).mask for k in range(config.layers)} - {"none"})
+def _no_closed_form(found: Lemma5) -> str | None:
+    masks = sorted({layer.mask for layer in found.constants} - {"none"})
     if masks:
         return (
             f"mask {', '.join(masks)}: rows see fewer than n keys, and those that see few change by O(1) in n; "
             "the induction of Lemma 5 needs all rows to see about n"
         )
-    if math.isinf(log_l_fact) and log_l_fact > 0:
+    if found.log_L_fact == math.inf:
         return (
             "layer_norm_epsilon = 0: layer normalisation is not Lipschitz then, and O(1) changes are possible"
         )
-    return "the bound on the logits overflows" if math.isinf(a) else None
+    return "the bound on the logits overflows" if math.isinf(found.A) else None
 
 
 def _checked(
     model: Any, n: Any, norm: Any, symbols: Any, outputs: Any
-) -> tuple[TransformerConfig, TransformerParameters, np.ndarray, tuple[int, ...] | None]:
+) -> tuple[TransformerConfig, TransformerParameters, int, np.ndarray, tuple[int, ...] | None]:
     faults = Faults("lemma5")
-    config = note_model(model, faults)
+    config = softmax_config(model, faults, WHY_SOFTMAX)
+    n = plain_numbers(n)
     if not is_count(n, 1):
         faults.add("n", n, "a whole number of at least 1")
     elif config is not None:
@@ -236,7 +548,7 @@ def _checked(
             chosen = np.unique(given)
     columns = _columns(config, outputs, faults)
     faults.raise_if_any()
-    return model.config, model.parameters, chosen, columns
+    return model.config, model.parameters, n, chosen, columns
 
 
 def _columns(config: TransformerConfig | None, outputs: Any, faults: Faults) -> tuple[int, ...] | None:
@@ -251,22 +563,3 @@ def _columns(config: TransformerConfig | None, outputs: Any, faults: Faults) -> 
         faults.add("outputs", outputs, f'0-based output coordinates{below}, at least one, or "all"')
         return None
     return tuple(int(k) for k in np.unique(found))
-
-
-def note_model(model: Any, faults: Faults) -> TransformerConfig | None:
-    """The config of a transformer; notes why Lemma 5 has nothing to say about it, if it has not."""
-    config = getattr(model, "config", None)
-    if not isinstance(model, Transformer) or not isinstance(config, TransformerConfig):
-        wanted = instead_of(model, "a jaxsens Transformer: the lemma is about its parameters")
-        faults.add("model", type(model).__name__, wanted)
-        return None
-    for k in range(config.layers):
-        weighting = config.layer(k).weighting
-        if not isinstance(weighting, Softmax):
-            faults.add(
-                "model",
-                f"{type(weighting).__name__} in layer {k}",
-                "softmax in every layer (at any temperature): no bound on the logits makes the weights of other "
-                "weighting functions O(1/n), one key may take all of it",
-            )
-    return config

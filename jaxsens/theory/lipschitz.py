@@ -1,6 +1,6 @@
-"""Norms and Lipschitz constants of a transformer's parts, in the l2 norm, each with a margin for rounding.
+"""Norms and Lipschitz constants of a transformer's parts, in the l2 norm, each enlarged by a margin for rounding.
 
-Bounds are natural logarithms wherever products of them may overflow: log 0 is -inf, and -inf plus anything is -inf.
+Bounds are natural logarithms wherever their products may overflow: log 0 is -inf, and -inf plus anything is -inf.
 """
 
 from __future__ import annotations
@@ -8,20 +8,31 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float
 
+from jaxsens.errors import no_rule
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import NormParameters, TransformerParameters, needed
-from jaxsens.models.positions import CoordinateTerm, Learned, Sinusoidal
+from jaxsens.models.parameters import NormParameters, TransformerParameters
+from jaxsens.theory.rules import position_parts
 
 OUTWARD = 1e-10
-"""By which relative margin every norm is enlarged: float64 singular values and sums of some thousand squares are right
-to 1e-12 or so of the largest."""
+"""The relative margin by which every norm is enlarged. Singular values and sums of some thousand squares are accurate
+to about 1e-12 of the largest in float64."""
 
 ACTIVATION_LIPSCHITZ: dict[str, float] = {"relu": 1.0, "tanh": 1.0, "gelu": 1.129, "silu": 1.0999}
-"""The largest |derivative|. Of GELU's tanh form it is 1.128993 at x = 1.4185, of SiLU 1.099839 at x = 2.3994; second
-derivatives are below 1, so that a grid of step 1e-5 finds them to 1e-10. Every one of these maps 0 to 0 and has
-|f(x)| <= |x|."""
+"""The largest |derivative|: 1.128993 at x = 1.4185 for GELU's tanh form, 1.099839 at x = 2.3994 for SiLU. Second
+derivatives are below 1, so a grid of step 1e-5 finds these to 1e-10. Lemma 5 also needs f(0) = 0 and |f(x)| <= |x|,
+which hold for all four."""
+
+
+def activation_lipschitz(name: str) -> float:
+    """The Lipschitz constant of an activation with f(0) = 0 and |f(x)| <= |x|.
+
+    Raises:
+        InputError: naming an activation that has no constant here.
+    """
+    if name not in ACTIVATION_LIPSCHITZ:
+        raise no_rule("lemma5", "activation", name, ACTIVATION_LIPSCHITZ)
+    return ACTIVATION_LIPSCHITZ[name]
 
 
 def log(x: np.ndarray | float) -> np.ndarray:
@@ -37,7 +48,7 @@ def exp(x: float) -> float:
 
 
 def times(*logs: np.ndarray | float) -> np.ndarray:
-    """log of a product from the factors' logarithms. 0 times infinity is 0: what is not there cannot be enlarged."""
+    """log of a product from the factors' logarithms. 0 times infinity is 0: an absent term cannot be enlarged."""
     arrays = np.broadcast_arrays(*logs)
     nothing = np.any([np.isneginf(a) for a in arrays], axis=0)
     return np.sum([np.where(nothing, -np.inf, a) for a in arrays], axis=0)
@@ -84,38 +95,16 @@ def log_layer_norm_bound(epsilon: float, norm: NormParameters, log_input: float)
     return float(plus(times(log(scale), size), log(vector_norm(np.asarray(norm.bias)))))
 
 
-def position_rows(
-    config: TransformerConfig, parameters: TransformerParameters, n: int
-) -> Float[np.ndarray, "n width"]:
-    """What position embeddings add to the symbols' at length n: the model's own numbers, summed in float64."""
-
-    def rounded(values: np.ndarray) -> np.ndarray:
-        return values.astype(config.dtype).astype(np.float64)
-
-    total = np.zeros((n, config.width))
-    row = 0
-    for term in config.position_terms:
-        if isinstance(term, Sinusoidal):
-            total += rounded(term.values(n, config.width))
-        elif isinstance(term, Learned):
-            total += np.asarray(needed(parameters.learned, "learned"), np.float64)[:n]
-        elif isinstance(term, CoordinateTerm):
-            vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
-            total += rounded(term.values(n))[:, None] * vector
-            row += 1
-    return total
-
-
 def largest_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> float:
     """max |y_j^(0)| over all positions j and all symbols of the vocabulary. O(n vocabulary width)."""
-    rows = position_rows(config, parameters, n)
+    rows = sum(position_parts("lemma5", config, parameters, n), np.zeros((n, config.width)))
     symbols = np.asarray(parameters.embedding, np.float64)
     size, own = np.sum(rows**2, axis=1), np.sum(symbols**2, axis=1)
     largest, block = 0.0, max(1, 2**22 // n)
     for start in range(0, len(symbols), block):
         part = slice(start, start + block)
         squares = size[:, None] + own[part] + 2 * rows @ symbols[part].T
-        # The three terms may cancel; what rounding leaves of them is far below OUTWARD times their sizes.
+        # The three terms may cancel. What rounding leaves of them is far below OUTWARD times their sizes.
         squares = np.maximum(squares, 0) + OUTWARD * (size[:, None] + own[part])
         largest = max(largest, float(squares.max()))
     return math.sqrt(largest) * (1 + OUTWARD)
@@ -132,9 +121,9 @@ def log_output_gain(
 ) -> float:
     """log of the largest |Delta output|_norm per l2 change 1 of the activation read out.
 
-    With a head W (width, logits): |W|_2 in l2; in linf its largest column; in l1 the sum of its columns' norms or
-    sqrt(logits) |W|_2, whichever is less. Without a head: 1, 1, sqrt(width). Of chosen `outputs`, W and the numbers of
-    logits and coordinates are those of these alone.
+    With a head W (width, logits): |W|_2 in l2; the largest column norm in linf; in l1 the smaller of the sum of the
+    column norms and sqrt(logits) |W|_2. Without a head: 1, 1, sqrt(width). Chosen `outputs` restrict W to their
+    columns, and logits and width to their number.
     """
     if parameters.head is None:
         return 0.5 * math.log(width if outputs is None else len(outputs)) if norm == "l1" else 0.0

@@ -31,8 +31,9 @@ from jaxsens.models.scores import scores
 from jaxsens.models.trace import over_row_blocks
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.precision import numerics
-from jaxsens.theory.lemma5 import Lemma5, lemma5, note_model
+from jaxsens.theory.lemma5 import WHY_SOFTMAX, Lemma5, lemma5
 from jaxsens.theory.lipschitz import log
+from jaxsens.theory.rules import softmax_config
 
 FLAT = 0.02
 """Below this log-log slope A counts as constant: a bounded position embedding that reaches its largest entry only at
@@ -88,7 +89,7 @@ def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, 
         InputError: naming every argument that cannot be used.
     """
     faults = Faults("logit_growth")
-    config = note_model(model, faults)
+    config = softmax_config(model, faults, WHY_SOFTMAX)
     ordered = _lengths(lengths, config, faults)
     if config is not None and not config.layers:
         faults.add("model", "no layers", "at least one layer: without attention there are no logits")

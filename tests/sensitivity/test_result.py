@@ -11,8 +11,7 @@ import jaxsens
 import jaxsens.theory
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.layer_changes import LayerChanges
-from jaxsens.theory.lemma5_constants import LayerConstants
-from jaxsens.theory.lemma5_recursion import LayerBound
+from jaxsens.theory.lemma5 import LayerBound, LayerConstants
 
 
 def weights(n):

@@ -1,0 +1,134 @@
+"""What theory reads of a model's parts: one rule for each kind, and a refusal by name of every other kind.
+
+Lemma 5, certified bounds and `restrict` share these rules. The checker of restrictions does not: it has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.errors import Faults, no_rule
+from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.given import instead_of
+from jaxsens.models.parameters import TransformerParameters, needed
+from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sinusoidal
+from jaxsens.models.transformer import Transformer
+from jaxsens.models.weighting import Softmax
+
+ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
+SCORES = ("dot-product", "additive")
+LAYER_NORMS = ("none", "pre", "post")
+POSITION_TERMS = (Sinusoidal, Learned, CoordinateTerm, Rotary, Alibi)
+
+_VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
+    "none": lambda j: (0, len(j)),
+    "future": lambda j: (0, j + 1),
+    "past": lambda j: (j, len(j)),
+    "strict-future": lambda j: (0, j),
+    "strict-past": lambda j: (j + 1, len(j)),
+}
+"""Of every mask: from the 0-based row positions to the first visible key and the one after the last."""
+
+
+def check_kinds(consumer: str, config: TransformerConfig) -> None:
+    """Refuses a model with a part of a kind that theory has no rule for. Weightings are for each consumer to check.
+
+    Raises:
+        InputError: naming the kind.
+    """
+    for term in config.position_terms:
+        if not isinstance(term, POSITION_TERMS):
+            raise no_rule(consumer, "position term", term)
+    for k in range(config.layers):
+        layer = config.layer(k)
+        for family, kind, known in (
+            ("mask", layer.mask, tuple(_VISIBLE)),
+            ("score", layer.scores, SCORES),
+            ("layer normalisation", layer.layer_norm, LAYER_NORMS),
+            ("activation", layer.activation, ACTIVATIONS),
+        ):
+            if kind not in known:
+                raise no_rule(consumer, family, kind, known)
+        score_terms(consumer, layer)
+
+
+def softmax_config(model: object, faults: Faults, why: str) -> TransformerConfig | None:
+    """The config of a transformer of softmax layers; None, with a note of the error, for any other model.
+
+    Args:
+        model: as the user gave it.
+        faults: takes the errors.
+        why: why other weightings cannot be served.
+
+    Raises:
+        InputError: for a transformer with a part that theory has no rule for.
+    """
+    if not isinstance(model, Transformer):
+        wanted = instead_of(model, "a jaxsens Transformer: the bound is made from its parameters")
+        faults.add("model", type(model).__name__, wanted)
+        return None
+    check_kinds(faults.subject, model.config)
+    for k in range(model.config.layers):
+        weighting = model.config.layer(k).weighting
+        if not isinstance(weighting, Softmax):
+            faults.add(f"weighting of layer {k}", weighting, f"softmax, at any temperature: {why}")
+    return model.config
+
+
+def visible_keys(consumer: str, mask: str, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Of every row: the first key that it sees, and the one after the last. Every mask shows a run of keys."""
+    if mask not in _VISIBLE:
+        raise no_rule(consumer, "mask", mask, _VISIBLE)
+    start, stop = _VISIBLE[mask](np.arange(n))
+    return np.broadcast_to(start, n), np.broadcast_to(stop, n)
+
+
+def score_terms(consumer: str, layer: LayerConfig) -> tuple[Rotary | None, Alibi | None]:
+    """The position embeddings that enter a layer's scores: the one that turns, the one that penalises."""
+    rotary, alibi = None, None
+    for term in layer.position_scores:
+        match term:
+            case Rotary():
+                rotary = term
+            case Alibi():
+                alibi = term
+            case _:
+                raise no_rule(consumer, "position term", term, (Rotary, Alibi))
+    return rotary, alibi
+
+
+def rounded(values: Float[np.ndarray, "*shape"], dtype: str) -> Float[np.ndarray, "*shape"]:
+    """Constants as the forward pass has them, made in float64 and rounded once to the model's dtype; float64."""
+    return values.astype(dtype).astype(np.float64)
+
+
+def position_parts(
+    consumer: str, config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> list[Float[np.ndarray, "n width"]]:
+    """What each position embedding adds to the symbols' at length n: the model's own numbers, in float64."""
+    parts, row = [], 0
+    for term in config.position_terms:
+        if isinstance(term, Sinusoidal):
+            parts.append(rounded(term.values(n, config.width), config.dtype))
+        elif isinstance(term, Learned):
+            parts.append(np.asarray(needed(parameters.learned, "learned"), np.float64)[:n])
+        elif isinstance(term, CoordinateTerm):
+            vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
+            parts.append(rounded(term.values(n), config.dtype)[:, None] * vector)
+            row += 1
+        elif not isinstance(term, Rotary | Alibi):  # these two enter the scores instead
+            raise no_rule(consumer, "position term", term, POSITION_TERMS)
+    return parts
+
+
+def inverse_temperatures(consumer: str, layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, " n"]:
+    """1/tau of every query row of a softmax layer: the model's own rounded numbers, in float64."""
+    weighting = layer.weighting
+    if not isinstance(weighting, Softmax):
+        raise no_rule(consumer, "weighting", weighting, (Softmax,))
+    lengths = np.full(n, n) if weighting.by == "length" else np.arange(1, n + 1)
+    return rounded(np.asarray(weighting.inverse_temperature(lengths)), dtype)
