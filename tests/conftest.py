@@ -49,6 +49,10 @@ CHECKED = (
         for name in ("centred", "layers", "masks", "positions", "products", "scores", "weighting")
     ),
     *(f"jaxsens.sensitivity.{name}" for name in ("norms", "vmap_engine")),
+    *(
+        f"jaxsens.theory.certified.{name}"
+        for name in ("averages", "first_layer", "intervals", "layerwise", "setting", "two_layers")
+    ),
     *(f"jaxsens.training.{name}" for name in ("data", "sequence")),
 )
 for name in CHECKED:

@@ -10,7 +10,7 @@ import pytest
 from jaxsens import TransformerConfig
 from jaxsens.errors import InputError
 from jaxsens.models.transformer import Transformer
-from jaxsens.theory.certified import averages, first_layer, norms, second_layer
+from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.lemma5 import lemma5
 from tests.small_models import small
@@ -69,12 +69,7 @@ def _largest_sums(function):
 PLANTED = {
     "the average's support is half of itself": (averages, "average_sup", _shrunk(0.5), 1),
     "sums of weights from above": (first_layer, "total_range", _largest_sums, 1),
-    "the second layer's averages are a tenth of themselves": (
-        second_layer,
-        "average_sup",
-        _shrunk(0.1),
-        2,
-    ),
+    "the second layer's averages are a tenth of themselves": (two_layers, "average_sup", _shrunk(0.1), 2),
 }
 
 
@@ -87,7 +82,7 @@ def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
 
 
 def test_a_planted_unsound_weight_is_caught_where_layers_are_normalised(monkeypatch):
-    monkeypatch.setattr(norms, "largest_weights", lambda weights, counts: 0 * weights.hi)
+    monkeypatch.setattr(layerwise, "largest_weights", lambda weights, counts: 0 * weights.hi)
     assert undercut(scaled_model(0, layers=1, layer_norm="pre"), 4) > 1
 
 

@@ -22,13 +22,15 @@ def inside(x: np.ndarray, b: Ball) -> bool:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_constants_of_the_activations_hold_on_a_grid(name):
     h = np.linspace(-30, 30, 600_001)
-    f, d = intervals.apply(name, h), intervals.derivative(name, h)
-    least, most = intervals._SLOPES[name]
-    assert intervals._LEAST[name] <= f.min()
+    facts = intervals.ACTIVATIONS[name]
+    f, d = facts.function(h), facts.derivative(h)
+    least, most = facts.slopes
+    assert facts.least <= f.min()
+    assert (np.diff(f[h > facts.turn]) >= 0).all()
     assert least <= d.min()
     assert d.max() <= most
     if name != "relu":
-        assert abs(np.diff(d) / np.diff(h)).max() <= intervals._CURVATURE[name]
+        assert abs(np.diff(d) / np.diff(h)).max() <= facts.curvature
         np.testing.assert_allclose(np.diff(f) / np.diff(h), (d[1:] + d[:-1]) / 2, atol=1e-6)
 
 
@@ -37,7 +39,7 @@ def test_activations_are_those_of_the_models(name):
     h = np.linspace(-5, 5, 101)
     with numerics("float64"):
         of_model = np.asarray(activation(small(activation=name).layer(0), jnp.asarray(h)))
-    np.testing.assert_allclose(intervals.apply(name, h), of_model, atol=1e-14)
+    np.testing.assert_allclose(intervals.ACTIVATIONS[name].function(h), of_model, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -46,7 +48,7 @@ def test_ranges_slopes_and_lines_hold_within_random_intervals(name):
     ends = np.sort(rng.normal(size=(400, 2)) * rng.choice([0.1, 1, 10], size=(400, 1)), axis=1)
     h = ball(ends[:, 0], ends[:, 1])
     t = ends[:, :1] + np.linspace(0, 1, 300) * (ends[:, 1:] - ends[:, :1])
-    f = intervals.apply(name, t)
+    f = intervals.ACTIVATIONS[name].function(t)
     assert inside(f.T, intervals.activated(name, h))
     quotients = np.diff(f, axis=1) / np.diff(t, axis=1)
     d = intervals.slopes(name, h)

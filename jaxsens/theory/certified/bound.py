@@ -8,26 +8,29 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxsens import stopping
 from jaxsens.errors import Faults
 from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import Softmax
 from jaxsens.theory.certified.averages import Counts
-from jaxsens.theory.certified.first_layer import changes, directions, directions_of_attended, first_layer
+from jaxsens.theory.certified.first_layer import asked, changes, first_layer
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
-from jaxsens.theory.certified.norms import first_level, through
-from jaxsens.theory.certified.second_layer import second_layer
+from jaxsens.theory.certified.layerwise import first_level, through
 from jaxsens.theory.certified.setting import Setting, settle
+from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
+from jaxsens.theory.rules import softmax_config
 
 NORMS = ("l2", "l1", "linf")
 
 CLASSES = 8
-"""Into how many classes words are split by default for two layers; fewer where n times the heads is above 512."""
+"""Into how many classes words are split by default for two layers; fewer where n times the heads exceeds 512."""
+
+HOW_NORMS = "norms, layer by layer"
+HOW_ONE = "one layer, exact but for the other symbols' average"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +111,13 @@ def certified_bound(
 
 
 def _of_lemma5(
-    model: Transformer, n: int, symbols: np.ndarray, norm: Any, columns: np.ndarray | None
+    model: Transformer,
+    n: int,
+    symbols: Int[np.ndarray, " symbols"],
+    norm: Any,
+    columns: Int[np.ndarray, " outputs"] | None,
 ) -> float:
-    """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing is put for."""
+    """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing replaces."""
     if len(symbols) < 2:
         return np.inf
     outputs = "all" if columns is None else [int(k) for k in columns]
@@ -120,7 +127,7 @@ def _of_lemma5(
 def _certified(
     setting: Setting, fixed: Mapping[int, int], norm: str, classes: int, whole_too: bool, known: float
 ) -> CertifiedBound:
-    """The bound class by class; `known` is one that holds of every flip."""
+    """The bound class by class; `known` is a bound on every flip."""
     n = setting.n
     parts = _classes(setting, classes)
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
@@ -130,9 +137,10 @@ def _certified(
         ranges.append(outputs)
         found = np.maximum(found, by_position)
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
-    diameter = _width(_hull(ranges), norm)
+    hull = ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
+    diameter = _width(hull, norm)
     if len(parts) > 1 and whole_too:
-        # Multipliers are picked by a rule, so that a class may come out above all words together.
+        # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
         whole, outputs, _ = _one_class(setting, None, norm)
         found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
     found[list(fixed)] = np.nan
@@ -150,7 +158,7 @@ def _classes_for(setting: Setting) -> int:
 
 
 def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | None]]:
-    """Classes of the fewer occurrences in a word and its flip; both words then lie in the counts given with it."""
+    """Classes by the fewer occurrences in a word and its flip; the counts given with a class hold for both words."""
     if number <= 1 or not (setting.allowed.sum(axis=1) > 1).any():
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
@@ -160,78 +168,81 @@ def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | Non
     ]
 
 
-def _one_class(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, Ball, str]:
+def _one_class(
+    setting: Setting, counts: Counts | None, norm: str
+) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
     """The bound for each position, NaN at the readout only, the outputs' ranges and what was used."""
-    found, outputs, how = _bounded(setting, counts, norm)
+    if _two_plain(setting):
+        second = two_layers(setting, counts, norm)
+        found, outputs = second.moved, second.outputs
+        how = f"two layers; score half-width {second.score_width:.3g}"
+    else:
+        found, outputs, how = _by_layers(setting, counts, norm)
+    # Where numbers overflowed, and wherever it is less, the diameter of the outputs stands.
     found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(outputs, norm))
     if setting.readout is not None:
         found[setting.readout] = np.nan
     return found, outputs, how
 
 
-def _bounded(setting: Setting, counts: Counts | None, norm: str) -> tuple[np.ndarray, Ball, str]:
-    """The same, NaN also where numbers overflowed; ranges for each of the readout's symbols, (symbols, outputs)."""
-    n, r, out = setting.n, setting.readout, setting.out
-    layers = setting.config.layers
-    if _two_plain(setting):
-        second = second_layer(setting, counts, norm)
-        how = f"two layers; score half-width {second.score_width:.3g}"
-        return second.moved, second.outputs[setting.allowed[r]], how
+def _two_plain(setting: Setting) -> bool:
+    """Whether `two_layers` serves the model."""
+    config = setting.config
+    plain = setting.readout is not None and config.layer_norm == "none"
+    return plain and config.layers == 2 and config.scores == "dot-product"
+
+
+def _by_layers(
+    setting: Setting, counts: Counts | None, norm: str
+) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
+    """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
+    n, r, layers = setting.n, setting.readout, setting.config.layers
     level = first_level(setting)
     for k in range(layers):
         last = k == layers - 1
         positions = np.array([r]) if last and r is not None else np.arange(n)
         level = through(setting, k, level, positions, counts, keep=last)
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
-    y, how = level.y, "norms, layer by layer"
     if r is None:
-        possible = setting.allowed
-        low = np.where(possible[..., None], y.lo, np.inf).min(axis=1)
-        high = np.where(possible[..., None], y.hi, -np.inf).max(axis=1)
-        own = norm_bound(high - low, "l2")
-        moved[np.arange(n), np.arange(n)] = 0.0
-        change = up(up(moved.sum(axis=0) + own) / n)
-        mean = Ball(
-            ((low + high) / 2).mean(axis=0),
-            up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0),
-        )
-        return up(change * gain(out, norm)), times(mean[None], out), how
-    row = (y[r] if layers == 0 else y[0])[setting.allowed[r]]
-    change = up(moved[0] * gain(out, norm))
+        change, mean = _of_mean(setting, level.y, moved)
+        return up(change * gain(setting.out, norm)), times(mean, setting.out), HOW_NORMS
+    change = up(moved[0] * gain(setting.out, norm))
+    row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
     if layers == 1 and setting.config.layer_norm == "none":
-        change = np.fmin(one_layer(setting, counts, norm), change)
-        how = "one layer, exact but for the other symbols' average"
-    return change, times(row, out), how
+        return np.fmin(one_layer(setting, counts, norm), change), times(row, setting.out), HOW_ONE
+    return change, times(row, setting.out), HOW_NORMS
 
 
-def _two_plain(setting: Setting) -> bool:
-    """Whether `second_layer` serves the model."""
-    config = setting.config
-    plain = setting.readout is not None and config.layer_norm == "none"
-    return plain and config.layers == 2 and config.scores == "dot-product"
+def _of_mean(
+    setting: Setting, y: Float[Ball, "n kinds width"], moved: Float[np.ndarray, "n n"]
+) -> tuple[Float[np.ndarray, " n"], Float[Ball, "1 width"]]:
+    """For the mean over positions: its change in l2 for each flip, and its range."""
+    possible, n = setting.allowed[..., None], setting.n
+    low = np.where(possible, y.lo, np.inf).min(axis=1)
+    high = np.where(possible, y.hi, -np.inf).max(axis=1)
+    own = norm_bound(high - low, "l2")  # the flipped row may go anywhere in its range
+    moved[np.arange(n), np.arange(n)] = 0.0
+    rad = up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0)
+    mean = Ball(((low + high) / 2).mean(axis=0), rad)
+    return up(up(moved.sum(axis=0) + own) / n), mean[None]
 
 
-def one_layer(setting: Setting, counts: Counts | None, norm: str) -> np.ndarray:
+def one_layer(setting: Setting, counts: Counts | None, norm: str) -> Float[np.ndarray, " n"]:
     """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
-    row = first_layer(setting, np.array([setting.readout]), counts)
-    asked = directions(row, setting.out, supported=True)
-    hidden = None if row.h is None else directions_of_attended(row, np.asarray(setting.layers[0].w1))
+    r = int(setting.readout or 0)
+    row = first_layer(setting, np.array([r]), counts)
     found = np.zeros(setting.n)
-    for a, b, change in changes(row, np.arange(setting.n), asked, hidden):
-        sizes = norm_bound(change.size[0], norm)[setting.allowed[setting.readout]].max(axis=0)
+    for a, b, change in changes(row, np.arange(setting.n), asked(row, setting.out, supported=True)):
+        sizes = norm_bound(change.size[0], norm)[setting.allowed[r]].max(axis=0)
         possible = setting.allowed[:, a] & setting.allowed[:, b]
         found = np.maximum(found, np.where(possible, sizes, 0.0))
     return found
 
 
-def _width(outputs: Ball, norm: str) -> float:
+def _width(outputs: Float[Ball, "symbols outputs"], norm: str) -> float:
     """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
     found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), norm))))
     return np.inf if np.isnan(found) else found
-
-
-def _hull(ranges: list[Ball]) -> Ball:
-    return ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
 
 
 def _checked(
@@ -245,18 +256,9 @@ def _checked(
     classes: int | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     faults = Faults("certified_bound")
-    if not isinstance(model, Transformer):
-        faults.add("model", type(model).__name__, "a jaxsens Transformer: the bound is made from its parts")
+    config = softmax_config(model, faults, "other weightings jump or have kinks")
+    if config is None:
         faults.raise_if_any()
-    config = model.config
-    for k in range(config.layers):
-        weighting = config.layer(k).weighting
-        if not isinstance(weighting, Softmax):
-            faults.add(
-                f"model.config.weighting of layer {k}",
-                weighting,
-                "softmax: other weightings jump or have kinks",
-            )
     if is_count(n, 1):
         check_length(config, n, faults)
     if not is_count(n, 1) or n * config.vocabulary_size > TERMS:

@@ -1,41 +1,40 @@
 """Interval arithmetic with outward margins: balls, affine maps, activations, layer normalisation.
 
-The rounding rule, in one place. All is float64, unit roundoff u = 2^-53. A sum of k products computed in any order,
-with or without fused multiply-adds, is off by at most gamma_k = k u / (1 - k u) times the sum of the products'
-magnitudes (Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3). Every quantity here that is a sum
-of at most `TERMS` = 2^16 products is therefore widened by `MARGIN` = 2^-36 times that sum of magnitudes, which
-leaves a factor of 2 for the few roundings made after it. Elementary functions (exp, tanh, sqrt) are off by a few u
-and get the same margin. Singular values come from LAPACK, which is backward stable: wrong by a small multiple of u
-times the largest one.
+The rounding rule is stated here and nowhere else. All arithmetic is float64 with unit roundoff u = 2^-53. A sum of k
+products, computed in any order and with or without fused multiply-adds, is off by at most gamma_k = k u / (1 - k u)
+times the sum of the products' magnitudes (Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3). So
+every quantity here that is a sum of at most `TERMS` = 2^16 products is widened by `MARGIN` = 2^-36 times that sum of
+magnitudes, which leaves a factor of 2 for the few roundings that follow. Elementary functions (exp, tanh, sqrt) are off
+by a few u and get the same margin. Singular values come from LAPACK, which is backward stable: they are off by a small
+multiple of u times the largest one.
 
-Underflow: compiled code takes numbers below the normal range for 0, and so may a product. Exponentials are therefore
-at least `FLOOR` where an upper bound is wanted; results below 1e-150 in absolute value, whose squares
-underflow, are outside the rule. Overflow
-gives infinities and NaN, which stand for "no bound" and must reach the result as such.
+Underflow: compiled code takes numbers below the normal range for 0, and so may a product. Upper bounds on exponentials
+are therefore at least `FLOOR`. Results below 1e-150 in absolute value, whose squares underflow, are outside the rule.
+Overflow gives infinities and NaN. They stand for "no bound" and must reach the result as such.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.errors import no_rule
+
 MARGIN = 2.0**-36
-"""Relative outward margin of every sum of at most `TERMS` products; see the module's text."""
+"""Relative outward margin of every sum of at most `TERMS` products; see the module's docstring."""
 
 TERMS = 2**16
 """The longest sum that `MARGIN` covers."""
 
 FLOOR = 1e-150
-"""Stands for smaller exponentials where an upper bound is wanted: products with it are still normal numbers."""
-
-_CURVATURE = {"relu": 0.0, "gelu": 1.2, "silu": 0.6, "tanh": 0.8}
-_SLOPES = {"relu": (0.0, 1.0), "gelu": (-0.14, 1.14), "silu": (-0.11, 1.11), "tanh": (0.0, 1.0)}
-_LEAST = {"relu": 0.0, "gelu": -0.171, "silu": -0.279, "tanh": -1.0}
-"""Bounds, rounded outward, of |f''|, of f' and of f from below, for each activation; tests check them on a grid."""
+"""Takes the place of smaller exponentials in upper bounds: products with it are still normal numbers."""
 
 _GRID = 9
+"""Points at which the slopes of a smooth activation are evaluated over an interval."""
 
 
 class Ball(NamedTuple):
@@ -43,6 +42,16 @@ class Ball(NamedTuple):
 
     mid: Any
     rad: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the entries. With `dtype` it lets jaxtyping check a ball as it does an array: Float[Ball, "n kinds"]."""
+        return np.shape(self.mid)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the entries."""
+        return np.asarray(self.mid).dtype
 
     @property
     def lo(self) -> Any:
@@ -103,7 +112,7 @@ def meet(a: Ball, b: Ball) -> Ball:
 
 
 def narrowed(a: Ball, b: Ball) -> Ball:
-    """`meet`, but a where b overflowed; a point where nothing is in common, as where no word is meant."""
+    """`meet`, but a itself where b overflowed, and a point where the two have nothing in common: no word is there."""
     both = meet(a, b)
     known = np.isfinite(both.mid) & np.isfinite(both.rad)
     return Ball(np.where(known, both.mid, a.mid), np.where(known, np.maximum(both.rad, 0.0), a.rad))
@@ -141,54 +150,90 @@ def gain(out: Float[np.ndarray, "width outputs"], norm: str) -> float:
     return whole if norm == "l2" else float(up(min(whole * np.sqrt(out.shape[1]), columns.sum())))
 
 
-def apply(name: str, h: np.ndarray) -> np.ndarray:
-    """The activation at points."""
-    if name == "relu":
-        return np.maximum(h, 0)
-    if name == "gelu":
-        return h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))) / 2
-    if name == "silu":
-        return h * (1 + np.tanh(h / 2)) / 2
-    return np.tanh(h)
+@dataclass(frozen=True)
+class Activation:
+    """An activation f, and what intervals need to know of it. The bounds are rounded outward; tests check them.
+
+    Attributes:
+        function, derivative: f and f' at points; the derivative of ReLU at 0 is 1.
+        slopes: the least and the largest value of f'.
+        curvature: a bound on |f''|; 0 for ReLU, whose slope is piecewise constant.
+        least: a lower bound on f.
+        turn: f rises to the right of this number, which is -inf where f falls nowhere.
+    """
+
+    function: Callable[[np.ndarray], np.ndarray]
+    derivative: Callable[[np.ndarray], np.ndarray]
+    slopes: tuple[float, float]
+    curvature: float
+    least: float
+    turn: float = -np.inf
 
 
-def derivative(name: str, h: np.ndarray) -> np.ndarray:
-    """The activation's derivative at points; of relu at 0, 1."""
-    if name == "relu":
-        return np.where(h >= 0, 1.0, 0.0)
-    if name == "gelu":
-        root = np.sqrt(2 / np.pi)
-        t = np.tanh(root * (h + 0.044715 * h**3))
-        inner = np.where(abs(h) < 1e3, root * (1 + 3 * 0.044715 * h**2) * h, 0.0)
-        return (1 + t) / 2 + inner * (1 - t**2) / 2
-    if name == "silu":
-        s = (1 + np.tanh(h / 2)) / 2
-        return s + np.where(abs(h) < 1e3, h, 0.0) * s * (1 - s)
-    return 1 - np.tanh(h) ** 2
+def _gelu(h: np.ndarray) -> np.ndarray:
+    return h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))) / 2
+
+
+def _gelu_slope(h: np.ndarray) -> np.ndarray:
+    root = np.sqrt(2 / np.pi)
+    t = np.tanh(root * (h + 0.044715 * h**3))
+    # Far from 0, 1 - t^2 is 0, and the other factor may overflow.
+    inner = np.where(abs(h) < 1e3, root * (1 + 3 * 0.044715 * h**2) * h, 0.0)
+    return (1 + t) / 2 + inner * (1 - t**2) / 2
+
+
+def _silu(h: np.ndarray) -> np.ndarray:
+    return h * (1 + np.tanh(h / 2)) / 2
+
+
+def _silu_slope(h: np.ndarray) -> np.ndarray:
+    s = (1 + np.tanh(h / 2)) / 2
+    return s + np.where(abs(h) < 1e3, h, 0.0) * s * (1 - s)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation(
+        lambda h: np.maximum(h, 0), lambda h: np.where(h >= 0, 1.0, 0.0), (0.0, 1.0), 0.0, 0.0
+    ),
+    "tanh": Activation(np.tanh, lambda h: 1 - np.tanh(h) ** 2, (0.0, 1.0), 0.8, -1.0),
+    "gelu": Activation(_gelu, _gelu_slope, (-0.14, 1.14), 1.2, -0.171, turn=-0.7),
+    "silu": Activation(_silu, _silu_slope, (-0.11, 1.11), 0.6, -0.279, turn=-0.7),
+}
+
+
+def activation(name: str) -> Activation:
+    """The activation of a name.
+
+    Raises:
+        InputError: naming an activation that has no entry in `ACTIVATIONS`.
+    """
+    if name not in ACTIVATIONS:
+        raise no_rule("certified_bound", "activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
 
 
 def slopes(name: str, h: Ball) -> Ball:
     """All values of the derivative over [h.lo, h.hi].
 
-    Smooth ones: the values on a grid of 9 points, a bound on the second derivative for what lies between, and the
-    derivative's range over all numbers.
+    For a smooth activation: its values on a grid of 9 points, widened by what the second derivative allows between
+    them, and cut off at its range over all numbers.
     """
-    lo, hi = h.lo, h.hi
-    least, most = _SLOPES[name]
+    lo, hi, f = h.lo, h.hi, activation(name)
+    least, most = f.slopes
     if name == "relu":
         return ball(np.where(lo > 0, 1.0, 0.0), np.where(hi < 0, 0.0, 1.0))
     points = np.linspace(0, 1, _GRID).reshape(-1, *([1] * lo.ndim))
-    values = derivative(name, lo + points * (hi - lo))
-    between = _CURVATURE[name] * (hi - lo) / (2 * (_GRID - 1)) + 8 * MARGIN
+    values = f.derivative(lo + points * (hi - lo))
+    between = f.curvature * (hi - lo) / (2 * (_GRID - 1)) + 8 * MARGIN
     return ball(
         np.clip(values.min(axis=0) - between, least, most), np.clip(values.max(axis=0) + between, least, most)
     )
 
 
-def relaxed(name: str, h: Ball) -> tuple[np.ndarray, Ball]:
+def relaxed(name: str, h: Ball) -> tuple[Float[np.ndarray, "*shape"], Ball]:
     """A slope s and a ball c with f(t) in s t + c for all t in [h.lo, h.hi].
 
-    ReLU across 0: the chord's slope, between the chord and its parallel through 0. Others: the middle slope.
+    ReLU across 0 lies between its chord and the chord's parallel through 0. Other activations get their middle slope.
     """
     lo, hi = h.lo, h.hi
     if name == "relu":
@@ -198,22 +243,22 @@ def relaxed(name: str, h: Ball) -> tuple[np.ndarray, Ball]:
         # f(t) - s t is convex, 0 at 0, and at the ends -s lo and (1 - s) hi.
         most = np.where(across, np.maximum(-s * lo, (1 - s) * hi), 0.0)
         return s, ball(np.zeros_like(most), up(most))
-    range_ = slopes(name, h)
-    at = apply(name, h.mid) - range_.mid * h.mid
-    size = abs(apply(name, h.mid)) + abs(range_.mid * h.mid)
+    values, range_ = activation(name).function(h.mid), slopes(name, h)
+    at = values - range_.mid * h.mid
+    size = abs(values) + abs(range_.mid * h.mid)
     rad = range_.rad * (h.rad + MARGIN * (abs(h.mid) + h.rad))
     return range_.mid, Ball(at, up(rad) + MARGIN * size)
 
 
 def activated(name: str, h: Ball) -> Ball:
     """The activation's values over [h.lo, h.hi]."""
-    ends = apply(name, h.lo), apply(name, h.hi)
-    if name in ("relu", "tanh"):
+    f = activation(name)
+    ends = f.function(h.lo), f.function(h.hi)
+    if f.turn == -np.inf:
         return ball(*(end + MARGIN * abs(end) * sign for end, sign in zip(ends, (-1, 1), strict=True)))
-    # gelu and silu fall to their least value, then rise: the largest value is at an end, the least inside or at one.
-    rises = h.lo > -0.7
-    low = np.where(rises, np.minimum(*ends), _LEAST[name])
-    low = np.maximum(low - MARGIN * abs(low), _LEAST[name])
+    # f falls, then rises: its largest value is at an end, its least at an end or at the minimum between them.
+    low = np.where(h.lo > f.turn, np.minimum(*ends), f.least)
+    low = np.maximum(low - MARGIN * abs(low), f.least)
     high = np.maximum(*ends)
     return ball(low, np.maximum(high + MARGIN * abs(high), low))
 
@@ -225,18 +270,15 @@ def centred(x: Ball) -> Ball:
 
 
 def inverse_deviation(x: Ball, epsilon: float) -> Ball:
-    """1 / sqrt(variance + epsilon) over the last axis, kept; infinite where the variance may be 0 and epsilon is 0."""
+    """1 / sqrt(variance + epsilon) over the last axis, which is kept; infinite where both may be 0."""
     c = centred(x)
     least = np.mean(np.maximum(abs(c.mid) - c.rad, 0) ** 2, axis=-1, keepdims=True)
     most = np.mean(c.size**2, axis=-1, keepdims=True)
     # The inverse of an overflow is no upper bound.
     least = np.where(np.isfinite(least), least, np.nan)
     with np.errstate(divide="ignore"):
-        return ball(1 / np.sqrt(up(up(most) + epsilon)) * (1 - 4 * MARGIN), _inverse_root(least, epsilon))
-
-
-def _inverse_root(least: np.ndarray, epsilon: float) -> np.ndarray:
-    return up(up(1 / np.sqrt(least * (1 - 2 * MARGIN) + epsilon * (1 - 2 * MARGIN))))
+        low = 1 / np.sqrt(up(up(most) + epsilon)) * (1 - 4 * MARGIN)
+        return ball(low, up(up(1 / np.sqrt(least * (1 - 2 * MARGIN) + epsilon * (1 - 2 * MARGIN)))))
 
 
 def layer_normed(x: Ball, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Ball:

@@ -1,0 +1,351 @@
+"""Any model, layer by layer: every row's range over all words, and the l2 norm of what a flip changes.
+
+`through` carries two things through a layer: for every (position, own symbol) a box that holds y over all words, and
+for every flip position i a number off_i >= ||y_j(x) - y_j(x')||_2 for all j /= i. A flip moves a row's attention in two
+stages. First all keys but i move, and the row's own query; key i and its value keep the old symbol:
+
+    d b = sum_m w_m [(ds_m - kappa)(v_m - b) + dv_m]   along the segment, for any kappa ,
+
+so ||d b W_O|| <= max|ds| max||(v_m - c) W_O|| + ||W_V W_O|| off_i with any centre c, because a variance is least about
+the mean. Then key i alone changes its symbol. With b_rest the average of the other keys,
+
+    b' - b = w' (v' - b_rest) - w (v - b_rest) ,   w <= e_hi / (e_hi + Z_rest) .
+
+O(n^2 kinds^2 (d + directions)) a layer, in blocks of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens import stopping
+from jaxsens.errors import no_rule
+from jaxsens.theory.certified.averages import Counts, average_range, total_range
+from jaxsens.theory.certified.intervals import (
+    MARGIN,
+    Ball,
+    activated,
+    exact,
+    norm_bound,
+    plus,
+    slopes,
+    spectral,
+    times,
+    up,
+)
+from jaxsens.theory.certified.setting import (
+    BOUND,
+    Projections,
+    Setting,
+    Weights,
+    inverse_temperature,
+    norm_lipschitz,
+    normed,
+    project,
+    rows_and_kinds,
+    scores,
+    weigh,
+)
+
+BLOCK = 2**21
+"""How many unnormalised weights are held at once: rows come in blocks of about this many."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is known of y^(k) over all words.
+
+    Attributes:
+        y: the box of every row.
+        off: for every i, at least ||y_j(x) - y_j(x')||_2 for every row j /= i.
+        jumps: after the last layer, that norm for every row asked for and every i.
+    """
+
+    y: Float[Ball, "rows kinds width"]
+    off: Float[np.ndarray, " n"]
+    jumps: Float[np.ndarray, "rows n"] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Ranges of some rows of a layer over all words.
+
+    Attributes:
+        b: of each head, the average.
+        h: the per-position map's pre-activation, None without a map.
+        y: the layer's output.
+        lipschitz: of x + sum_h b W_O -> y in l2, over each row's range.
+    """
+
+    b: Float[Ball, "heads rows kinds head_width"]
+    h: Float[Ball, "rows kinds feed_forward"] | None
+    y: Float[Ball, "rows kinds width"]
+    lipschitz: Float[np.ndarray, "rows kinds"]
+
+
+def blocks(setting: Setting, positions: Int[np.ndarray, " rows"]) -> Iterator[Int[np.ndarray, " block"]]:
+    """The row positions in blocks."""
+    kinds, config = setting.slots, setting.config
+    # Additive scores hold every coordinate of every pair of query and key at once.
+    wide = max(config.layer(k).head_width for k in range(config.layers)) if config.scores == "additive" else 1
+    size = max(1, BLOCK // (setting.n * kinds * kinds * wide))
+    for start in range(0, len(positions), size):
+        stopping.check()
+        yield positions[start : start + size]
+
+
+def scored_keys(setting: Setting, keys: Float[Ball, "n kinds width"]) -> Float[Ball, "n kinds width"]:
+    """Keys as `scores` wants them: for dot products relative to their mean, which makes scores small."""
+    if setting.config.scores != "dot-product":
+        return keys
+    mean = keys.mid.mean(axis=(0, 1))
+    return Ball(keys.mid - mean, keys.rad + MARGIN * (abs(keys.mid) + abs(mean)))
+
+
+def weights_of(
+    setting: Setting, k: int, h: int, projections: Projections, positions: Int[np.ndarray, " block"]
+) -> Weights:
+    """The unnormalised weights of all rows (position, kind) of a block, in head h of layer k."""
+    queries = projections.queries[h][positions]
+    flat = Ball(*(part.reshape(-1, part.shape[-1]) for part in queries))
+    rows, kinds = rows_and_kinds(setting, positions)
+    keys = scored_keys(setting, projections.keys[h])
+    return weigh(setting, k, rows, kinds, scores(setting, k, h, rows, flat, np.arange(setting.n), keys))
+
+
+def rows_of(
+    setting: Setting,
+    k: int,
+    x: Float[Ball, "n kinds width"],
+    projections: Projections,
+    positions: Int[np.ndarray, " block"],
+    weights: list[Weights],
+    counts: Counts | None,
+) -> Rows:
+    """The ranges of the rows at `positions`, whose weights are given head by head."""
+    layer, shape = setting.config.layer(k), (len(positions), setting.slots)
+    (output,) = setting.matrices(k, "output")
+    # Without normalisation pre-activations are directions of the averages, and get supports of their own.
+    w1 = setting.matrices(k, "w1")[0] if layer.layer_norm == "none" and layer.feed_forward else None
+    averages, sums = [], []
+    for h in range(layer.heads):
+        directions = np.eye(layer.head_width)
+        if w1 is not None:
+            directions = np.concatenate([directions, output[h] @ w1], axis=1)
+        payload = times(projections.values[h], directions)
+        found = average_range(weights[h].hi, weights[h].lo, payload, counts)
+        found = Ball(*(part.reshape(*shape, -1) for part in found))
+        averages.append(found[..., : layer.head_width])
+        sums.append(found[..., layer.head_width :])
+    own = x[positions]
+    b = Ball(*(np.stack(part) for part in zip(*averages, strict=True)))
+    attended = plus(own, *(times(bh, w) for bh, w in zip(averages, output, strict=True)))
+    h_range = None
+    if w1 is not None:
+        h_range = plus(times(own, w1), exact(setting.matrices(k, "b1")[0]), *sums)
+    h_range, y, lipschitz = _mapped(setting, k, attended, h_range)
+    return Rows(b, h_range, y, lipschitz)
+
+
+def _mapped(
+    setting: Setting,
+    k: int,
+    attended: Float[Ball, "rows kinds width"],
+    h: Float[Ball, "rows kinds feed_forward"] | None,
+) -> tuple[
+    Float[Ball, "rows kinds feed_forward"] | None,
+    Float[Ball, "rows kinds width"],
+    Float[np.ndarray, "rows kinds"],
+]:
+    """Pre-activations (h, where they are known already), output and Lipschitz constant of a layer's map."""
+    layer, parameters = setting.config.layer(k), setting.layers[k]
+    pre, post = layer.layer_norm == "pre", layer.layer_norm == "post"
+    c, lipschitz = attended, np.ones(attended.shape[:2])
+    if post:
+        c = normed(setting, attended, parameters.attention_norm)
+        lipschitz = norm_lipschitz(setting, attended, parameters.attention_norm)
+    if not layer.feed_forward:
+        return None, c, lipschitz
+    w1, b1, w2, b2 = setting.matrices(k, "w1", "b1", "w2", "b2")
+    inside = np.ones(attended.shape[:2])
+    if h is None:
+        inner = normed(setting, c, parameters.feed_forward_norm) if pre else c
+        h = plus(times(inner, w1), exact(b1))
+    if pre:
+        inside = norm_lipschitz(setting, c, parameters.feed_forward_norm)
+    y = plus(c, times(activated(layer.activation, h), w2), exact(b2))
+    lipschitz = lipschitz * map_lipschitz(w1, w2, slopes(layer.activation, h), inside, pre)
+    if post:
+        lipschitz = lipschitz * norm_lipschitz(setting, y, parameters.feed_forward_norm)
+        y = normed(setting, y, parameters.feed_forward_norm)
+    return h, y, up(lipschitz)
+
+
+def map_lipschitz(
+    w1: Float[np.ndarray, "width feed_forward"],
+    w2: Float[np.ndarray, "feed_forward width"],
+    d: Float[Ball, "rows kinds feed_forward"],
+    inside: Float[np.ndarray, "rows kinds"],
+    pre: bool,
+) -> Float[np.ndarray, "rows kinds"]:
+    """A Lipschitz constant of c + act(inner(c) W_1) W_2 in l2 where the activation's slopes lie in the ball d.
+
+    ||I + W_1 diag(mid) W_2|| + ||W_1 diag(rad)^1/2|| ||diag(rad)^1/2 W_2||. `inside` is the inner map's own constant;
+    the two add up apart from the skip connection where it is a normalisation (`pre`).
+    """
+    slope = d.rad + MARGIN
+    folded = np.einsum("df,...f,fe->...de", w1, d.mid, w2, optimize=True)
+    if not pre:
+        folded = folded + np.eye(len(w1))
+    first = np.einsum("df,...f,ef->...de", w1, slope, w1, optimize=True)
+    second = np.einsum("fd,...f,fe->...de", w2, slope, w2, optimize=True)
+    size = spectral(abs(w1)) * spectral(abs(w2))
+    total = spectral(folded) + np.sqrt(spectral(first) * spectral(second)) + 64 * MARGIN * (1 + size)
+    return up(1 + inside * total) if pre else up(total)
+
+
+def first_level(setting: Setting) -> Level:
+    """y^(0): points, which no other position's flip moves."""
+    return Level(setting.points, np.zeros(setting.n))
+
+
+def through(
+    setting: Setting,
+    k: int,
+    level: Level,
+    positions: Int[np.ndarray, " rows"],
+    counts: Counts | None,
+    keep: bool = False,
+) -> Level:
+    """The level after layer k, at these rows. `keep` asks for every row's norms, `Level.jumps`."""
+    layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
+    z, into = level.y, np.ones((setting.n, 1))
+    if layer.layer_norm == "pre":
+        z, into = normed(setting, level.y, norm), norm_lipschitz(setting, level.y, norm)
+    projections = project(setting, k, z)
+    facts = [_head_facts(setting, k, h, projections, into) for h in range(layer.heads)]
+    off, parts, kept = np.zeros(setting.n), [], []
+    for block in blocks(setting, positions):
+        weights = [weights_of(setting, k, h, projections, block) for h in range(layer.heads)]
+        rows = rows_of(setting, k, level.y, projections, block, weights, counts)
+        moved = _moved(setting, k, projections, block, weights, facts, level.off, counts)
+        moved = up(rows.lipschitz[..., None] * moved)
+        moved = np.max(np.where(setting.allowed[block][..., None], moved, 0.0), axis=1)
+        if keep:
+            kept.append(moved.copy())
+        moved[np.arange(len(block)), block] = 0.0
+        off = np.maximum(off, moved.max(axis=0))
+        parts.append(rows.y)
+    y = Ball(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return Level(y, off, np.concatenate(kept) if keep else None)
+
+
+@dataclass(frozen=True)
+class _HeadFacts:
+    """Norms that bound how one head's attention moves; every number is an upper bound.
+
+    Attributes:
+        values: ||(v_m - c) W_O|| of every key and kind, c their centre.
+        spread: the largest of these.
+        carried: ||W_V W_O|| times the Lipschitz constant of y -> z.
+        key_change, query_change: ||W_K|| and ||W_Q|| times the same.
+        keys: the largest distance of a key from the keys' centre.
+    """
+
+    values: Float[np.ndarray, "n kinds"]
+    spread: float
+    carried: float
+    key_change: float
+    query_change: float
+    keys: float
+
+
+def _head_facts(
+    setting: Setting, k: int, h: int, projections: Projections, into: Float[np.ndarray, "n kinds_or_1"]
+) -> _HeadFacts:
+    query, key, value, output = (part[h] for part in setting.matrices(k, "query", "key", "value", "output"))
+    norms = _distances(times(projections.values[h], output), setting)
+    lip = float(np.max(np.where(setting.allowed, into, 0.0)))
+    return _HeadFacts(
+        values=norms,
+        spread=float(np.max(np.where(setting.allowed, norms, 0.0))),
+        carried=up(
+            lip * (spectral(value @ output) + 64 * MARGIN * spectral(abs(value)) * spectral(abs(output)))
+        ),
+        key_change=up(lip * spectral(key)),
+        query_change=up(lip * spectral(query)),
+        keys=float(np.max(np.where(setting.allowed, _distances(projections.keys[h], setting), 0.0))),
+    )
+
+
+def _distances(x: Float[Ball, "n kinds width"], setting: Setting) -> Float[np.ndarray, "n kinds"]:
+    """At least each vector's distance from a common centre, in l2."""
+    centre = x.mid[setting.allowed].mean(axis=0)
+    size = abs(x.mid - centre) + x.rad + MARGIN * (abs(x.mid) + abs(centre))
+    return norm_bound(size, "l2")
+
+
+def _moved(
+    setting: Setting,
+    k: int,
+    projections: Projections,
+    block: Int[np.ndarray, " rows"],
+    weights: list[Weights],
+    facts: list[_HeadFacts],
+    off: Float[np.ndarray, " n"],
+    counts: Counts | None,
+) -> Float[np.ndarray, "rows kinds n"]:
+    """At least ||d attended_j||_2 for a flip at i /= j: both stages, and the skip connection."""
+    total = np.ones((len(block), setting.slots, 1)) * off
+    for h, f in enumerate(facts):
+        rate = _score_rate(setting, k, h, projections, block, f)
+        total = total + up(up(rate) * f.spread + f.carried)[..., None] * off
+        jumps = jump(weights[h], f.values, f.spread, counts)
+        total = total + jumps.reshape(len(block), setting.slots, -1)
+    return up(total)
+
+
+def _score_rate(
+    setting: Setting,
+    k: int,
+    h: int,
+    projections: Projections,
+    block: Int[np.ndarray, " rows"],
+    f: _HeadFacts,
+) -> Float[np.ndarray, "rows kinds_or_1"]:
+    """At least |ds_m| of every row for a change of 1 in all y, in l2."""
+    layer = setting.config.layer(k)
+    temperature = abs(inverse_temperature(setting, k, block))[:, None]
+    match layer.scores:
+        case "additive":
+            (additive,) = setting.matrices(k, "additive")
+            return temperature * np.sqrt(np.sum(additive[h] ** 2)) * (f.key_change + f.query_change)
+        case "dot-product":
+            length = norm_bound(projections.queries[h][block].size, "l2")
+            return temperature / np.sqrt(layer.head_width) * (length * f.key_change + f.query_change * f.keys)
+        case _:
+            raise no_rule(BOUND, "score", layer.scores, ("additive", "dot-product"))
+
+
+def jump(
+    weights: Weights, values: Float[np.ndarray, "n kinds"], spread: float, counts: Counts | None
+) -> Float[np.ndarray, "rows n"]:
+    """At least ||w'(v' - b_rest) - w(v - b_rest)|| when key i alone changes its symbol, in every row."""
+    share = largest_weights(weights, counts)
+    moved = np.where(np.isnan(share), 0.0, share) * (values.T + spread)
+    ordered = np.sort(moved, axis=1)
+    return up(ordered[:, -1] + (ordered[:, -2] if ordered.shape[1] > 1 else 0.0))
+
+
+def largest_weights(weights: Weights, counts: Counts | None) -> Float[np.ndarray, "rows kinds n"]:
+    """w: the largest attention weight of each (key, kind) over all words; NaN where the kind cannot stand there."""
+    lower, _ = total_range(weights.hi, weights.lo, counts)
+    own = np.where(np.isnan(weights.lo), np.inf, weights.lo).min(axis=1)
+    free, _ = total_range(weights.hi, weights.lo, None)
+    rest = np.maximum(free[:, None] - own - MARGIN * free[:, None], 0.0)
+    low = np.maximum(rest[:, None] + weights.hi, np.maximum(lower, np.finfo(float).tiny)[:, None, None])
+    return np.minimum(weights.hi / low * (1 + 4 * MARGIN), 1.0)

@@ -1,0 +1,196 @@
+"""What is certified of two layers holds for each of all words of a short length, and for each flip."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsens import Transformer, TransformerConfig
+from jaxsens.models.layers import trace
+from jaxsens.precision import numerics
+from jaxsens.theory.certified import two_layers
+from jaxsens.theory.certified.averages import Counts
+from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.certified.first_layer import first_layer, folded, output_range, relaxed_map
+from jaxsens.theory.certified.intervals import Ball
+from jaxsens.theory.certified.setting import settle
+from jaxsens.theory.certified.two_layers import HeadMove, Readout, head_of, keys_of
+from tests.theory.certified_truth import scaled_model
+
+N = 5
+CLOSE = 1e-9
+COUNTS = [None, Counts(0, 1, 3, N)]
+
+
+def inside(actual: np.ndarray, held: Ball) -> bool:
+    return bool(((held.lo <= actual + CLOSE) & (actual - CLOSE <= held.hi)).all())
+
+
+class Known:
+    """What is certified of a model in a class of words, and the traces of all words of that class."""
+
+    def __init__(self, model: Transformer, counts: Counts | None) -> None:
+        self.setting = settle(model, N, np.array([0, 1]), np.array([0, 1]), {1: 2}, None)
+        self.first = first_layer(self.setting, np.arange(N), counts)
+        row = first_layer(self.setting, np.array([N - 1]), counts)
+        keys = [keys_of(self.first, h) for h in range(model.config.layer(1).heads)]
+        self.readouts = [
+            Readout(self.first, row, kind, [head_of(self.first, row, h, k, kind) for h, k in enumerate(keys)])
+            for kind in (0, 1)
+        ]
+        free = [p for p in range(N) if p != 1]
+        words = np.array(list(itertools.product((0, 1), repeat=N - 1)))
+        self.words = np.full((len(words), N), 2)
+        self.words[:, free] = words
+        if counts is not None:
+            of_kind = (self.words == 0).sum(axis=1)
+            self.words = self.words[(counts.least <= of_kind) & (of_kind <= counts.most)]
+        with numerics("float64"):
+            run = jax.jit(jax.vmap(lambda word: trace(model.config, model.parameters, word)))
+            layers, self.y = jax.tree.map(np.asarray, run(self.words))
+        self.one, self.two = layers
+
+    def slots(self, index: int) -> np.ndarray:
+        """The indices of a word's symbols; the fixed position's symbol has index 1."""
+        return np.where(self.words[index] == 2, 1, self.words[index])
+
+    def weights_hold(self, index: int) -> bool:
+        """Whether a word's attention weights lie within those certified, up to a factor for each row."""
+        held = []
+        for h, head in enumerate(self.readouts[self.words[index, -1]].heads):
+            width = self.two.queries.shape[-1]
+            s = self.two.queries[index, h, -1] @ self.two.keys[index, h].T / np.sqrt(width)
+            hi, lo = (e[0, self.slots(index), np.arange(N)] for e in (head.weights.hi, head.weights.lo))
+            ratio, seen = np.exp(s[:, None] - s[None]), (hi > 0)[:, None] & (hi > 0)[None]
+            held.append((ratio <= hi[:, None] / np.where(lo > 0, lo, 1)[None] * (1 + CLOSE))[seen].all())
+        return all(held)
+
+
+def models() -> dict[str, Transformer]:
+    config = TransformerConfig(
+        2, width=8, heads=2, layers=2, feed_forward=6, positions="sinusoidal", dtype="float64"
+    )
+    return {
+        "plain": Transformer(config, seed=0),
+        "wide": Transformer(config.replace(heads=1), seed=1),
+        "rotary": scaled_model(
+            2, 1.0, 1.0, layers=2, layer_norm="none", positions="rotary", activation="gelu"
+        ),
+        "no map": scaled_model(3, 1.0, 1.0, layers=2, layer_norm="none", feed_forward=0, mask="future"),
+    }
+
+
+KNOWN: dict[Any, Known] = {}
+
+
+def known(name: str, counts: Counts | None) -> Known:
+    if (name, counts) not in KNOWN:
+        KNOWN[name, counts] = Known(models()[name], counts)
+    return KNOWN[name, counts]
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("name", models())
+def test_directions_of_the_first_layer_hold_all_words(name, counts):
+    facts = known(name, counts)
+    f = np.random.default_rng(0).normal(size=(facts.setting.config.width, 7))
+    held = output_range(facts.first, f)
+    at_readout = [output_range(readout.row, f)[0, readout.kind] for readout in facts.readouts]
+    for index, word in enumerate(facts.words):
+        assert inside(facts.two.x[index] @ f, held[np.arange(N), facts.slots(index)])
+        assert inside(facts.two.x[index][-1] @ f, at_readout[word[-1]])
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("name", models())
+def test_weights_and_queries_of_all_words_are_certified(name, counts):
+    facts = known(name, counts)
+    for index, word in enumerate(facts.words):
+        assert facts.weights_hold(index)
+        for h, head in enumerate(facts.readouts[word[-1]].heads):
+            assert inside(facts.two.queries[index, h, -1], head.query)
+
+
+def test_a_planted_narrow_range_of_scores_is_caught(monkeypatch):
+    sound = two_layers.score_range
+
+    def narrow(*arguments):
+        q, s = sound(*arguments)
+        return q, Ball(s.mid, 0.05 * s.rad)
+
+    monkeypatch.setattr(two_layers, "score_range", narrow)
+    facts = Known(models()["wide"], None)
+    assert not all(facts.weights_hold(index) for index in range(len(facts.words)))
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("name", models())
+def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
+    facts = known(name, counts)
+    u = np.random.default_rng(1).normal(size=(facts.setting.config.width, 3))
+    carried = [output_range(facts.first, head.carried @ u) for head in facts.readouts[0].heads]
+    ranges = [readout.ranges() for readout in facts.readouts]
+    for index, word in enumerate(facts.words):
+        for h, held in enumerate(carried):
+            output = np.asarray(facts.setting.layers[1].output)[h]
+            assert inside(facts.two.values[index, h] @ output @ u, held[np.arange(N), facts.slots(index)])
+        h_range, outputs = ranges[word[-1]]
+        assert inside(facts.y[index, -1], outputs)
+        assert h_range is None or inside(facts.two.h[index, -1], h_range)
+
+
+@pytest.mark.parametrize("name", models())
+def test_no_flip_moves_an_average_by_more_than_its_bound(name):
+    facts = known(name, None)
+    width = facts.setting.config.width
+    g, flips = np.random.default_rng(3).normal(size=(width, 4)), np.array([0, 2, 3])
+    number = {tuple(word): index for index, word in enumerate(facts.words)}
+    output = np.asarray(facts.setting.layers[1].output)
+    for readout in facts.readouts:
+        for h, head in enumerate(readout.heads):
+            ((moved,),) = [list(HeadMove.along(readout, head, g, abs(g)).over(flips))]
+            b = facts.two.b[:, h, -1] @ output[h] @ g
+            for index, word in enumerate(facts.words):
+                for bound, i in zip(moved, flips, strict=True):
+                    other = word.copy()
+                    other[i] = 1 - word[i]
+                    if word[-1] == readout.kind:
+                        assert (abs(b[number[tuple(other)]] - b[index]) <= bound + CLOSE).all()
+
+
+def test_directions_are_folded_through_the_map():
+    facts = known("plain", None)
+    s = np.random.default_rng(2).uniform(size=6)
+    g, sizes = folded(facts.setting, 1, facts.setting.out, s)
+    w1, w2 = facts.setting.matrices(1, "w1", "w2")
+    np.testing.assert_allclose(g, facts.setting.out + w1 @ np.diag(s) @ w2 @ facts.setting.out)
+    assert (sizes >= abs(g)).all()
+    h, _ = facts.readouts[0].ranges()
+    g, _, constant = relaxed_map(facts.setting, 1, h, facts.setting.out)
+    for index, word in enumerate(facts.words):
+        if word[-1] == 0:
+            assert inside(facts.y[index, -1] - facts.two.attended[index, -1] @ g, constant)
+
+
+def test_classes_are_the_default_for_two_layers_and_their_hull_holds_all_words():
+    model = models()["plain"]
+    bound = certified_bound(model, N)
+    assert [c[:2] for c in bound.classes] == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 5)]
+    words = np.array(list(itertools.product((0, 1), repeat=N)))
+    outputs = np.asarray(model(words))
+    for kind in (0, 1):
+        own = outputs[words[:, -1] == kind]
+        apart = np.linalg.norm(own[:, None] - own[None], axis=-1).max()
+        assert apart <= bound.diameter * (1 + CLOSE)
+
+
+def test_symbols_of_fixed_positions_alone_share_an_index():
+    model = scaled_model(0, layers=1)
+    setting = settle(model, 4, np.array([0, 1]), np.array([2]), {0: 2, 1: 1}, None)
+    assert setting.kinds.tolist() == [[0, 2], [0, 1], [0, 1], [0, 2]]
+    assert setting.allowed.tolist() == [[False, True], [False, True], [True, True], [False, True]]
+    assert setting.slots == 2
