@@ -43,8 +43,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import Faults, no_rule
-from jaxsens.inputs import array_of, is_count, plain_numbers
+from jaxsens import inputs
+from jaxsens.errors import collecting, no_rule
+from jaxsens.inputs import Norm
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
 from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
@@ -64,9 +65,15 @@ from jaxsens.theory.lipschitz import (
     times,
     vector_norm,
 )
-from jaxsens.theory.rules import inverse_temperatures, rounded, score_terms, softmax_config, visible_keys
+from jaxsens.theory.rules import (
+    inverse_temperatures,
+    output_size,
+    rounded,
+    score_terms,
+    softmax_config,
+    visible_keys,
+)
 
-NORMS = ("l2", "l1", "linf")
 LOG2 = math.log(2)
 
 WHY_SOFTMAX = "under any other weighting one key may take all the weight, however small the logits are"
@@ -435,7 +442,7 @@ def lemma5(
     model: Transformer,
     n: int,
     *,
-    norm: Literal["l2", "l1", "linf"] = "l2",
+    norm: Norm = "l2",
     symbols: Sequence[int] | None = None,
     outputs: Sequence[int] | Literal["all"] = "all",
 ) -> Lemma5:
@@ -528,38 +535,18 @@ def _no_closed_form(found: Lemma5) -> str | None:
 def _checked(
     model: Any, n: Any, norm: Any, symbols: Any, outputs: Any
 ) -> tuple[TransformerConfig, TransformerParameters, int, np.ndarray, tuple[int, ...] | None]:
-    faults = Faults("lemma5")
-    config = softmax_config(model, faults, WHY_SOFTMAX)
-    n = plain_numbers(n)
-    if not is_count(n, 1):
-        faults.add("n", n, "a whole number of at least 1")
-    elif config is not None:
-        check_runs(config, n, faults)
-    if norm not in NORMS:
-        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    chosen = np.arange(2 if config is None else config.alphabet_size)
-    if symbols is not None:
-        given = array_of(symbols)
-        if given.ndim != 1 or len(given) < 2 or not np.issubdtype(given.dtype, np.integer):
-            faults.add("symbols", symbols, "at least two symbols' ids, or None for the alphabet")
-        elif config is not None and (given.min() < 0 or given.max() >= config.vocabulary_size):
-            faults.add("symbols", symbols, f"ids from 0 to {config.vocabulary_size - 1}")
-        else:
-            chosen = np.unique(given)
-    columns = _columns(config, outputs, faults)
-    faults.raise_if_any()
+    with collecting("lemma5") as faults:
+        config = softmax_config(model, faults, WHY_SOFTMAX)
+        n = inputs.length(n, faults)
+        inputs.norm(norm, faults)
+        vocabulary, alphabet, size = None, 0, None
+        if config is not None:
+            vocabulary, alphabet, size = config.vocabulary_size, config.alphabet_size, output_size(config)
+            if n:
+                check_runs(config, n, faults)
+        chosen = np.arange(alphabet)
+        if symbols is not None:
+            chosen = inputs.symbols(symbols, vocabulary, faults, least=2)
+        columns = inputs.outputs(outputs, size, faults)
+    columns = None if columns is None else tuple(sorted(set(columns)))
     return model.config, model.parameters, n, chosen, columns
-
-
-def _columns(config: TransformerConfig | None, outputs: Any, faults: Faults) -> tuple[int, ...] | None:
-    """The output coordinates that enter the norm, sorted; None for all."""
-    if isinstance(outputs, str) and outputs == "all":
-        return None
-    found = array_of(outputs)
-    size = math.inf if config is None else config.width if config.logits is None else config.logits
-    sound = found.ndim == 1 and found.size and np.issubdtype(found.dtype, np.integer)
-    if not sound or found.min() < 0 or found.max() >= size:
-        below = "" if config is None else f" below {size}"
-        faults.add("outputs", outputs, f'0-based output coordinates{below}, at least one, or "all"')
-        return None
-    return tuple(int(k) for k in np.unique(found))

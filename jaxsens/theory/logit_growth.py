@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsens import inputs
 from jaxsens.errors import Faults
 from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models import layers
@@ -93,9 +94,8 @@ def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, 
     ordered = _lengths(lengths, config, faults)
     if config is not None and not config.layers:
         faults.add("model", "no layers", "at least one layer: without attention there are no logits")
-    for name, value in (("words", words), ("seed", seed)):
-        if not is_count(value):
-            faults.add(name, value, "a whole number of at least 0")
+    inputs.count("words", words, faults)
+    inputs.seed(seed, faults)
     faults.raise_if_any()
     found = [lemma5(model, n) for n in ordered]
     bounds = np.array([[layer.logit_bound for layer in one.constants] for one in found])

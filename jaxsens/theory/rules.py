@@ -79,6 +79,11 @@ def softmax_config(model: object, faults: Faults, why: str) -> TransformerConfig
     return model.config
 
 
+def output_size(config: TransformerConfig) -> int:
+    """How many numbers the model puts out for one input."""
+    return config.width if config.logits is None else config.logits
+
+
 def visible_keys(consumer: str, mask: str, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Of every row: the first key that it sees, and the one after the last. Every mask shows a run of keys."""
     if mask not in _VISIBLE:

@@ -385,5 +385,5 @@ def test_every_wrong_argument_is_named_at_once():
         lemma5("model", 0, norm="l3", symbols=[1])  # pyright: ignore[reportArgumentType]
     for name in ("model = 'str'", "n = 0", "norm = 'l3'", "symbols = [1]"):
         assert name in str(error.value)
-    with pytest.raises(InputError, match=r"max_length = 12[\s\S]*ids from 0 to 3"):
+    with pytest.raises(InputError, match=r"max_length = 12[\s\S]*ids 0 to 3"):
         lemma5(Transformer(small(positions=Learned(12))), 13, symbols=[0, 9])

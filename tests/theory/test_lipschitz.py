@@ -108,6 +108,6 @@ def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(no
 def test_outputs_that_the_model_does_not_have_are_refused():
     for outputs in ([6], [], 0, "some", [[0], 1]):
         with pytest.raises(
-            InputError, match=r"outputs = .*: 0-based output coordinates below 6, at least one"
+            InputError, match=r"outputs = .*: a sequence of 0-based output coordinates below 6"
         ):
             lemma5(Transformer(small()), 4, outputs=outputs)  # pyright: ignore[reportArgumentType]

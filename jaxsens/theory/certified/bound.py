@@ -10,21 +10,18 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens import stopping
-from jaxsens.errors import Faults
-from jaxsens.inputs import is_count, plain_numbers
+from jaxsens import inputs, stopping
+from jaxsens.errors import collecting
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import asked, changes, first_layer
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
 from jaxsens.theory.certified.layerwise import first_level, through
-from jaxsens.theory.certified.setting import Setting, settle
+from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.rules import softmax_config
-
-NORMS = ("l2", "l1", "linf")
+from jaxsens.theory.rules import output_size, softmax_config
 
 CLASSES = 8
 """Into how many classes words are split by default for two layers; fewer where n times the heads exceeds 512."""
@@ -37,19 +34,19 @@ HOW_ONE = "one layer, exact but for the other symbols' average"
 class CertifiedBound:
     """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
 
-    It speaks of the function that the parameters define in real arithmetic; its own rounding is accounted for. A
-    measurement in float32 may exceed it by the measurement's rounding. Changes below 1e-150 are not told from 0.
+    It bounds the function that the parameters define in real arithmetic, with its own rounding accounted for. A
+    measurement in float32 may exceed it by the measurement's rounding. Changes below 1e-150 count as 0.
 
     Attributes:
         value: the bound, the largest of `by_position`.
         by_position: the bound for a flip at each position, inf where numbers overflowed; NaN at the readout position
-            and at fixed ones only.
-        how: what was used, in words; "Lemma 5" where its bound, which is one number for all positions, is smaller.
-        diameter: how far apart any two outputs are, at most, readout symbol fixed.
+            and at fixed positions only.
+        how: what gave the bound, in words; "Lemma 5" where its bound, one number for all positions, is smaller.
+        diameter: the largest distance of two outputs for the same symbol at the readout.
         n: length of the words.
         norm: "l2", "l1" or "linf".
-        classes: the classes of words, by number of occurrences of the first symbol, that were bounded apart: (fewest,
-            most, value) of each.
+        classes: the classes of words, by occurrences of the first symbol, that were bounded separately: (fewest, most,
+            value) of each.
     """
 
     value: float
@@ -74,7 +71,7 @@ def certified_bound(
 ) -> CertifiedBound:
     """Bounds the flip sensitivity of a softmax transformer for every word of length n at once.
 
-    No position's bound is above `lemma5(...).bound`, which holds too.
+    No position's bound exceeds `lemma5(...).bound`, which holds too. docs/bounds.md has the mathematics.
 
     Args:
         model: a jaxsens `Transformer` whose layers are all softmax, at any temperature.
@@ -83,53 +80,41 @@ def certified_bound(
         readout_symbols: what the readout position may hold, by default the same; `config.alphabet_size` is the
             end-of-sequence symbol.
         fixed: {0-based position: symbol} of positions that are the same in all words and are not flipped, such as an
-            end-of-sequence symbol, {n - 1: alphabet_size}; as for `jaxsens.worst_input`.
+            end-of-sequence symbol, {n - 1: alphabet_size}.
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that enter the norm, or "all"; by default those the model designates, else all.
-        classes: into how many classes, by the number of occurrences of the first symbol, words are split; each is
-            bounded apart, at the full cost of one. By default 8 for two layers of dot-product attention
-            without normalisation and one readout position, where they tighten most (fewer where n times the heads is
-            above 512), else 1: all words together.
+        classes: into how many classes words are split, by the occurrences of the first symbol. Each class is bounded
+            separately, at the full cost of one bound. The default is 8 for two layers of dot-product attention
+            without normalisation and with one readout position, where classes help most (fewer where n times the
+            heads exceeds 512), and 1, all words together, for other models.
 
     Returns:
-        A `CertifiedBound`. O(n^2) operations a class and direction, memory O(n width) and a block of weights. With k
-        symbols times k^2, with two layers k^4.
+        A `CertifiedBound`. O(n^2) operations for each class and direction, times k^2 for k symbols (k^4 with two
+        layers); memory O(n width) and one block of weights.
 
     Raises:
-        InputError: naming each argument that cannot be used, and models with hard or sparsemax layers.
+        InputError: naming each argument that cannot be used, models with hard or sparsemax layers, and models with a
+            part that has no rule here.
     """
-    n, classes = plain_numbers(n), plain_numbers(classes)
-    if isinstance(fixed, Mapping):
-        fixed = {plain_numbers(position): plain_numbers(symbol) for position, symbol in fixed.items()}
-    fixed = {} if fixed is None else fixed
-    chosen, at_readout, columns = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
-    # Overflow shows as infinities and NaN, which `_finish` takes for no bound.
+    given = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
+    # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):
-        setting = settle(model, n, chosen, at_readout, fixed, columns)
-        known = _of_lemma5(model, n, chosen, norm, columns)
-        return _certified(setting, fixed, norm, classes or _classes_for(setting), classes is not None, known)
+        setting = settle(model, given.n, given.symbols, given.readout_symbols, given.fixed, given.columns)
+        return _certified(setting, given, norm, _of_lemma5(model, given, norm))
 
 
-def _of_lemma5(
-    model: Transformer,
-    n: int,
-    symbols: Int[np.ndarray, " symbols"],
-    norm: Any,
-    columns: Int[np.ndarray, " outputs"] | None,
-) -> float:
+def _of_lemma5(model: Transformer, given: _Arguments, norm: Any) -> float:
     """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing replaces."""
-    if len(symbols) < 2:
+    if len(given.symbols) < 2:
         return np.inf
-    outputs = "all" if columns is None else [int(k) for k in columns]
-    return lemma5(model, n, norm=norm, symbols=[int(s) for s in symbols], outputs=outputs).bound
+    outputs = "all" if given.columns is None else given.columns.tolist()
+    return lemma5(model, given.n, norm=norm, symbols=given.symbols.tolist(), outputs=outputs).bound
 
 
-def _certified(
-    setting: Setting, fixed: Mapping[int, int], norm: str, classes: int, whole_too: bool, known: float
-) -> CertifiedBound:
+def _certified(setting: Setting, given: _Arguments, norm: str, known: float) -> CertifiedBound:
     """The bound class by class; `known` is a bound on every flip."""
     n = setting.n
-    parts = _classes(setting, classes)
+    parts = _classes(setting, given.classes or _classes_for(setting))
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
         stopping.check()
@@ -139,11 +124,11 @@ def _certified(
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
     hull = ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
     diameter = _width(hull, norm)
-    if len(parts) > 1 and whole_too:
+    if len(parts) > 1 and given.classes is not None:
         # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
         whole, outputs, _ = _one_class(setting, None, norm)
         found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
-    found[list(fixed)] = np.nan
+    found[list(given.fixed)] = np.nan
     if known < np.nanmax(found, initial=0.0):
         found, how = np.minimum(found, known), "Lemma 5"
     return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
@@ -245,62 +230,47 @@ def _width(outputs: Float[Ball, "symbols outputs"], norm: str) -> float:
     return np.inf if np.isnan(found) else found
 
 
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of `certified_bound`, checked."""
+
+    n: int
+    symbols: Int[np.ndarray, " symbols"]
+    readout_symbols: Int[np.ndarray, " readout_symbols"]
+    fixed: Mapping[int, int]
+    columns: Int[np.ndarray, " outputs"] | None
+    classes: int | None
+
+
 def _checked(
-    model: Any,
-    n: int,
-    symbols: Sequence[int] | None,
-    readout_symbols: Sequence[int] | None,
-    fixed: Any,
-    norm: str,
-    outputs: Sequence[int] | str | None,
-    classes: int | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    faults = Faults("certified_bound")
-    config = softmax_config(model, faults, "other weightings jump or have kinks")
-    if config is None:
-        faults.raise_if_any()
-    if is_count(n, 1):
-        check_length(config, n, faults)
-    if not is_count(n, 1) or n * config.vocabulary_size > TERMS:
-        faults.add("n", n, f"a whole number from 1 to {TERMS // config.vocabulary_size}")
-    if not isinstance(norm, str) or norm not in NORMS:
-        faults.add("norm", norm, f"one of {', '.join(NORMS)}")
-    if classes is not None and not is_count(classes, 1):
-        faults.add("classes", classes, "a whole number of at least 1, or None")
-    chosen = _ids("symbols", symbols, np.arange(config.alphabet_size), config.vocabulary_size, faults)
-    at_readout = _ids("readout_symbols", readout_symbols, chosen, config.vocabulary_size, faults)
-    if readout_symbols is not None and config.readout == "mean":
-        faults.add("readout_symbols", readout_symbols, 'None: with readout="mean" no position is set apart')
-    if not isinstance(fixed, Mapping):
-        faults.add("fixed", fixed, "a mapping {0-based position: symbol}, or None")
-        fixed = {}
-    for position, symbol in fixed.items():
-        if not is_count(position) or (is_count(n, 1) and position >= n):
-            faults.add("fixed", position, f"0-based positions below n = {n}")
-        elif not is_count(symbol) or symbol >= config.vocabulary_size:
-            faults.add("fixed", {position: symbol}, f"symbols from 0 to {config.vocabulary_size - 1}")
-    if readout_symbols is not None and is_count(n, 1) and readout_position(config, n) in fixed:
-        faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
-    designated = getattr(model, "outputs", None) if outputs is None else outputs
-    columns = None
-    if isinstance(designated, str) and designated != "all":
-        faults.add("outputs", designated, 'coordinates, "all" or None')
-    elif designated is not None and not isinstance(designated, str):
-        size = config.width if config.logits is None else config.logits
-        columns = _ids("outputs", designated, np.arange(size), size, faults)
-    faults.raise_if_any()
-    return chosen, at_readout, columns
-
-
-def _ids(name: str, given: Any, default: np.ndarray, limit: int, faults: Faults) -> np.ndarray:
-    if given is None:
-        return default
-    try:
-        found = np.asarray(given)
-    except ValueError:  # lists of unequal length
-        found = np.zeros(0)
-    usable = found.size > 0 and found.ndim <= 1 and np.issubdtype(found.dtype, np.integer)
-    if not usable or found.min() < 0 or found.max() >= limit:
-        faults.add(name, given, f"whole numbers from 0 to {limit - 1}, at least one")
-        return default
-    return np.unique(found)
+    model: Any, n: Any, symbols: Any, readout_symbols: Any, fixed: Any, norm: Any, outputs: Any, classes: Any
+) -> _Arguments:
+    with collecting(BOUND) as faults:
+        config = softmax_config(model, faults, "other weightings jump or have kinks")
+        if config is None:
+            faults.raise_if_any()
+            raise AssertionError("a model without a config is an error")
+        size = config.vocabulary_size
+        n = inputs.length(n, faults)
+        if n:
+            check_length(config, n, faults)
+        if n * size > TERMS:
+            faults.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
+        inputs.norm(norm, faults)
+        classes = inputs.optional_count("classes", classes, faults)
+        chosen = np.arange(config.alphabet_size)
+        if symbols is not None:
+            chosen = np.sort(inputs.symbols(symbols, size, faults))
+        at_readout = chosen
+        if readout_symbols is not None:
+            at_readout = np.sort(inputs.symbols(readout_symbols, size, faults, name="readout_symbols"))
+            if config.readout == "mean":
+                remedy = 'None: with readout="mean" no position is set apart'
+                faults.add("readout_symbols", readout_symbols, remedy)
+        fixed = inputs.fixed(fixed, n, size, faults)
+        if readout_symbols is not None and n and readout_position(config, n) in fixed:
+            faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
+        designated = getattr(model, "outputs", None) if outputs is None else outputs
+        columns = inputs.outputs(designated, output_size(config), faults)
+    columns = None if columns is None else np.unique(columns)
+    return _Arguments(n, chosen, at_readout, fixed, columns, classes)
