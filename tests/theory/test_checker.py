@@ -15,7 +15,7 @@ import jaxsens.theory
 from jaxsens import InputError, Transformer
 from jaxsens.models.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
-from jaxsens.theory.hard_attention.checker_ties import Identity
+from jaxsens.theory.hard_attention.checker_arithmetic import Identity
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import (
     FREE,
@@ -352,11 +352,10 @@ def test_what_cannot_be_read_is_a_fault_and_no_exception(model, restriction):
 
 def test_the_checker_shares_no_code_with_the_builder():
     room = Path(jaxsens.theory.__file__).parent / "hard_attention"
-    for name in ("checker.py", "checker_rows.py", "checker_ties.py", "restriction.py"):
+    for name in ("checker.py", "checker_arithmetic.py", "restriction.py"):
         for node in ast.walk(ast.parse((room / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxsens.theory"):
                 assert node.module in (
-                    "jaxsens.theory.hard_attention.checker_rows",
-                    "jaxsens.theory.hard_attention.checker_ties",
+                    "jaxsens.theory.hard_attention.checker_arithmetic",
                     "jaxsens.theory.hard_attention.restriction",
                 )

@@ -1,8 +1,8 @@
 """The cases of every row after a layer, from the cases before it: a decision tree over the free inputs.
 
 To know a head's winner, ask for the inputs of the best key that can still win, then of the next one, until the best
-one left is known. The inputs asked for are those that the row depends on; the answers are its cases. So a head with k
-free keys above a fixed one makes k + 1 cases, not 2^k.
+key that is left is known. The row depends on the inputs asked for, and the answers are its cases. So a head with k free
+keys above a fixed one makes k + 1 cases, not 2^k.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from jaxtyping import Int
 
 from jaxsens.theory.hard_attention.contest import Conditions, Contest, Level
 from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused
-from jaxsens.theory.hard_attention.values import HardModel
+from jaxsens.theory.hard_attention.values import RESTRICT, HardModel
+from jaxsens.theory.rules import visible_keys
 
 MOST_SCORES = 2**31
 """Layers with more pairs of possible query and possible key than this are refused: they would take minutes."""
 
 MOST_CANDIDATES = 2**23
-"""So many keys that can still win are listed in one layer at most."""
+"""The most keys that can still win which are listed in one layer, over all queries and heads."""
 
 
 def first_level(model: HardModel, values: Int[np.ndarray, " n"], symbols: tuple[int, ...]) -> Level:
-    """The rows before the first layer: a free one has a case for each symbol, a fixed one a single case."""
+    """The rows before the first layer: a free row has a case for each symbol, a fixed row has one case."""
     owner: list[int] = []
     held: list[int] = []
     conditions: list[Conditions] = []
@@ -40,21 +41,16 @@ def first_level(model: HardModel, values: Int[np.ndarray, " n"], symbols: tuple[
 
 
 def needed_rows(model: HardModel) -> list[Int[np.ndarray, " some"]]:
-    """Of every layer, the rows that the readout can depend on; the last layer's is the readout's alone."""
+    """The rows of every layer that the readout can depend on: of the last layer, the readout's row alone."""
     config, n = model.config, model.n
     row = n - 1 if config.readout == "last" else int(config.readout)
     wanted = np.zeros(n, bool)
     wanted[row] = True
     found = [np.flatnonzero(wanted)]
     for k in reversed(range(1, config.layers)):
-        first, last = (int(each) for each in np.flatnonzero(wanted)[[0, -1]])
-        mask, everywhere = config.layer(k).mask, np.arange(n)
-        if mask in ("future", "strict-future"):
-            wanted |= everywhere < last
-        elif mask in ("past", "strict-past"):
-            wanted |= everywhere > first
-        else:
-            wanted[:] = True
+        start, stop = visible_keys(RESTRICT, config.layer(k).mask, n)
+        for row in found[-1]:
+            wanted[start[row] : stop[row]] = True
         found.append(np.flatnonzero(wanted))
     return found[::-1]
 

@@ -16,15 +16,16 @@ from itertools import product
 import numpy as np
 
 from jaxsens import stopping
-from jaxsens.errors import Faults
+from jaxsens.errors import Faults, no_rule
 from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import LeftmostHard, RightmostHard
-from jaxsens.theory.hard_attention.checker_rows import (
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
+from jaxsens.theory.hard_attention.checker_arithmetic import (
     Attention,
     Rows,
     attention_rows,
     embedded_rows,
     finished_rows,
+    visible_keys,
 )
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 
@@ -172,8 +173,13 @@ def _usable(restriction: Restriction, model: Transformer, faults: _Faults) -> bo
     for message in unreadable.messages:
         faults.add(message)
     for k in range(config.layers):
-        if not isinstance(config.layer(k).weighting, LeftmostHard | RightmostHard):
-            faults.add(f"layer {k} of the model is not leftmost-hard or rightmost-hard")
+        match weighting := config.layer(k).weighting:
+            case LeftmostHard() | RightmostHard():
+                pass
+            case AverageHard() | Softmax() | Sparsemax():
+                faults.add(f"layer {k} of the model is not leftmost-hard or rightmost-hard")
+            case _:
+                raise no_rule("check", "weighting", weighting, (LeftmostHard, RightmostHard))
     if config.readout == "mean" or config.centred_scores:
         faults.add("the model reads out the mean, or has centred scores: neither can be certified")
     elif not 0 <= _readout(restriction, model) < len(values):
@@ -335,16 +341,8 @@ class _Layer:
         return self.faults.count == before
 
     def _visible(self, row: int) -> range:
-        n, mask = self.restriction.n, self.model.config.layer(self.k).mask
-        if not 0 <= row < n:
-            return range(0)
-        return {
-            "none": range(n),
-            "future": range(row + 1),
-            "past": range(row, n),
-            "strict-future": range(row),
-            "strict-past": range(row + 1, n),
-        }[mask]
+        n = self.restriction.n
+        return visible_keys(self.model.config.layer(self.k).mask, n, row) if row in range(n) else range(0)
 
     def _verify_head(
         self, case: Case, head: int, query: int, scores: np.ndarray, excluded: np.ndarray, found: Attention

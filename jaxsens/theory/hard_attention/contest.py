@@ -1,7 +1,7 @@
 """Which keys can win a hard attention head, whatever the free inputs are.
 
-A row's possible values are told by cases: sets of conditions "input i holds symbol s" that exclude each other and
-leave nothing out. On a case the row is constant. Rounding may leave open which of a few vectors it is; then the case
+A row's possible values are given by cases: sets of conditions "input i holds symbol s" that exclude each other and
+leave nothing out. In each case the row is constant. Where rounding leaves open which of a few vectors it is, the case
 has several entries. A head's winner is sought among the entries of all rows.
 """
 
@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import stopping
-from jaxsens.models.masks import visible
-from jaxsens.models.positions import Alibi, Rotary
-from jaxsens.models.weighting import LeftmostHard
+from jaxsens.errors import no_rule
+from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.restriction import RestrictionRefused
-from jaxsens.theory.hard_attention.values import HardModel, Projections
+from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Projections
+from jaxsens.theory.rules import score_terms, visible_keys
 
 BLOCK_SCORES = 2**22
-"""Scores are held for so many pairs of query and key at a time."""
+"""How many scores, one a head and pair of query and key, are held at a time."""
 
 EXACT_GRID, EXACT_SIZE = 2.0**6, 2.0**11
 """Sums of products of multiples of 1/64, no larger in size than this, are exact in float32 in any order."""
@@ -72,7 +71,7 @@ class Level:
 
     @cached_property
     def rivals(self) -> dict[tuple[int, int], Int[np.ndarray, " some"]]:
-        """Of every condition: the entries whose case contradicts it."""
+        """For every condition, the entries whose case contradicts it."""
         holders: dict[int, dict[int, list[int]]] = {}
         for entry, case in enumerate(self.case):
             for i, symbol in self.conditions[case]:
@@ -137,7 +136,13 @@ class Contest:
     @cached_property
     def leftmost(self) -> bool:
         """Whether the first of tied keys wins, not the last."""
-        return isinstance(self.model.config.layer(self.k).weighting, LeftmostHard)
+        match weighting := self.model.config.layer(self.k).weighting:
+            case LeftmostHard():
+                return True
+            case RightmostHard():
+                return False
+            case _:
+                raise no_rule(RESTRICT, "weighting", weighting, (LeftmostHard, RightmostHard))
 
     @cached_property
     def heads(self) -> int:
@@ -147,18 +152,18 @@ class Contest:
     @cached_property
     def _seen(self) -> Bool[np.ndarray, "n n"]:
         """Which positions each position sees."""
-        every = jnp.arange(self.model.n)
-        mask = self.model.config.layer(self.k).mask
-        return np.asarray(visible(mask, every[:, None], every[None, :]))
+        start, stop = visible_keys(RESTRICT, self.model.config.layer(self.k).mask, self.model.n)
+        every = np.arange(self.model.n)
+        return (start[:, None] <= every) & (every < stop[:, None])
 
     @cached_property
     def _ties(self) -> bool:
         """Whether equal keys make equal scores: not where a penalty depends on the distance."""
-        return not any(isinstance(t, Alibi) for t in self.model.config.layer(self.k).position_scores)
+        return score_terms(RESTRICT, self.model.config.layer(self.k))[1] is None
 
     @cached_property
     def _patterns(self) -> tuple[Int[np.ndarray, "heads entries"], list[np.ndarray]]:
-        """Of each query, which coordinates can differ from 0: numbered patterns."""
+        """Which coordinates of each query can differ from 0: the numbers of patterns, and the patterns."""
         used = (self.found.queries != 0) | (self.found.query_errors > 0)
         if self.model.config.layer(self.k).scores == "additive":
             used = np.ones_like(used)
@@ -167,10 +172,10 @@ class Contest:
 
     @cached_property
     def _identities(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
-        """Of a head and a pattern: the number of each entry's key, and of which rows all keys are equal.
+        """For a head and a pattern: the number of each entry's key, and the rows whose keys are all equal.
 
-        Keys equal bit for bit where the query is not zero get equal scores. That they are equal in every program,
-        whatever its order of additions, takes more: they are made of equal numbers, or their sums are exact.
+        Keys that are equal bit for bit where the query is not zero get equal scores. For them to be equal in every
+        program, whatever its order of additions, they must also be made of equal numbers, or have exact sums.
         """
         numbers, kinds = self._patterns
         found = {}
@@ -191,7 +196,7 @@ class Contest:
     def _made_of(self, head: int, used: Bool[np.ndarray, " c"]) -> Float[np.ndarray, "entries some"]:
         """What the used coordinates of each entry's key are made of; zeros where their sums are exact in any order."""
         layer, parameters = self.model.config.layer(self.k), self.model.parameters.layers[self.k]
-        rotary = any(isinstance(term, Rotary) for term in layer.position_scores)
+        rotary = score_terms(RESTRICT, layer)[0] is not None
         x = self.level.x.astype(np.float64) + 0.0  # -0 is 0
         if layer.layer_norm == "pre":
             return np.column_stack([x, self.level.owner * rotary])

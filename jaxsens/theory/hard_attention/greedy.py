@@ -1,8 +1,8 @@
 """Stages 1 and 2 of Theorem 1's proof as a greedy set cover: fix what settles the most heads.
 
 A query of a head is settled when at most `allowed` rows with an open case can still win it. Fixing the inputs of a key
-so that its score is high settles the queries that rank few open rows above it. The proof finds by pigeonhole one
-input that settles many queries; here the one that settles the most is taken, again and again.
+so that its score is high settles the queries that rank few open rows above it. The proof finds one input that settles
+many queries by the pigeonhole principle. Here the input that settles most is fixed, again and again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxsens.theory.hard_attention.cases import check_scores
 from jaxsens.theory.hard_attention.contest import Contest
 
 COVERED_SCORES = 2**23
-"""The cover looks at so many pairs of query and key at a time; what is left is looked at in the next round."""
+"""How many pairs of query and key the cover considers at a time. The rest waits for the next round."""
 
 
 def unsettled(

@@ -1,8 +1,8 @@
 """Hahn (2020), Corollary 2, by construction: two words, one in the language and one not, with the same output.
 
-Under a restriction almost all free inputs are without effect. PARITY and 1DYCK depend on every one of them, so one word
-and its flip at such a position are told apart by the language and not by the model. Whatever rule decides
-from the model's output, it is wrong on one of the two.
+Under a restriction almost all free inputs have no effect. PARITY and 1DYCK depend on every one of them. So the language
+tells a word from its flip at such a position, and the model does not. Any decision made from the model's output is
+wrong on one of the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stage 3 of Theorem 1's proof, done: a random restriction, resampled where it fails.
+"""Stage 3 of Theorem 1's proof as an algorithm: a random restriction, resampled where it fails.
 
-The proof fixes every input with some probability to a random symbol, and shows by the Lovász local lemma that with
-positive probability no head is left that too many inputs can win, and not too many inputs are fixed. Moser and Tardos
-(2010) find such a choice: as long as some head is not settled, draw the inputs anew that it depends on.
+The proof fixes every input to a random symbol with some probability. By the Lovász local lemma there is a positive
+probability that too many inputs can win no head, and that not too many inputs are fixed. Moser and Tardos (2010) find
+such a choice: while some head is not settled, draw the inputs that it depends on again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, ranked_rows, un
 from jaxsens.theory.hard_attention.restriction import FREE
 
 ROUNDS = 60
-"""After so many rounds of resampling the search is given up. Where it succeeds it needs some ten."""
+"""The search ends after this many rounds of resampling. Where it succeeds it needs about ten."""
 
 PATIENCE = 8
-"""It is also given up after so many rounds in which no fewer heads were unsettled than ever before."""
+"""It also ends after this many rounds in a row without a new least number of unsettled heads."""
 
 _SHARE = 0.75
 """The share of the budget that is fixed in expectation, so that a draw seldom fixes too many."""

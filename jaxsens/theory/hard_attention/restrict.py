@@ -2,8 +2,8 @@
 
 The theorem: for every hard-attention transformer and every fraction C < 1 there is a c such that for all long
 enough inputs some restriction leaves C n positions free, and the output depends on at most c of them. Its proof goes
-layer by layer: inputs are fixed so that every head of the layer can be won by few free keys only, and then each row
-depends on few inputs. So does this; docs/restrictions.md sets it beside the proof.
+layer by layer: inputs are fixed so that only few free keys can win any head of the layer, and then each row depends on
+few inputs. This module does the same; docs/restrictions.md compares it with the proof.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, cover, unsettle
 from jaxsens.theory.hard_attention.resampling import resample
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel
+from jaxsens.theory.rules import check_kinds
 
 Method = Literal["auto", "greedy", "resample"]
 
 METHODS = get_args(Method)
 
 ALLOWED = (0, 1, 2, 4, 8, 16, 32)
-"""How many open rows may be left to win a head, tried in turn: the proof's k, which it lets grow until all works."""
+"""How many open rows may be left that can win a head, tried in turn: the proof's k, which grows until all works."""
 
 RESAMPLED = (1, 4, 16)
-"""The same for the random stage, each try of which costs more."""
+"""The same for the random stage, which costs more each time."""
 
 MOST_ROUNDS = 40
-"""Rounds of the greedy cover in one layer."""
+"""Rounds of the greedy cover in one layer, at most."""
 
 
 def restrict(
@@ -55,7 +56,7 @@ def restrict(
     seed: int = 0,
     most_values: int = 4096,
 ) -> Restriction:
-    """A restriction that leaves at least `free_fraction` * n positions free and few of them to matter.
+    """Finds a restriction that leaves at least `free_fraction` * n positions free, few of which matter to the output.
 
     Args:
         model: a jaxsens transformer whose layers are all leftmost-hard or rightmost-hard, read out at one position.
@@ -64,10 +65,9 @@ def restrict(
         fixed: {0-based position: symbol} of positions to fix beforehand, such as an end-of-sequence symbol,
             {n - 1: alphabet_size}.
         symbols: what a free position may hold; by default the alphabet without the end-of-sequence symbol.
-        settle: also fixes the inputs that the readout row still depends on before the last layer, itself apart. Then c
-            is mostly 1, the readout's own symbol, or 0. Without, c is what the proof's stages leave.
-        method: "greedy" for the stages that fix what settles most, "resample" for the random stage alone, "auto" for
-            greedy first.
+        settle: also fixes the inputs that the readout row still depends on before the last layer, except its own. Then
+            c is mostly 1, the readout's own symbol, or 0. If False, c is what the proof's stages leave.
+        method: "greedy" fixes what settles most, "resample" uses the random stage alone, "auto" tries greedy first.
         seed: of the random stage.
         most_values: the most values that a row may have in an inner layer.
 
@@ -75,8 +75,9 @@ def restrict(
         The restriction, with its certificate.
 
     Raises:
-        InputError: if an argument cannot be used, each with its remedy.
-        RestrictionRefused: if a row has too many possible values, or a layer too many scores, to be enumerated: the
+        InputError: naming every argument that cannot be used, with its remedy, and a model with a part that has no rule
+            here.
+        RestrictionRefused: if a row has too many possible values, or a layer too many scores, to be enumerated. The
             message says which.
 
     Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
@@ -105,7 +106,7 @@ def restrict(
     hard = HardModel(model.config, model.parameters, n)
     found: list[Restriction] = []
     refusals: list[RestrictionRefused] = []
-    # Mostly the readout can stay free. Where every row likes it best, it must be fixed to settle the others.
+    # The readout can mostly stay free. Where it is every row's favourite key, it must be fixed to settle the others.
     for spare in (True, False) if budget else (True,):
         generator = np.random.default_rng(seed)
         how = method if spare or method != "auto" else "greedy"
@@ -123,11 +124,12 @@ def restrict(
 
 
 def check_model(model: object, faults: Faults) -> TransformerConfig | None:
-    """Notes why Theorem 1's construction does not apply to a model; its config if it does."""
+    """The config of a transformer; notes why Theorem 1's construction does not apply to a model."""
     if not isinstance(model, Transformer):
         faults.add("model", type(model).__name__, instead_of(model, "a jaxsens Transformer"))
         return None
     config = model.config
+    check_kinds(faults.subject, config)
     for k in range(config.layers):
         weighting = config.layer(k).weighting
         if not isinstance(weighting, LeftmostHard | RightmostHard):
@@ -191,7 +193,7 @@ class _Builder:
         return self.model.n - 1 if config.readout == "last" else int(config.readout)
 
     def contest(self, values: Int[np.ndarray, " n"], k: int) -> Contest:
-        """The heads of layer k under these values. The latest ones are kept."""
+        """The heads of layer k under these values. The most recent ones are kept."""
         key = (values.tobytes(), k)
         if key not in self.contests:
             contest = Contest(self.model, k, self.level(values, k))
@@ -201,7 +203,7 @@ class _Builder:
         return self.contests[key]
 
     def level(self, values: Int[np.ndarray, " n"], k: int) -> Level:
-        """The cases before layer k, k = layers for those after the last."""
+        """The cases before layer k; those after the last layer for k = layers."""
         if k == 0:
             return first_level(self.model, values, self.symbols)
         below = self.contest(values, k - 1)
@@ -211,7 +213,7 @@ class _Builder:
         return next_level(below, self.rows[k - 1], self.symbols, self.most_values)
 
     def fix(self, values: Int[np.ndarray, " n"], stage: str) -> None:
-        """Takes over values that fix more, and books what was fixed under the stage's name."""
+        """Takes over values that fix more, and counts what was fixed under the stage's name."""
         more = int(np.sum(values != FREE) - np.sum(self.values != FREE))
         self.values = values
         self.budget -= more
@@ -246,7 +248,7 @@ class _Builder:
                 )
                 if found is not None:
                     return self.fix(found, f"layer {k}: resampled")
-        # Not all heads are settled. The rows may have few enough values all the same; if not, the next layer refuses.
+        # Not all heads are settled. The rows may still have few enough values; if not, the next layer refuses.
         self.fix(best, f"layer {k}: greedy")
         self.notes.append(
             f"in layer {k}, fixing {share} inputs did not settle every head: some can be won by more than "
@@ -255,7 +257,7 @@ class _Builder:
         return None
 
     def popular(self, k: int, most: int) -> int:
-        """Stage 1: fixes inputs that too many rows depend on. At most `most` can have so many readers."""
+        """Stage 1: fixes inputs that too many rows depend on; returns how many, at most `most`."""
         readers = self.level(self.values, k).readers
         if most < 1 or not readers:
             return 0
@@ -302,7 +304,7 @@ class _Builder:
         self.fix(values, f"layer {k}: greedy")
 
     def result(self) -> Restriction:
-        """The restriction with its certificate, made anew under the final values."""
+        """The restriction, with a certificate for the final values."""
         levels = [self.contest(self.values, k).level for k in range(self.layers)]
         levels.append(self.level(self.values, self.layers))
         certificate = Certificate(

@@ -1,9 +1,9 @@
 """Rows of a hard-attention model computed outside any word: projections, scores and outputs, each with its error.
 
-Theorem 1 looks at every value that a row may take, not at one word. The functions here run the model's own formulas
-on such rows, and bound how far the same quantities may be from their exact values, here or in any other program of the
-same model: a running error analysis to first order in the unit roundoff u. A sum of m products is off by at most
-m u sum |a_i b_i|, in any order and with or without fused operations, and the errors of its operands come on top.
+Theorem 1 looks at every value that a row may take, not at one word. The functions here run the model's own formulas on
+such rows. They also bound how far the same quantities may be from their exact values, here or in any other program of
+the same model, by a running error analysis to first order in the unit roundoff u: a sum of m products is off by at most
+m u sum |a_i b_i|, in any order and with or without fused operations, plus what the errors of its operands contribute.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import position_embedding
 from jaxsens.models.maps import activation, layer_norm
 from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
-from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sinusoidal
 from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import after_attention
 from jaxsens.precision import numerics
+from jaxsens.theory.rules import SCORES, position_parts, score_terms
 
 SAFETY = 6.0
 """Scores this many errors apart are ordered. Two scores, each within one error of its exact value in both programs,
-make four. The checker asks for those four; the rest is for what it rounds itself, and for terms of second order."""
+make four. The checker asks for these four. The rest covers what it rounds itself, and terms of second order."""
 
 _STEEPEST = 1.2
-"""No activation's derivative is larger: gelu's reaches 1.13, silu's 1.10."""
+"""An upper bound on the derivative of every activation in `rules.ACTIVATIONS`: 1.13 for gelu, 1.10 for silu."""
+
+RESTRICT = "restrict"
+"""Who refuses, in the messages of refusals."""
 
 
 class Projections(NamedTuple):
-    """Of every head and row: query, key and value, and the errors of each."""
+    """Query, key and value of every head and row, and the errors of each."""
 
-    queries: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-    query_errors: np.ndarray
-    key_errors: np.ndarray
-    value_errors: np.ndarray
+    queries: Float[np.ndarray, "heads m c"]
+    keys: Float[np.ndarray, "heads m c"]
+    values: Float[np.ndarray, "heads m c"]
+    query_errors: Float[np.ndarray, "heads m c"]
+    key_errors: Float[np.ndarray, "heads m c"]
+    value_errors: Float[np.ndarray, "heads m c"]
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,8 @@ class HardModel:
         with numerics(config.dtype):
             placed = np.asarray(position_embedding(config, parameters, n))
         embedding = np.asarray(parameters.embedding)
-        size = np.zeros((n, config.width))
-        row = 0
-        for term in config.position_terms:
-            if isinstance(term, Sinusoidal):
-                size += np.abs(term.values(n, config.width))
-            elif isinstance(term, Learned):
-                size += np.abs(np.asarray(needed(parameters.learned, "learned"), np.float64)[:n])
-            elif isinstance(term, CoordinateTerm):
-                vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
-                size += np.abs(term.values(n))[:, None] * np.abs(vector)
-                row += 1
+        parts = position_parts(RESTRICT, config, parameters, n)
+        size = sum((np.abs(part) for part in parts), np.zeros((n, config.width)))
         x = embedding[symbols] + placed[positions]
         size = np.abs(embedding[symbols]).astype(np.float64) + size[positions]
         each = self.unit * size + 2 * self.tiny * (size > 0)
@@ -112,10 +107,10 @@ class HardModel:
     def scores(
         self,
         k: int,
-        queries: np.ndarray,
-        keys: np.ndarray,
-        query_positions: np.ndarray,
-        key_positions: np.ndarray,
+        queries: Float[np.ndarray, "heads q c"],
+        keys: Float[np.ndarray, "heads m c"],
+        query_positions: Int[np.ndarray, " q"],
+        key_positions: Int[np.ndarray, " m"],
     ) -> Float[np.ndarray, "heads q m"]:
         """The scores of queries at positions with keys at positions, in layer k and the model's dtype."""
         rows, columns = queries.shape[1], keys.shape[1]
@@ -133,32 +128,35 @@ class HardModel:
             return np.asarray(found)[:, :rows, :columns]
 
     def margins(self, k: int, found: Projections) -> Float[np.ndarray, "heads m"]:
-        """Of every query: how far two scores must be apart for their order to be certain in every program.
+        """How far apart two scores of a query must be for their order to be certain in every program.
 
-        One number for all keys, with the largest size and error that a key has in each coordinate.
+        One number for all keys of a query, by the largest size and error that a key has in each coordinate.
         """
         layer, parameters, unit = self.config.layer(k), self.parameters.layers[k], self.unit
         size = np.abs(found.keys).max(axis=1, initial=0.0)[:, None, :].astype(np.float64)
         wrong = found.key_errors.max(axis=1, initial=0.0)[:, None, :]
         queries, errors = np.abs(found.queries).astype(np.float64), found.query_errors
         width = layer.head_width
-        if layer.scores == "additive":
-            weight = np.abs(np.asarray(needed(parameters.additive, "additive"), np.float64))[:, None, :]
-            each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit + 4 * self.tiny
-            error = (each * weight).sum(axis=-1) + 4 * width * self.tiny
-        else:
-            each = errors * size + queries * wrong + (width + 3) * unit * queries * size
-            error = (each.sum(axis=-1) + 4 * width * self.tiny) / np.sqrt(width) + self.tiny
-        for term in layer.position_scores:
-            if isinstance(term, Alibi):
-                error = error + 4 * unit * term.slopes(layer.heads)[:, None] * self.n
+        match layer.scores:
+            case "additive":
+                weight = np.abs(np.asarray(needed(parameters.additive, "additive"), np.float64))[:, None, :]
+                each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit + 4 * self.tiny
+                error = (each * weight).sum(axis=-1) + 4 * width * self.tiny
+            case "dot-product":
+                each = errors * size + queries * wrong + (width + 3) * unit * queries * size
+                error = (each.sum(axis=-1) + 4 * width * self.tiny) / np.sqrt(width) + self.tiny
+            case _:
+                raise no_rule(RESTRICT, "score", layer.scores, SCORES)
+        _, alibi = score_terms(RESTRICT, layer)
+        if alibi is not None:
+            error = error + 4 * unit * alibi.slopes(layer.heads)[:, None] * self.n
         return SAFETY * error
 
     def finished(
         self,
         k: int,
-        x: np.ndarray,
-        errors: np.ndarray,
+        x: Float[np.ndarray, "m d"],
+        errors: Float[np.ndarray, "m d"],
         heads: Float[np.ndarray, "heads m c"],
         head_errors: Float[np.ndarray, "heads m c"],
     ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
@@ -184,7 +182,7 @@ def _padded_size(rows: int) -> int:
 
 
 def _padded(array: np.ndarray, size: int, axis: int = 0) -> np.ndarray:
-    """Filled up with copies of the first row, which make no number that was not there before."""
+    """Fills up with copies of the first row, which bring in no number that was not there before."""
     missing = size - array.shape[axis]
     if missing == 0:
         return array
@@ -203,8 +201,9 @@ def _projections(
     for matrices in (parameters.query, parameters.key, parameters.value):
         made.append(projected(layer, z, matrices))
         wrong.append(jax.vmap(lambda matrix: _product_errors(z, errors, matrix))(matrices))
+    rotary, _ = score_terms(RESTRICT, layer)
     for which in (0, 1):
-        if any(isinstance(term, Rotary) for term in layer.position_scores):
+        if rotary is not None:
             wrong[which] = _pair_sums(_turn_errors(made[which], wrong[which]))
         made[which] = turned(layer, made[which], positions, n)
     return (*made, *wrong)
@@ -282,7 +281,7 @@ def _finished(
 
 
 def _norm_errors(layer: LayerConfig, parameters: NormParameters | None, x: Array, errors: Array) -> Array:
-    """Layer normalisation's: an error in x is divided by the deviation, and moves the deviation too."""
+    """The errors of layer normalisation: an error in x is divided by the deviation, and moves the deviation too."""
     if parameters is None:
         raise TypeError("layer normalisation needs its parameters")
     d, unit = x.shape[-1], _unit(x)

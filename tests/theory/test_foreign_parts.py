@@ -1,0 +1,117 @@
+"""A part of a kind that theory has no rule for is refused by name, by every function that would need one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxsens import InputError, Transformer
+from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
+from jaxsens.theory.certified.setting import settle
+from jaxsens.theory.hard_attention.checker_arithmetic import attention_rows, embedded_rows, finished_rows
+from jaxsens.theory.lipschitz import activation_lipschitz
+from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
+from tests.small_models import small
+from tests.theory.hard_models import hard
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A part of no kind that there is; it has what configs ask of weightings and position terms."""
+
+    bounded: bool = True
+
+
+# Each family's field, and a member that no rule is for.
+FOREIGN = {
+    "weighting": ("weighting", Foreign()),
+    "position term": ("positions", (Foreign(),)),
+    "activation": ("activation", "foreign-activation"),
+    "mask": ("mask", "foreign-mask"),
+    "score": ("scores", "foreign-score"),
+    "layer normalisation": ("layer_norm", "foreign-norm"),
+}
+NAMES = {
+    family: type(kind).__name__ if family == "weighting" else "Foreign" if family == "position term" else kind
+    for family, (_, kind) in FOREIGN.items()
+}
+
+
+def made_foreign(model: Transformer, family: str) -> Transformer:
+    """The model with a foreign part in its config, as a family that grows would let it in."""
+    field, kind = FOREIGN[family]
+    config = dataclasses.replace(model.config)
+    object.__setattr__(config, field, kind)
+    other = Transformer(model.config, parameters=model.parameters)
+    object.__setattr__(other, "config", config)
+    return other
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+@pytest.mark.parametrize(
+    "consumer",
+    [
+        lambda model: lemma5(model, 4),
+        lambda model: logit_growth(model, [2, 3, 4]),
+        lambda model: certified_bound(model, 4),
+    ],
+    ids=["lemma5", "logit_growth", "certified_bound"],
+)
+def test_bounds_of_soft_attention_refuse_foreign_parts(family, consumer):
+    with pytest.raises(InputError, match=NAMES[family]):
+        consumer(made_foreign(Transformer(small(alphabet_size=2)), family))
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+@pytest.mark.parametrize(
+    "consumer",
+    [lambda model: restrict(model, 6), lambda model: misclassified_pair(model, "parity", 6)],
+    ids=["restrict", "misclassified_pair"],
+)
+def test_restrictions_refuse_foreign_parts(family, consumer):
+    with pytest.raises(InputError, match=NAMES[family]):
+        consumer(made_foreign(hard(0), family))
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+def test_the_checker_refuses_foreign_parts_by_rules_of_its_own(family, monkeypatch):
+    model = hard(0)
+    restriction = restrict(model, 6, 0.5)
+    with pytest.raises(InputError, match=f"check has no rule for the {family} {NAMES[family]}"):
+        check(restriction, made_foreign(model, family))
+
+
+def test_every_dispatch_is_closed_where_it_stands():
+    model = Transformer(small(alphabet_size=2))
+    foreign: dict[str, Any] = {family: made_foreign(model, family).config for family in FOREIGN}
+    layer = model.config.layer(0)
+    cases = [
+        lambda: position_parts("here", foreign["position term"], model.parameters, 4),
+        lambda: score_terms("here", dataclasses.replace(layer, position_scores=(Foreign(),))),
+        lambda: visible_keys("here", "Foreign", 4),
+        lambda: inverse_temperatures("here", dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
+        lambda: activation_lipschitz("Foreign"),
+        lambda: settle(
+            SimpleNamespace(config=foreign["position term"], parameters=model.parameters),  # pyright: ignore[reportArgumentType]
+            4,
+            np.array([0, 1]),
+            np.array([0, 1]),
+            {},
+            None,
+        ),
+    ]
+    for case in cases:
+        with pytest.raises(InputError, match=r"has no rule for the .* Foreign"):
+            case()
+    at, symbols = np.arange(4), np.zeros(4, int)
+    for family in ("score", "layer normalisation", "activation"):
+        other = made_foreign(hard(0), family)
+        rows = embedded_rows(other, 4, at, symbols)
+        with pytest.raises(InputError, match=NAMES[family]):
+            found = attention_rows(other, 4, 0, rows)
+            finished_rows(other, 0, rows, found, at, np.zeros((other.config.layer(0).heads, 4), int))
