@@ -13,7 +13,6 @@ import pytest
 from jaxsens import InputError, Transformer
 from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
 from jaxsens.theory.certified.setting import settle
-from jaxsens.theory.hard_attention.checker_arithmetic import attention_rows, embedded_rows, finished_rows
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
 from tests.small_models import small
@@ -25,6 +24,7 @@ class Foreign:
     """A part of no kind that there is; it has what configs ask of weightings and position terms."""
 
     bounded: bool = True
+    hard: bool = False
 
 
 # Each family's field, and a member that no rule is for.
@@ -79,7 +79,7 @@ def test_restrictions_refuse_foreign_parts(family, consumer):
 
 
 @pytest.mark.parametrize("family", FOREIGN)
-def test_the_checker_refuses_foreign_parts_by_rules_of_its_own(family, monkeypatch):
+def test_the_checker_refuses_foreign_parts_by_rules_of_its_own(family):
     model = hard(0)
     restriction = restrict(model, 6, 0.5)
     with pytest.raises(InputError, match=f"check has no rule for the {family} {NAMES[family]}"):
@@ -108,10 +108,3 @@ def test_every_dispatch_is_closed_where_it_stands():
     for case in cases:
         with pytest.raises(InputError, match=r"has no rule for the .* Foreign"):
             case()
-    at, symbols = np.arange(4), np.zeros(4, int)
-    for family in ("score", "layer normalisation", "activation"):
-        other = made_foreign(hard(0), family)
-        rows = embedded_rows(other, 4, at, symbols)
-        with pytest.raises(InputError, match=NAMES[family]):
-            found = attention_rows(other, 4, 0, rows)
-            finished_rows(other, 0, rows, found, at, np.zeros((other.config.layer(0).heads, 4), int))
