@@ -51,7 +51,7 @@ class Ball(NamedTuple):
     @property
     def dtype(self) -> np.dtype:
         """Of the entries."""
-        return np.asarray(self.mid).dtype
+        return self.mid.dtype
 
     @property
     def lo(self) -> Any:

@@ -136,9 +136,8 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     setting = first.setting
     matrix, layer = setting.matrices(1, "key")[0][h], setting.config.layer(1)
     rotary, _ = score_terms(BOUND, layer)
-    where = (
-        np.zeros(1, int) if rotary is None else np.arange(setting.n)
-    )  # one matrix serves all keys, or none does
+    # Without turns one matrix serves all keys.
+    where = np.zeros(1, int) if rotary is None else np.arange(setting.n)
     every = np.broadcast_to(matrix, (len(where), *matrix.shape))
     turn = turned(setting, layer, Ball(every, np.zeros_like(every)), where).mid[:, None]
     box = output_range(first, turn)
