@@ -1,10 +1,10 @@
-"""How the logit bound A of Lemma 5 grows with the length, and what is left of the lemma then.
+"""How the logit bound A of Lemma 5 grows with the length, and what remains of the lemma then.
 
-Lemma 5 bounds every attention weight by exp(2A) / n. A is bounded where position embeddings and 1/tau(n) are. Where
-one of them grows, A does: like 1/tau(n), or like the square of the embeddings. If exp(2A) is at least n, one key may
-have a fixed share of the weight at every length, and the lemma forbids nothing. 2A = log n is enough: "some symbol
-is 1" with scores c log n on the ones has the output n^c / (n^c + n - 1) on a word with a single 1, which tends to 1/2
-for c = 1 and to 1 for c = 2, while that of a word without is 0.
+Lemma 5 bounds every attention weight by exp(2A) / n. A is bounded where position embeddings and 1/tau(n) are. Where one
+of these grows, so does A: like 1/tau(n), or like the square of the embeddings. If exp(2A) is at least n, one key may
+have a fixed share of the weight at every length, and the lemma forbids nothing. 2A = log n suffices: with scores c log
+n on the ones, "some symbol is 1" has the output n^c / (n^c + n - 1) on a word with a single 1, which tends to 1/2 for
+c = 1 and to 1 for c = 2, and the output 0 on a word without a 1.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from jaxsens.theory.lipschitz import log
 from jaxsens.theory.rules import softmax_config
 
 FLAT = 0.02
-"""Below this log-log slope A counts as constant: a bounded position embedding that reaches its largest entry only at
-some length moves A by less."""
+"""Below this log-log slope A counts as constant. A bounded position embedding moves A by less, because it may reach its
+largest entry only at some lengths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,19 +47,18 @@ class LogitGrowth:
 
     Attributes:
         lengths: sorted.
-        A: the bound of `lemma5`: half of the largest spread of one row's logits, by norms. A row a length.
-        attained: half of the largest spread found in any row of any of the words tried; a lower bound on the least
-            possible A.
+        A: the bound of `lemma5`, by norms: half of the largest spread of one row's logits. One row for each length.
+        attained: half of the largest spread found in any row of any word tried: no valid A can be smaller.
         log_bound: log of Lemma 5's bound on the output's change (`Lemma5.log_bound`), at each length.
         log_closed_form: log of H^L C^(2L) D / n; inf where there is none (masks).
-        log_trivial: log of what no change can exceed.
-        form: "constant", "power" (A ~ n^exponent) or "logarithm" (A ~ exponent log n + a constant): of the largest A
-            of any layer, the form that fits best.
-        exponent: the fitted one; 0 for a constant.
-        attained_form, attained_exponent: the same of the largest attained spread.
-        bounded: whether the model fulfils the lemma's hypotheses at every length: bounded position embeddings, bounded
-            1/tau(n).
-        verdict: what follows, in one line.
+        log_trivial: log of the trivial bound on any change.
+        form: "constant", "power" (A ~ n^exponent) or "logarithm" (A ~ exponent log n + a constant), whichever fits the
+            largest A of any layer best.
+        exponent: the fitted exponent; 0 for a constant.
+        attained_form, attained_exponent: the same for the largest attained spread.
+        bounded: whether the model meets the lemma's hypotheses at every length: bounded position embeddings and
+            bounded 1/tau(n).
+        verdict: the conclusion, in one line.
     """
 
     lengths: tuple[int, ...]
@@ -77,17 +76,17 @@ class LogitGrowth:
 
 
 def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, seed: int = 0) -> LogitGrowth:
-    """Computes A of every layer at every length, measures the logits that occur, and says what Lemma 5 forbids.
+    """Computes A of every layer at every length, measures the logits that occur, and states what Lemma 5 forbids.
 
     Args:
         model: a jaxsens transformer, softmax in every layer.
         lengths: at least three different ones, of at least 2.
-        words: how many words of uniformly drawn symbols are tried a length, after the word of the first symbol alone.
-            Each costs a forward pass, O(n^2).
+        words: how many words of uniformly drawn symbols are tried at each length, in addition to the word that repeats
+            the first symbol. Each costs a forward pass, O(n^2).
         seed: of the draw.
 
     Raises:
-        InputError: naming every argument that cannot be used.
+        InputError: naming every argument that cannot be used, and a model with a part that has no rule here.
     """
     faults = Faults("logit_growth")
     config = softmax_config(model, faults, WHY_SOFTMAX)
@@ -149,7 +148,7 @@ def _above(x: float) -> str:
 
 
 def _form(n: np.ndarray, a: np.ndarray) -> tuple[str, float]:
-    """Which of c, c n^p and b log n + c fits A best, by the largest relative error, and p or b; least squares."""
+    """Which of c, c n^p and b log n + c fits A best, judged by the largest relative error, and p or b."""
     if not np.all(a > 0) or not np.all(np.isfinite(a)):
         return ("constant", 0.0) if np.all(a == 0) else ("power", math.inf if np.isinf(a).any() else 0.0)
     x = log(n)

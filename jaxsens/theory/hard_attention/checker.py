@@ -1,10 +1,10 @@
-"""Checks a restriction's certificate from the model alone. Nothing here is shared with what builds restrictions.
+"""Checks a restriction's certificate from the model alone. It shares no code with what builds restrictions.
 
-The checker goes through the layers in plain NumPy, float64 whatever the model's dtype. It takes from the certificate
-only the cases and the winners claimed, and recomputes each vector, each score and each bound on rounding itself. For
-every case it asks: do the conditions settle the row's own value and those of the winners? Can any other key, in
-any of its cases that the conditions allow, come within rounding of the best winner? What then follows is what
-the certificate claims: the row is constant on each case, so it depends on the conditions' inputs alone.
+The checker goes through the layers in plain NumPy, in float64 whatever the model's dtype. From the certificate it takes
+only the cases and the winners claimed; it recomputes every vector, every score and every bound on rounding. For every
+case it asks two questions. Do the conditions settle the row's own value and those of the winners? Can any other key, in
+any of its cases that the conditions allow, come within rounding of the best winner? If the answers are yes and no, the
+row is constant in each case, so it depends only on the inputs in the conditions: this is what the certificate claims.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from jaxsens.theory.hard_attention.checker_arithmetic import (
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 
 ERRORS_APART = 4.0
-"""Two scores, each within one error of its exact value, in the model's program and in this one: ordered for certain."""
+"""Scores this many errors apart are ordered for certain: two scores, each within one error of its exact value, in the
+model's program and in this one."""
 
 LISTED = 50
-"""So many faults are spelled out; of the others, the number is given."""
+"""How many errors are listed. Of the others, the number is given."""
 
 _BLOCK = 2**22
 
@@ -57,7 +58,7 @@ class Verdict:
 
 @dataclass
 class _Faults:
-    """The faults so far."""
+    """The errors found so far."""
 
     listed: list[str] = field(default_factory=list)
     count: int = 0
@@ -74,7 +75,15 @@ class _Faults:
 
 @dataclass
 class _Table:
-    """The possible values of the rows after some layer: entries, grouped in cases."""
+    """The possible values of the rows after some layer: entries, grouped into cases.
+
+    Attributes:
+        rows: the entries.
+        case: the case of each entry.
+        holds: the conditions of each case.
+        of_row: the cases of each row.
+        entries: the entries of each case.
+    """
 
     rows: Rows
     case: np.ndarray
@@ -100,7 +109,7 @@ class _Table:
         return None
 
     def contradicting(self) -> dict[tuple[int, int], np.ndarray]:
-        """Of each condition, the entries of cases that ask for another symbol of the same input."""
+        """For each condition, the entries of cases that ask for another symbol at the same input."""
         asking: dict[int, list[tuple[int, int]]] = {}
         for number, holds in enumerate(self.holds):
             for i, symbol in holds.items():
@@ -114,18 +123,18 @@ class _Table:
 
 
 def check(restriction: Restriction, model: Transformer, free_fraction: float | None = None) -> Verdict:
-    """Whether a restriction's certificate holds for a model, and with it what the restriction says of the output.
+    """Checks whether a restriction's certificate holds for a model, and so what the restriction says about the output.
 
     Args:
-        restriction: from `restrict`, or from anywhere.
+        restriction: from `restrict`, or from any other source.
         model: the model it is meant for.
-        free_fraction: also asks for this share of free positions.
+        free_fraction: also requires this share of free positions.
 
     Returns:
-        The verdict, with every fault found. O(cases n |cases a row| d heads) for each layer.
+        The verdict, with every error found. O(cases n |cases a row| d heads) for each layer.
 
     Raises:
-        InputError: if the model is no jaxsens Transformer.
+        InputError: if the model is not a jaxsens Transformer, or has a part that the checker has no rule for.
     """
     given = Faults("check")
     if not isinstance(model, Transformer):
@@ -237,8 +246,8 @@ def _check_dependence(restriction: Restriction, model: Transformer, table: _Tabl
 def _is_partition(cases: list[dict[int, int]], symbols: tuple[int, ...]) -> bool:
     """Whether the cases are the leaves of a decision tree, so that exactly one holds whatever the inputs are.
 
-    All cases of a tree name the input at its root. Partitions that are no tree are not looked for: that could take
-    exponential time.
+    All cases of a tree name the input at its root. Partitions that are not a tree are not accepted: finding them could
+    take exponential time.
     """
     if any(not case for case in cases):
         return len(cases) == 1
@@ -258,7 +267,7 @@ def _is_partition(cases: list[dict[int, int]], symbols: tuple[int, ...]) -> bool
 
 @dataclass
 class _Layer:
-    """The claims on one layer."""
+    """The claims about one layer."""
 
     restriction: Restriction
     model: Transformer
@@ -276,7 +285,7 @@ class _Layer:
         queries: list[tuple[int, int]] = []
         for number, case in enumerate(claimed):
             own = below.settled(case.row, dict(case.conditions))
-            if own is not None:  # _check_form has seen to that
+            if own is not None:  # `_check_form` made sure of it
                 queries += [(number, int(entry)) for entry in below.entries[own]]
         picks: list[tuple[int, int, tuple[int, ...]]] = []
         width = len(below.case)
@@ -347,7 +356,7 @@ class _Layer:
     def _verify_head(
         self, case: Case, head: int, query: int, scores: np.ndarray, excluded: np.ndarray, found: Attention
     ) -> list[int]:
-        """The entries of the winners claimed, after asking whether any other key can beat or match them."""
+        """The entries of the claimed winners, after checking whether any other key can beat or match them."""
         below, keys = self.below, case.keys[head]
         where = f"layer {self.k}, row {case.row}, case {case.conditions}, head {head}"
         known = dict(case.conditions)
@@ -375,7 +384,7 @@ class _Layer:
     def _lose_ties(
         self, head: int, query: int, others: np.ndarray, groups: list[np.ndarray], found: Attention
     ) -> np.ndarray:
-        """Which entries have exactly the key of a winner that the tie rule puts first, and the same score with it."""
+        """Which entries have exactly the key, and so the score, of a winner that the tie rule puts first."""
         lost = np.zeros(len(others), bool)
         positions = self.below.rows.positions
         first = isinstance(self.model.config.layer(self.k).weighting, LeftmostHard)

@@ -56,17 +56,18 @@ def misclassified_pair(
     end_symbol: bool = False,
     seed: int = 0,
 ) -> MisclassifiedPair:
-    """A word of the language and one outside it, n tokens each, on which the model's output is the same bit for bit.
+    """Makes a word of the language and one outside it, n tokens each, with the same output of the model, bit for bit.
 
-    The model is run on both to make sure.
+    The model is run on both to verify it.
 
     Args:
         model: a jaxsens transformer that `restrict` takes.
         language: "parity" or "dyck-1". Symbols 0 and 1 of the model are the language's.
         n: tokens.
         free_fraction: the share of positions that `restrict` is asked to leave free. For 1DYCK a third of the others
-            may be set to opening brackets at the start, and as many to closing ones at the end, as in the proof.
-        end_symbol: whether the last token is the model's end-of-sequence symbol; the word has n - 1 symbols then.
+            may be set to opening brackets at the start, and another third to closing brackets at the end, as in the
+            proof.
+        end_symbol: whether the last token is the model's end-of-sequence symbol; the word then has n - 1 symbols.
         seed: of the restriction's random stage and of the word.
 
     Raises:

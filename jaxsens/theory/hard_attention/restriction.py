@@ -26,13 +26,13 @@ class RestrictionRefused(InputError):
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a row's value after a layer, and who wins the layer's heads in it.
+    """One case of a row's value after a layer, and the winners of the layer's heads in it.
 
     Attributes:
         row: the 0-based position.
         conditions: (input, symbol) pairs: the free inputs that the value depends on in this case.
-        keys: for each head, the positions that can win it in this case; none where the row sees no key. More than one
-            only where rounding leaves the winner open.
+        keys: for each head, the positions that can win it in this case; none where the row sees no key. There is more
+            than one only where rounding leaves the winner open.
     """
 
     row: int
@@ -42,11 +42,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Who can win which head, case by case: a proof that the output depends on few inputs.
+    """Which keys can win which head, case by case: a proof that the output depends on few inputs.
 
-    A row's cases exclude each other and leave nothing out, and on each the row is constant: whatever the free inputs
-    hold, as long as the conditions are met, only the keys named can win. `checker.check` verifies it from the model
-    alone.
+    A row's cases exclude each other and leave nothing out. In each case the row is constant: whatever the free inputs
+    hold, as long as the conditions are met, only the keys named can win. `check` verifies this from the model alone.
 
     Attributes:
         layers: of each layer, the cases of every row that the readout can depend on.
@@ -66,10 +65,10 @@ class Restriction:
     Attributes:
         values: of each position the symbol it is fixed to, or FREE (-1).
         symbols: what a free position may hold.
-        depends_on: the free positions that the output may depend on; whatever the others hold, it is the same number.
+        depends_on: the free positions that the output may depend on. It is the same number whatever the others hold.
         fixed: how many positions the caller fixed.
         stages: how many positions each stage of the construction fixed, by the stage's name.
-        certificate: who can win which head.
+        certificate: which keys can win which head.
     """
 
     values: Int[np.ndarray, " n"]
@@ -120,7 +119,7 @@ class Restriction:
     def vary(
         self, word: Int[np.ndarray, " n"], generator: np.random.Generator, count: int = 1
     ) -> Int[np.ndarray, "count n"]:
-        """Words that differ from `word` in the irrelevant free positions only, which are drawn anew. int32.
+        """Words that differ from `word` in the irrelevant free positions only, which are drawn again. int32.
 
         Raises:
             InputError: naming each argument that cannot be used; also for a word that is not under the restriction.
@@ -170,7 +169,7 @@ def _check_drawing(faults: Faults, generator: object, count: object) -> None:
 
 
 def load_restriction(path: str | os.PathLike[str]) -> Restriction:
-    """The restriction that `Restriction.save` wrote. `check` it: a file can say anything.
+    """Reads a restriction that `Restriction.save` wrote. Verify it with `check`: a file can claim anything.
 
     Raises:
         InputError: if the file is missing, damaged, or no such restriction.
