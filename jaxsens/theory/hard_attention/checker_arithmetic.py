@@ -33,6 +33,9 @@ _MOST = 2.0**11
 _CHECK = "check"
 """Who refuses, in the messages of refusals."""
 
+Table = Float[np.ndarray, "rows columns"]
+PerHead = Float[np.ndarray, "heads rows width"]
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -52,7 +55,7 @@ class Identity:
     @classmethod
     def of(
         cls,
-        x: Float[np.ndarray, "rows columns"],
+        x: Table,
         names: Int[np.ndarray, "rows columns"],
         exact: Bool[np.ndarray, "rows columns"],
     ) -> Identity:
@@ -65,7 +68,7 @@ class Identity:
         return cls(made, exact)
 
     @classmethod
-    def given(cls, x: Float[np.ndarray, "rows columns"]) -> Identity:
+    def given(cls, x: Table) -> Identity:
         """For parameters, which every program holds alike."""
         return cls.of(x, np.zeros(x.shape, np.int64), np.ones(x.shape, bool))
 
@@ -77,7 +80,7 @@ class Identity:
 
     def times(
         self,
-        x: Float[np.ndarray, "rows columns"],
+        x: Table,
         matrix: Float[np.ndarray, "columns made"],
         made: Float[np.ndarray, "rows made"],
     ) -> Identity:
@@ -89,16 +92,14 @@ class Identity:
         exact = ~inexact & (_multiple(matrix, _GRID) | ~support).all(axis=0)
         return Identity.of(made, names, exact & (np.abs(x) @ np.abs(matrix) <= _MOST))
 
-    def plus(
-        self, x: Float[np.ndarray, "rows columns"], other: Identity, y: Float[np.ndarray, "rows columns"]
-    ) -> Identity:
+    def plus(self, x: Table, other: Identity, y: Table) -> Identity:
         """For x + y."""
         low = other.names.min(initial=0)
         names = self.names * (other.names.max(initial=0) - low + 1) + (other.names - low)
         exact = self.exact & other.exact & _multiple(x, _GRID**2) & _multiple(y, _GRID**2)
         return Identity.of(x + y, names, exact & (np.abs(x) + np.abs(y) <= _MOST))
 
-    def mixed(self, x: Float[np.ndarray, "rows columns"]) -> Identity:
+    def mixed(self, x: Table) -> Identity:
         """For numbers x each made of its whole row, with rounding."""
         names = self.row_names(np.ones(self.names.shape[1], bool))
         return Identity(np.repeat(names[:, None], x.shape[1], axis=1), np.zeros(x.shape, bool))
@@ -153,9 +154,7 @@ def _largest(*arrays: np.ndarray) -> float:
     return max(found) if np.isfinite(found).all() else np.inf
 
 
-def _times(
-    x: Float[np.ndarray, "rows columns"], matrix: Float[np.ndarray, "columns made"]
-) -> Float[np.ndarray, "rows made"]:
+def _times(x: Table, matrix: Float[np.ndarray, "columns made"]) -> Float[np.ndarray, "rows made"]:
     """x @ matrix, every row in the same order of additions."""
     total = np.zeros((len(x), matrix.shape[1]))
     for c in range(matrix.shape[0]):
@@ -164,8 +163,8 @@ def _times(
 
 
 def _times_bound(
-    x: Float[np.ndarray, "rows columns"],
-    bound: Float[np.ndarray, "rows columns"],
+    x: Table,
+    bound: Table,
     matrix: Float[np.ndarray, "columns made"],
     u: float,
     tiny: float,
@@ -252,10 +251,10 @@ class Attention:
     n: int
     additive: Float[np.ndarray, "heads width"] | None
     positions: Int[np.ndarray, " rows"]
-    queries: Float[np.ndarray, "heads rows width"]
-    keys: Float[np.ndarray, "heads rows width"]
-    values: Float[np.ndarray, "heads rows width"]
-    values_bound: Float[np.ndarray, "heads rows width"]
+    queries: PerHead
+    keys: PerHead
+    values: PerHead
+    values_bound: PerHead
     margin: Float[np.ndarray, "heads rows"]
     used: Bool[np.ndarray, "heads rows width"]
     key_identity: list[Identity]
@@ -342,8 +341,8 @@ def _margins(
     n: int,
     layer: LayerConfig,
     additive: Float[np.ndarray, "heads width"] | None,
-    made: tuple[Float[np.ndarray, "heads rows width"], Float[np.ndarray, "heads rows width"]],
-    bounds: tuple[Float[np.ndarray, "heads rows width"], Float[np.ndarray, "heads rows width"]],
+    made: tuple[PerHead, PerHead],
+    bounds: tuple[PerHead, PerHead],
 ) -> tuple[Float[np.ndarray, "heads rows"], Float[np.ndarray, "*heads_rows"]]:
     """The error of each query's scores for the worst key, and the largest numbers met in the scores."""
     u, tiny, width = _roundoff(model), _tiny(model), layer.head_width

@@ -24,8 +24,7 @@ from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
 from jaxsens.theory.hard_attention.contest import Contest, Level
-from jaxsens.theory.hard_attention.greedy import COVERED_SCORES, cover, unsettled
-from jaxsens.theory.hard_attention.resampling import resample
+from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, resample, unsettled
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel
 from jaxsens.theory.rules import check_kinds
