@@ -285,7 +285,7 @@ def changes(
         data = Flipped(pair, v, others, seen)
         if f.folded.u.size * len(flips) < ON_HOST:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                yield a, b, _output_change(np, data, first.sums, f)
+                yield a, b, output_change(np, data, first.sums, f)
         else:
             with numerics("float64"):
                 change = _compiled(data, first.sums, f)
@@ -309,7 +309,7 @@ def _exponentials(
     return Ball(*(np.moveaxis(np.where(from_row, part.reshape(shape), 0.0), 2, 3) for part in p))
 
 
-def _average_change(
+def average_change(
     xp: ModuleType,
     e: Float[Ball, "rows kinds flips 2"],
     v: Float[Either, "flips 2 head_width"],
@@ -344,33 +344,31 @@ def _average_change(
     return Ball(xp.where(wide, 0.0, mid), xp.where(wide, spread, rad))
 
 
-def _attended_change(
+def attended_change(
     xp: ModuleType, flipped: Flipped, sums: Sums, f: Directions
 ) -> Float[Ball, "rows kinds flips p"]:
     """sum_h (b' - b).u; 0 in rows that do not see the key."""
     mid, rad, unseen = 0.0, 0.0, ~flipped.seen[:, None, :, None]
     for h in range(f.u.shape[0]):
         z = sums.lo[h], sums.hi[h]
-        one = _average_change(
-            xp, flipped.e[h], flipped.v[h], flipped.others[h], z, f.u[h], f.b[h], f.slack[h]
-        )
+        one = average_change(xp, flipped.e[h], flipped.v[h], flipped.others[h], z, f.u[h], f.b[h], f.slack[h])
         mid = mid + xp.where(unseen, 0.0, one.mid)
         rad = rad + xp.where(unseen, 0.0, one.rad * (1 + 8 * MARGIN))
     return Ball(mid, rad)
 
 
-def _output_change(
+def output_change(
     xp: ModuleType, flipped: Flipped, sums: Sums, f: Asked
 ) -> Float[Ball, "rows kinds flips p"]:
     """The change of f.y: that of the folded direction, and |W_2 f| rho |w_1.dc| for the slopes' range."""
-    change = _attended_change(xp, flipped, sums, f.folded)
+    change = attended_change(xp, flipped, sums, f.folded)
     if f.hidden is None or f.rho is None:
         return change
-    inside = _attended_change(xp, flipped, sums, f.hidden)
+    inside = attended_change(xp, flipped, sums, f.hidden)
     size = (abs(inside.mid) + inside.rad) * f.rho[:, :, None, :]
     return Ball(change.mid, change.rad + (size @ f.bend) * (1 + MARGIN))
 
 
 @jax.jit
 def _compiled(flipped: Any, sums: Any, f: Any) -> Any:
-    return _output_change(jnp, flipped, sums, f)
+    return output_change(jnp, flipped, sums, f)

@@ -232,7 +232,7 @@ def through(
     for block in blocks(setting, positions):
         weights = [weights_of(setting, k, h, projections, block) for h in range(layer.heads)]
         rows = rows_of(setting, k, level.y, projections, block, weights, counts)
-        moved = _moved(setting, k, projections, block, weights, facts, level.off, counts)
+        moved = attended_moved(setting, k, projections, block, weights, facts, level.off, counts)
         moved = up(rows.lipschitz[..., None] * moved)
         moved = np.max(np.where(setting.allowed[block][..., None], moved, 0.0), axis=1)
         if keep:
@@ -289,7 +289,7 @@ def _distances(x: Float[Ball, "n kinds width"], setting: Setting) -> Float[np.nd
     return norm_bound(size, "l2")
 
 
-def _moved(
+def attended_moved(
     setting: Setting,
     k: int,
     projections: Projections,
@@ -302,14 +302,14 @@ def _moved(
     """At least ||d attended_j||_2 for a flip at i /= j: both stages, and the skip connection."""
     total = np.ones((len(block), setting.slots, 1)) * off
     for h, f in enumerate(facts):
-        rate = _score_rate(setting, k, h, projections, block, f)
+        rate = score_rate(setting, k, h, projections, block, f)
         total = total + up(up(rate) * f.spread + f.carried)[..., None] * off
         jumps = jump(weights[h], f.values, f.spread, counts)
         total = total + jumps.reshape(len(block), setting.slots, -1)
     return up(total)
 
 
-def _score_rate(
+def score_rate(
     setting: Setting,
     k: int,
     h: int,
