@@ -62,13 +62,13 @@ def plus(*logs: np.ndarray | float) -> np.ndarray:
     return total
 
 
-def operator_norm(matrix: np.ndarray) -> float:
+def operator_norm(matrix: Float[np.ndarray, "m k"]) -> float:
     """The largest singular value, by a float64 singular value decomposition, enlarged by `OUTWARD`."""
     m = np.asarray(matrix, np.float64)
     return float(np.linalg.norm(m, 2)) * (1 + OUTWARD) if m.size else 0.0
 
 
-def vector_norm(vector: np.ndarray) -> float:
+def vector_norm(vector: Float[np.ndarray, " d"]) -> float:
     """The l2 norm of a vector, enlarged by `OUTWARD`."""
     return float(np.linalg.norm(np.asarray(vector, np.float64))) * (1 + OUTWARD)
 
@@ -110,7 +110,7 @@ def largest_embedding(config: TransformerConfig, parameters: TransformerParamete
     return math.sqrt(largest) * (1 + OUTWARD)
 
 
-def largest_exchange(parameters: TransformerParameters, symbols: np.ndarray) -> float:
+def largest_exchange(parameters: TransformerParameters, symbols: Int[np.ndarray, " symbols"]) -> float:
     """max |E_s - E_t| over pairs of `symbols`: how far one exchange moves y_i^(0), whatever the position."""
     rows = np.asarray(parameters.embedding, np.float64)[symbols]
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows) * (1 + OUTWARD)

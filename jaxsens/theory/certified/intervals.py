@@ -83,7 +83,9 @@ def exact(x: Any) -> Ball:
     return Ball(x, MARGIN * abs(x))
 
 
-def times(x: Ball, matrix: np.ndarray) -> Ball:
+def times(
+    x: Float[Ball, "*rows width"], matrix: Float[np.ndarray, "width made"]
+) -> Float[Ball, "*rows made"]:
     """x @ matrix for every x in the ball."""
     size = abs(matrix)
     return Ball(x.mid @ matrix, x.rad @ size + MARGIN * ((abs(x.mid) + x.rad) @ size))
@@ -109,13 +111,6 @@ def product(a: Ball, b: Ball) -> Ball:
 def meet(a: Ball, b: Ball) -> Ball:
     """What two enclosures of the same numbers have in common."""
     return ball(np.maximum(a.lo, b.lo), np.minimum(a.hi, b.hi))
-
-
-def narrowed(a: Ball, b: Ball) -> Ball:
-    """`meet`, but a itself where b overflowed, and a point where the two have nothing in common: no word is there."""
-    both = meet(a, b)
-    known = np.isfinite(both.mid) & np.isfinite(both.rad)
-    return Ball(np.where(known, both.mid, a.mid), np.where(known, np.maximum(both.rad, 0.0), a.rad))
 
 
 def up(x: Any) -> Any:
@@ -170,11 +165,11 @@ class Activation:
     turn: float = -np.inf
 
 
-def _gelu(h: np.ndarray) -> np.ndarray:
+def _gelu(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))) / 2
 
 
-def _gelu_slope(h: np.ndarray) -> np.ndarray:
+def _gelu_slope(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     root = np.sqrt(2 / np.pi)
     t = np.tanh(root * (h + 0.044715 * h**3))
     # Far from 0, 1 - t^2 is 0, and the other factor may overflow.
@@ -182,11 +177,11 @@ def _gelu_slope(h: np.ndarray) -> np.ndarray:
     return (1 + t) / 2 + inner * (1 - t**2) / 2
 
 
-def _silu(h: np.ndarray) -> np.ndarray:
+def _silu(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return h * (1 + np.tanh(h / 2)) / 2
 
 
-def _silu_slope(h: np.ndarray) -> np.ndarray:
+def _silu_slope(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     s = (1 + np.tanh(h / 2)) / 2
     return s + np.where(abs(h) < 1e3, h, 0.0) * s * (1 - s)
 
@@ -212,7 +207,7 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def slopes(name: str, h: Ball) -> Ball:
+def slopes(name: str, h: Float[Ball, "*shape"]) -> Float[Ball, "*shape"]:
     """All values of the derivative over [h.lo, h.hi].
 
     For a smooth activation: its values on a grid of 9 points, widened by what the second derivative allows between
@@ -230,7 +225,7 @@ def slopes(name: str, h: Ball) -> Ball:
     )
 
 
-def relaxed(name: str, h: Ball) -> tuple[Float[np.ndarray, "*shape"], Ball]:
+def relaxed(name: str, h: Float[Ball, "*shape"]) -> tuple[Float[np.ndarray, "*shape"], Float[Ball, "*shape"]]:
     """A slope s and a ball c with f(t) in s t + c for all t in [h.lo, h.hi].
 
     ReLU across 0 lies between its chord and the chord's parallel through 0. Other activations get their middle slope.
@@ -250,7 +245,7 @@ def relaxed(name: str, h: Ball) -> tuple[Float[np.ndarray, "*shape"], Ball]:
     return range_.mid, Ball(at, up(rad) + MARGIN * size)
 
 
-def activated(name: str, h: Ball) -> Ball:
+def activated(name: str, h: Float[Ball, "*shape"]) -> Float[Ball, "*shape"]:
     """The activation's values over [h.lo, h.hi]."""
     f = activation(name)
     ends = f.function(h.lo), f.function(h.hi)
@@ -263,13 +258,13 @@ def activated(name: str, h: Ball) -> Ball:
     return ball(low, np.maximum(high + MARGIN * abs(high), low))
 
 
-def centred(x: Ball) -> Ball:
+def centred(x: Float[Ball, "*rows d"]) -> Float[Ball, "*rows d"]:
     """x minus its mean over the last axis."""
     d = x.mid.shape[-1]
     return times(x, np.eye(d) - 1 / d)
 
 
-def inverse_deviation(x: Ball, epsilon: float) -> Ball:
+def inverse_deviation(x: Float[Ball, "*rows d"], epsilon: float) -> Float[Ball, "*rows 1"]:
     """1 / sqrt(variance + epsilon) over the last axis, which is kept; infinite where both may be 0."""
     c = centred(x)
     least = np.mean(np.maximum(abs(c.mid) - c.rad, 0) ** 2, axis=-1, keepdims=True)
@@ -281,7 +276,9 @@ def inverse_deviation(x: Ball, epsilon: float) -> Ball:
         return ball(low, up(up(1 / np.sqrt(least * (1 - 2 * MARGIN) + epsilon * (1 - 2 * MARGIN)))))
 
 
-def layer_normed(x: Ball, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Ball:
+def layer_normed(
+    x: Float[Ball, "*rows d"], epsilon: float, scale: Float[np.ndarray, " d"], bias: Float[np.ndarray, " d"]
+) -> Float[Ball, "*rows d"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; a normalised entry is at most sqrt(d - 1)."""
     largest = np.sqrt(max(x.mid.shape[-1] - 1, 0)) * (1 + MARGIN)
     unit = product(centred(x), inverse_deviation(x, epsilon))
