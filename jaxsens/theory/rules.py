@@ -15,14 +15,14 @@ from jaxsens.errors import Faults, no_rule
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sinusoidal
+from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 SCORES = ("dot-product", "additive")
 LAYER_NORMS = ("none", "pre", "post")
-POSITION_TERMS = (Sinusoidal, Learned, CoordinateTerm, Rotary, Alibi)
+POSITION_TERMS = (AddedTerm, CoordinateTerm, Learned, ScoreTerm)
 
 _VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
     "none": lambda j: (0, len(j)),
@@ -42,7 +42,7 @@ def check_kinds(consumer: str, config: TransformerConfig) -> None:
     """
     for term in config.position_terms:
         if not isinstance(term, POSITION_TERMS):
-            raise no_rule(consumer, "position term", term)
+            raise no_rule(consumer, "position term", term, POSITION_TERMS)
     for k in range(config.layers):
         layer = config.layer(k)
         for family, kind, known in (
@@ -117,7 +117,7 @@ def position_parts(
     """What each position embedding adds to the symbols' at length n: the model's own numbers, in float64."""
     parts, row = [], 0
     for term in config.position_terms:
-        if isinstance(term, Sinusoidal):
+        if isinstance(term, AddedTerm):
             parts.append(rounded(term.values(n, config.width), config.dtype))
         elif isinstance(term, Learned):
             parts.append(np.asarray(needed(parameters.learned, "learned"), np.float64)[:n])
@@ -125,7 +125,7 @@ def position_parts(
             vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
             parts.append(rounded(term.values(n), config.dtype)[:, None] * vector)
             row += 1
-        elif not isinstance(term, Rotary | Alibi):  # these two enter the scores instead
+        elif not isinstance(term, ScoreTerm):  # which enters the scores instead, see `score_terms`
             raise no_rule(consumer, "position term", term, POSITION_TERMS)
     return parts
 

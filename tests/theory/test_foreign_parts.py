@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer
+from jaxsens.models.positions import AddedTerm, ScoreTerm
 from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
 from jaxsens.theory.certified.setting import settle
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
 from tests.small_models import small
+from tests.theory.certified_truth import scaled_model, undercut
 from tests.theory.hard_models import hard
 
 
@@ -27,17 +30,46 @@ class Foreign:
     hard: bool = False
 
 
+@dataclass(frozen=True)
+class Window(ScoreTerm):
+    """-1 on keys more than two places away: a score term that theory has no rule for."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def turned(self, x, positions, n):
+        return x
+
+    def penalty(self, heads, query_positions, key_positions, dtype):
+        far = jnp.abs(query_positions[:, None] - key_positions) > 2
+        return -jnp.broadcast_to(far, (heads, *far.shape)).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Ramp(AddedTerm):
+    """i/n in every coordinate: an added term, which every rule for added terms serves."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def values(self, n, width):
+        return np.repeat(np.arange(1, n + 1)[:, None] / n, width, axis=1)
+
+
 # Each family's field, and a member that no rule is for.
 FOREIGN = {
     "weighting": ("weighting", Foreign()),
     "position term": ("positions", (Foreign(),)),
+    "score term": ("positions", (Window(),)),
     "activation": ("activation", "foreign-activation"),
     "mask": ("mask", "foreign-mask"),
     "score": ("scores", "foreign-score"),
     "layer normalisation": ("layer_norm", "foreign-norm"),
 }
 NAMES = {
-    family: type(kind).__name__ if family == "weighting" else "Foreign" if family == "position term" else kind
+    family: kind if isinstance(kind, str) else type(kind[0] if isinstance(kind, tuple) else kind).__name__
     for family, (_, kind) in FOREIGN.items()
 }
 
@@ -82,7 +114,10 @@ def test_restrictions_refuse_foreign_parts(family, consumer):
 def test_the_checker_refuses_foreign_parts_by_rules_of_its_own(family):
     model = hard(0)
     restriction = restrict(model, 6, 0.5)
-    with pytest.raises(InputError, match=f"check has no rule for the {family} {NAMES[family]}"):
+    with pytest.raises(
+        InputError,
+        match=f"check has no rule for the {family.replace('score t', 'position t')} {NAMES[family]}",
+    ):
         check(restriction, made_foreign(model, family))
 
 
@@ -108,3 +143,16 @@ def test_every_dispatch_is_closed_where_it_stands():
     for case in cases:
         with pytest.raises(InputError, match=r"has no rule for the .* Foreign"):
             case()
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_new_added_term_is_bounded_like_those_that_there_are(layers):
+    model = scaled_model(layers, layers=layers, positions=(Ramp(), "sinusoidal"))
+    assert undercut(model, 4) <= 1
+    plain = scaled_model(layers, layers=layers)
+    assert certified_bound(model, 4).value != certified_bound(plain, 4).value
+
+
+def test_restrictions_with_a_new_added_term_are_accepted():
+    model = hard(0, positions=(Ramp(), "sinusoidal"))
+    assert check(restrict(model, 6, 0.5), model).accepted

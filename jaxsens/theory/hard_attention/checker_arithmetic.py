@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig
-from jaxsens.models.positions import Alibi, CoordinateTerm, Learned, Rotary, Sinusoidal
+from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
 from jaxsens.models.transformer import Transformer
 
 _GRID = 2.0**6
@@ -183,9 +183,9 @@ def embedded_rows(
     size, identity = np.abs(x), Identity.given(x)
     coordinate = 0
     for term in config.position_terms:
-        if isinstance(term, Rotary | Alibi):
-            continue  # these two enter the scores
-        if isinstance(term, Sinusoidal):
+        if isinstance(term, ScoreTerm):
+            continue  # it enters the scores instead, see `_score_terms`
+        if isinstance(term, AddedTerm):
             added = term.values(n, config.width)
             alike = Identity.given(added)
         elif isinstance(term, Learned):
