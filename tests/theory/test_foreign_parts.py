@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ import pytest
 from jaxsens import InputError, Transformer
 from jaxsens.models.positions import AddedTerm, ScoreTerm
 from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
-from jaxsens.theory.certified.setting import settle
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
 from tests.small_models import small
@@ -131,14 +129,6 @@ def test_every_dispatch_is_closed_where_it_stands():
         lambda: visible_keys("here", "Foreign", 4),
         lambda: inverse_temperatures("here", dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
         lambda: activation_lipschitz("Foreign"),
-        lambda: settle(
-            SimpleNamespace(config=foreign["position term"], parameters=model.parameters),  # pyright: ignore[reportArgumentType]
-            4,
-            np.array([0, 1]),
-            np.array([0, 1]),
-            {},
-            None,
-        ),
     ]
     for case in cases:
         with pytest.raises(InputError, match=r"has no rule for the .* Foreign"):

@@ -66,7 +66,7 @@ class Setting:
         """The length of the axis `kinds`."""
         return self.kinds.shape[1]
 
-    def matrices(self, k: int, *names: str) -> tuple[Float[np.ndarray, "*shape"], ...]:
+    def matrices(self, k: int, *names: str) -> tuple[Float[np.ndarray, "..."], ...]:
         """Parameters of layer k by name.
 
         Raises:
