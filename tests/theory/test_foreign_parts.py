@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer
-from jaxsens.models.positions import AddedTerm, ScoreTerm
+from jaxsens.models.positions import AddedTerm, PositionTerm, ScoreTerm
 from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
@@ -22,10 +22,18 @@ from tests.theory.hard_models import hard
 
 @dataclass(frozen=True)
 class Foreign:
-    """A part of no kind that there is; it has what configs ask of weightings and position terms."""
+    """A weighting of no kind that there is."""
 
-    bounded: bool = True
     hard: bool = False
+
+
+@dataclass(frozen=True)
+class Nowhere(PositionTerm):
+    """A position term that enters neither the embeddings nor the scores."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Ramp(AddedTerm):
 # Each family's field, and a member that no rule is for.
 FOREIGN = {
     "weighting": ("weighting", Foreign()),
-    "position term": ("positions", (Foreign(),)),
+    "position term": ("positions", (Nowhere(),)),
     "score term": ("positions", (Window(),)),
     "activation": ("activation", "foreign-activation"),
     "mask": ("mask", "foreign-mask"),
@@ -125,13 +133,13 @@ def test_every_dispatch_is_closed_where_it_stands():
     layer = model.config.layer(0)
     cases = [
         lambda: position_parts("here", foreign["position term"], model.parameters, 4),
-        lambda: score_terms("here", dataclasses.replace(layer, position_scores=(Foreign(),))),
+        lambda: score_terms("here", dataclasses.replace(layer, position_scores=(Nowhere(),))),
         lambda: visible_keys("here", "Foreign", 4),
         lambda: inverse_temperatures("here", dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
         lambda: activation_lipschitz("Foreign"),
     ]
     for case in cases:
-        with pytest.raises(InputError, match=r"has no rule for the .* Foreign"):
+        with pytest.raises(InputError, match=r"has no rule for the .* (Foreign|Nowhere)"):
             case()
 
 
