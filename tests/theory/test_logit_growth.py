@@ -99,7 +99,7 @@ def test_masked_models_are_promised_less():
 def test_every_wrong_argument_is_named_at_once():
     with pytest.raises(InputError) as error:
         logit_growth(Transformer(small(weighting="sparsemax")), [4, 4, 1], words=-1, seed=0.5)  # pyright: ignore[reportArgumentType]
-    for name in ("Sparsemax in layer 0", "lengths = [4, 4, 1]", "words = -1", "seed = 0.5"):
+    for name in ("weighting of layer 0 = Sparsemax()", "lengths = [4, 4, 1]", "words = -1", "seed = 0.5"):
         assert name in str(error.value)
     with pytest.raises(InputError, match="at least one layer"):
         logit_growth(Transformer(small(layers=0)), LENGTHS)
