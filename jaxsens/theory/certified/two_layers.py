@@ -259,7 +259,9 @@ class Readout:
             flips = np.minimum(np.arange(start, start + size), n - 1)
             every = (changes(self.row, flips, of_row), *(move.over(flips) for move in moves))
             for (a, b, own), *of_heads in zip(*every, strict=True):
-                moved: Float[np.ndarray, "flips p"] = own[0, self.kind].size + slack + np.sum(of_heads, axis=0)
+                moved: Float[np.ndarray, "flips p"] = (
+                    own[0, self.kind].size + slack + np.sum(of_heads, axis=0)
+                )
                 change = up(moved[:, :count] + moved[:, count:] @ bend)
                 possible = self.setting.allowed[flips, a] & self.setting.allowed[flips, b]
                 change = np.where(possible & (flips != self.row.positions[0]), norm_bound(change, norm), 0.0)
