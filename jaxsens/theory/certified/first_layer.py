@@ -283,13 +283,14 @@ def changes(
         pair = Ball(*(np.stack([getattr(p, part)[..., (a, b)] for p in e]) for part in ("mid", "rad")))
         v = np.stack([values.mid[h][flips][:, (a, b)] for h in heads])
         data = Flipped(pair, v, others, seen)
+        # Neither setting may be held over a yield: the caller computes in between.
         if f.folded.u.size * len(flips) < ON_HOST:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                yield a, b, output_change(np, data, first.sums, f)
+                change = output_change(np, data, first.sums, f)
         else:
             with numerics("float64"):
-                change = _compiled(data, first.sums, f)
-                yield a, b, Ball(np.asarray(change.mid), np.asarray(change.rad))
+                change = jax.tree.map(np.asarray, _compiled(data, first.sums, f))
+        yield a, b, change
 
 
 def _exponentials(

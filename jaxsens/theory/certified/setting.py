@@ -113,7 +113,7 @@ def settle(
 
 
 def _slots(
-    symbols: Int[np.ndarray, " symbols"], there: list[Int[np.ndarray, " some"]]
+    symbols: Int[np.ndarray, " symbols"], there: list[Int[np.ndarray, " _"]]
 ) -> tuple[Int[np.ndarray, "n kinds"], Bool[np.ndarray, "n kinds"]]:
     """Every position's symbols by index, and which indices it uses; a symbol of words has the same index everywhere."""
     length = max(len(np.union1d(one, symbols)) if len(one) > 1 else len(symbols) for one in there)

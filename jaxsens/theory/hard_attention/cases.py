@@ -40,7 +40,7 @@ def first_level(model: HardModel, values: Int[np.ndarray, " n"], symbols: tuple[
     return Level(positions, np.arange(len(owner)), x, errors, positions, tuple(conditions), ())
 
 
-def needed_rows(model: HardModel) -> list[Int[np.ndarray, " some"]]:
+def needed_rows(model: HardModel) -> list[Int[np.ndarray, " _"]]:
     """The rows of every layer that the readout can depend on: of the last layer, the readout's row alone."""
     config, n = model.config, model.n
     row = n - 1 if config.readout == "last" else int(config.readout)
