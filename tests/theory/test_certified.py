@@ -12,6 +12,8 @@ from jaxsens.errors import InputError
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers
 from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.certified.intervals import Ball
+from jaxsens.theory.certified.two_layers import HeadMove
 from jaxsens.theory.lemma5 import lemma5
 from tests.small_models import small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
@@ -66,18 +68,33 @@ def _largest_sums(function):
     return planted
 
 
+def _narrowed(function):
+    def planted(*arguments):
+        found = function(*arguments)
+        return Ball(found.mid, 0.1 * found.rad)
+
+    return planted
+
+
 PLANTED = {
-    "the average's support is half of itself": (averages, "average_sup", _shrunk(0.5), 1),
-    "sums of weights from above": (first_layer, "total_range", _largest_sums, 1),
-    "the second layer's averages are a tenth of themselves": (two_layers, "average_sup", _shrunk(0.1), 2),
+    "the average's support is half of itself": (averages, "average_sup", _shrunk(0.5), 1, 1.0),
+    "sums of weights from above": (first_layer, "total_range", _largest_sums, 1, 1.0),
+    "the range of the second layer's averages is a tenth of itself": (
+        two_layers,
+        "average_range",
+        _narrowed,
+        2,
+        1.0,
+    ),
+    "what the last key changes is a tenth of itself": (HeadMove, "last_key_change", _shrunk(0.1), 2, 0.3),
 }
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
-    module, function, change, layers = PLANTED[name]
-    monkeypatch.setattr(module, function, change(getattr(module, function)))
-    models = [scaled_model(seed, 1.0, 1.0, layers=layers, feed_forward=0) for seed in range(4)]
+    place, function, change, layers, scale = PLANTED[name]
+    monkeypatch.setattr(place, function, change(getattr(place, function)))
+    models = [scaled_model(seed, scale, scale, layers=layers, feed_forward=0) for seed in range(4)]
     assert max(undercut(model, 5) for model in models) > 1
 
 
