@@ -39,7 +39,7 @@ Truth = Callable[[Int[np.ndarray, "words n"]], Bool[np.ndarray, "words n"]]
 
 
 @dataclass(frozen=True)
-class Case:
+class TableCase:
     """A construction, words on which a flip changes its truth value, and the conditions that it is measured in.
 
     Attributes:
@@ -113,8 +113,8 @@ def _of(
     word: Callable[[int], str],
     *conditions: Condition,
     at: Literal["last", "first"] = "last",
-) -> Case:
-    return Case(
+) -> TableCase:
+    return TableCase(
         name,
         alphabet,
         partial(compile_formula, formula, alphabet),
@@ -127,7 +127,7 @@ def _of(
 
 def _named(
     name: str, word: Callable[[int], str], *conditions: Condition, at: Literal["last", "first"] = "last"
-) -> Case:
+) -> TableCase:
     entry = named_formula(name)
     return _of(entry.formula, name, entry.alphabet, word, *conditions, at=at)
 
@@ -142,7 +142,7 @@ _DECODER_BOUNDED = Condition("temperature-bounded", autoregressive=True)
 _TEMPORAL = (*_KNOWING_N, _CONTROL)
 _COUNTING = (*_KNOWING_N, _BOUNDED, _CONTROL)
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[TableCase, ...] = (
     _named("previous", lambda n: cycle("01", n), *_TEMPORAL, *_DECODERS),
     _named("3-gram-ahead", lambda n: "aab" + cycle("cab", n - 3), *_TEMPORAL, at="first"),
     _named("since", lambda n: cycle("ac", n - 4) + "abbb", *_TEMPORAL, *_DECODERS),
@@ -152,7 +152,7 @@ CASES: tuple[Case, ...] = (
     _named("majority", lambda n: cycle("10", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
     _named("parity-without-predicates", lambda n: cycle("01", n), *_COUNTING),
     _named("dyck-1", lambda n: nested("(", ")", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
-    Case(
+    TableCase(
         "dyck",
         brackets(2),
         partial(dyck, 2),
@@ -182,7 +182,7 @@ REFINEMENTS = 4
 class PlannedRow(NamedTuple):
     """A row of the table: a construction in a condition, and which coordinates of its output are measured."""
 
-    case: Case
+    case: TableCase
     condition: Condition
     read: Read
 
@@ -206,7 +206,7 @@ class TablePlan:
         cap: the longest words that exactness is tried on.
     """
 
-    cases: tuple[Case, ...] = CASES
+    cases: tuple[TableCase, ...] = CASES
     lengths: tuple[int, ...] = LENGTHS
     cap: int = CAP
 
@@ -305,7 +305,7 @@ class ConstructionsJob(Job[PlannedRow, TableRow]):
         return measure_row(*item, self.plan)
 
 
-def measure_row(case: Case, condition: Condition, read: Read, plan: TablePlan) -> TableRow:
+def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:
     """One row of the table."""
     model = case.build(condition, "float64", read)
     maxima, means = _sensitivity(case, model, plan.lengths)
@@ -314,7 +314,7 @@ def measure_row(case: Case, condition: Condition, read: Read, plan: TablePlan) -
 
 
 def _sensitivity(
-    case: Case, model: CompiledTransformer, lengths: tuple[int, ...]
+    case: TableCase, model: CompiledTransformer, lengths: tuple[int, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The largest and the mean flip sensitivity of the case's word at each length."""
     # A readout is part of the config, and parameters do not depend on it.
@@ -329,7 +329,7 @@ def _sensitivity(
     return tuple(result.max for result in results), tuple(result.mean for result in results)
 
 
-def exactness(case: Case, condition: Condition, dtype: Dtype, lengths: tuple[int, ...]) -> Exactness:
+def exactness(case: TableCase, condition: Condition, dtype: Dtype, lengths: tuple[int, ...]) -> Exactness:
     """Tries these increasing lengths, and closes in on the first inexact one from below."""
     model = case.build(condition, dtype)
     predicted = model.promise.exact_to(dtype)
@@ -348,7 +348,7 @@ def exactness(case: Case, condition: Condition, dtype: Dtype, lengths: tuple[int
     return Exactness(longest, inexact, predicted)
 
 
-def exact_at(case: Case, model: CompiledTransformer, n: int) -> bool:
+def exact_at(case: TableCase, model: CompiledTransformer, n: int) -> bool:
     """Whether the output is the formula's truth value, to the last digit, at every position of adversarial words."""
     words = case.adversarial(n)
     for word, expected in zip(words, case.truth(words), strict=True):

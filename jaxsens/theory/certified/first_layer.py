@@ -41,7 +41,7 @@ from jaxsens.theory.certified.intervals import (
     up,
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of, scored_keys, weights_of
-from jaxsens.theory.certified.setting import Projections, Setting, project, rows_and_kinds, scores, visible
+from jaxsens.theory.certified.setting import ProjectedKinds, Setting, project, rows_and_kinds, scores, visible
 
 
 class Sums(NamedTuple):
@@ -76,7 +76,7 @@ class FirstLayer:
 
     setting: Setting
     counts: Counts | None
-    projections: Projections
+    projections: ProjectedKinds
     positions: Int[np.ndarray, " rows"]
     sums: Sums
     b: Float[Ball, "heads rows kinds head_width"]

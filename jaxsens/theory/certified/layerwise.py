@@ -39,7 +39,7 @@ from jaxsens.theory.certified.intervals import (
 )
 from jaxsens.theory.certified.setting import (
     BOUND,
-    Projections,
+    ProjectedKinds,
     Setting,
     Weights,
     inverse_temperature,
@@ -56,7 +56,7 @@ BLOCK = 2**21
 
 
 @dataclass(frozen=True)
-class Level:
+class LayerRanges:
     """What is known of y^(k) over all words.
 
     Attributes:
@@ -71,7 +71,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRanges:
     """Ranges of some rows of a layer over all words.
 
     Attributes:
@@ -107,7 +107,7 @@ def scored_keys(setting: Setting, keys: Float[Ball, "n kinds width"]) -> Float[B
 
 
 def weights_of(
-    setting: Setting, k: int, h: int, projections: Projections, positions: Int[np.ndarray, " block"]
+    setting: Setting, k: int, h: int, projections: ProjectedKinds, positions: Int[np.ndarray, " block"]
 ) -> Weights:
     """The unnormalised weights of all rows (position, kind) of a block, in head h of layer k."""
     queries = projections.queries[h][positions]
@@ -121,11 +121,11 @@ def rows_of(
     setting: Setting,
     k: int,
     x: Float[Ball, "n kinds width"],
-    projections: Projections,
+    projections: ProjectedKinds,
     positions: Int[np.ndarray, " block"],
     weights: list[Weights],
     counts: Counts | None,
-) -> Rows:
+) -> RowRanges:
     """The ranges of the rows at `positions`, whose weights are given head by head."""
     layer, shape = setting.config.layer(k), (len(positions), setting.slots)
     (output,) = setting.matrices(k, "output")
@@ -148,7 +148,7 @@ def rows_of(
     if w1 is not None:
         h_range = plus(times(own, w1), exact(setting.matrices(k, "b1")[0]), *sums)
     h_range, y, lipschitz = _mapped(setting, k, attended, h_range)
-    return Rows(b, h_range, y, lipschitz)
+    return RowRanges(b, h_range, y, lipschitz)
 
 
 def _mapped(
@@ -208,20 +208,20 @@ def map_lipschitz(
     return up(1 + inside * total) if pre else up(total)
 
 
-def first_level(setting: Setting) -> Level:
+def first_level(setting: Setting) -> LayerRanges:
     """y^(0): points, which no other position's flip moves."""
-    return Level(setting.points, np.zeros(setting.n))
+    return LayerRanges(setting.points, np.zeros(setting.n))
 
 
 def through(
     setting: Setting,
     k: int,
-    level: Level,
+    level: LayerRanges,
     positions: Int[np.ndarray, " rows"],
     counts: Counts | None,
     keep: bool = False,
-) -> Level:
-    """The level after layer k, at these rows. `keep` asks for every row's norms, `Level.jumps`."""
+) -> LayerRanges:
+    """The ranges after layer k, at these rows. `keep` asks for every row's norms, `LayerRanges.jumps`."""
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
     z, into = level.y, np.ones((setting.n, 1))
     if layer.layer_norm == "pre":
@@ -241,7 +241,7 @@ def through(
         off = np.maximum(off, moved.max(axis=0))
         parts.append(rows.y)
     y = Ball(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-    return Level(y, off, np.concatenate(kept) if keep else None)
+    return LayerRanges(y, off, np.concatenate(kept) if keep else None)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class _HeadFacts:
 
 
 def _head_facts(
-    setting: Setting, k: int, h: int, projections: Projections, into: Float[np.ndarray, "n kinds_or_1"]
+    setting: Setting, k: int, h: int, projections: ProjectedKinds, into: Float[np.ndarray, "n kinds_or_1"]
 ) -> _HeadFacts:
     query, key, value, output = (part[h] for part in setting.matrices(k, "query", "key", "value", "output"))
     norms = _distances(times(projections.values[h], output), setting)
@@ -292,7 +292,7 @@ def _distances(x: Float[Ball, "n kinds width"], setting: Setting) -> Float[np.nd
 def attended_moved(
     setting: Setting,
     k: int,
-    projections: Projections,
+    projections: ProjectedKinds,
     block: Int[np.ndarray, " rows"],
     weights: list[Weights],
     facts: list[_HeadFacts],
@@ -313,7 +313,7 @@ def score_rate(
     setting: Setting,
     k: int,
     h: int,
-    projections: Projections,
+    projections: ProjectedKinds,
     block: Int[np.ndarray, " rows"],
     f: _HeadFacts,
 ) -> Float[np.ndarray, "rows kinds_or_1"]:

@@ -76,7 +76,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Projections:
+class ProjectedKinds:
     """A layer's queries, keys and values of every position and kind."""
 
     queries: Float[Ball, "heads n kinds head_width"]
@@ -161,14 +161,14 @@ def norm_lipschitz(
     return inverse.hi[..., 0] * np.max(abs(np.asarray(norm.scale)))
 
 
-def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> Projections:
+def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
     """Queries and keys (turned, with a rotary embedding) and values of layer k."""
     layer, everywhere = setting.config.layer(k), np.arange(setting.n)
     queries, keys, values = (
         Ball(*(np.stack(part) for part in zip(*(times(z, one) for one in each), strict=True)))
         for each in setting.matrices(k, "query", "key", "value")
     )
-    return Projections(
+    return ProjectedKinds(
         turned(setting, layer, queries, everywhere), turned(setting, layer, keys, everywhere), values
     )
 

@@ -88,7 +88,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Head:
+class AttendedHead:
     """One head for one symbol at the readout.
 
     Attributes:
@@ -145,7 +145,7 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     return Keys(turn, mean, Ball(box.mid - mean, box.rad + MARGIN * (abs(box.mid) + abs(mean))))
 
 
-def head_of(first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -> Head:
+def head_of(first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -> AttendedHead:
     """Head h of the second layer where the readout holds `kind`; `row` is the readout's of `first`."""
     setting, layer = first.setting, first.setting.config.layer(1)
     query, value, output = (part[h] for part in setting.matrices(1, "query", "value", "output"))
@@ -156,7 +156,7 @@ def head_of(first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -
     s = tempered(setting, 1, h, row.positions, np.arange(setting.n), content)
     weights = weigh(setting, 1, row.positions, np.array([kind]), s)
     rate = float(inverse_temperature(setting, 1, row.positions)[0] * root)
-    return Head(turn, keys, value @ output, abs(value) @ abs(output), q, s, weights, rate)
+    return AttendedHead(turn, keys, value @ output, abs(value) @ abs(output), q, s, weights, rate)
 
 
 def score_range(
@@ -194,7 +194,7 @@ class Readout:
     first: FirstLayer
     row: FirstLayer
     kind: int
-    heads: list[Head]
+    heads: list[AttendedHead]
 
     @property
     def setting(self) -> Setting:
@@ -284,7 +284,7 @@ class HeadMove:
     """
 
     readout: Readout
-    head: Head
+    head: AttendedHead
     away: Float[np.ndarray, "n kinds p"]
     spread: Float[np.ndarray, " p"]
     deviation: Float[np.ndarray, " p"]
@@ -296,7 +296,7 @@ class HeadMove:
     def along(
         cls,
         readout: Readout,
-        head: Head,
+        head: AttendedHead,
         g: Float[np.ndarray, "width p"],
         sizes: Float[np.ndarray, "width p"],
     ) -> HeadMove:
