@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.config import TransformerConfig
