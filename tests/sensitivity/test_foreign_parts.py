@@ -13,7 +13,7 @@ import jaxsens
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, SCORES, LayerNormPlaces, ScoreFunction
 from jaxsens.models.masks import MASKS, Mask, visible
-from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, PositionTerm, ScoreTerm
+from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, ScoreTerm
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax, Weighting
 from jaxsens.precision import numerics
@@ -21,6 +21,7 @@ from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.rules import activation_change
+from tests.foreign_parts import Nowhere, Ramp, Window
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
 
@@ -49,18 +50,6 @@ class EndsHard(HardWeighting):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ramp(AddedTerm):
-    """The same number i/n in every coordinate."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
-
-    def values(self, n, width):
-        return np.repeat(np.arange(1, n + 1)[:, None] / n, width, axis=1)
-
-
-@dataclasses.dataclass(frozen=True)
 class Thirds(CoordinateTerm):
     """i mod 3."""
 
@@ -74,31 +63,6 @@ class Thirds(CoordinateTerm):
 
     def values(self, n):
         return np.arange(1.0, n + 1) % 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Window(ScoreTerm):
-    """-1 on keys more than two places away."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
-
-    def turned(self, x, positions, n):
-        return x
-
-    def penalty(self, heads, query_positions, key_positions, dtype):
-        far = jnp.abs(query_positions[:, None] - key_positions) > 2
-        return -jnp.broadcast_to(far, (heads, *far.shape)).astype(dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class Nowhere(PositionTerm):
-    """Of none of the families that enter a model."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
 
 
 class Warming:

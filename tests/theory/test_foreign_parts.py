@@ -6,15 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer
-from jaxsens.models.positions import AddedTerm, PositionTerm, ScoreTerm
 from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
+from tests.foreign_parts import Nowhere, Ramp, Window
 from tests.small_models import small
 from tests.theory.certified_truth import scaled_model, undercut
 from tests.theory.hard_models import hard
@@ -25,43 +23,6 @@ class Foreign:
     """A weighting of no kind that there is."""
 
     hard: bool = False
-
-
-@dataclass(frozen=True)
-class Nowhere(PositionTerm):
-    """A position term that enters neither the embeddings nor the scores."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Window(ScoreTerm):
-    """-1 on keys more than two places away: a score term that theory has no rule for."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
-
-    def turned(self, x, positions, n):
-        return x
-
-    def penalty(self, heads, query_positions, key_positions, dtype):
-        far = jnp.abs(query_positions[:, None] - key_positions) > 2
-        return -jnp.broadcast_to(far, (heads, *far.shape)).astype(dtype)
-
-
-@dataclass(frozen=True)
-class Ramp(AddedTerm):
-    """i/n in every coordinate: an added term, which every rule for added terms serves."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
-
-    def values(self, n, width):
-        return np.repeat(np.arange(1, n + 1)[:, None] / n, width, axis=1)
 
 
 # Each family's field, and a member that no rule is for.
