@@ -76,10 +76,7 @@ class Errors:
 
 
 def drawn(seed: int, n: int = 12, weightings: tuple[str, ...] = SOFT + HARD, **fixed: Any) -> Model:
-    """A model drawn from every weighting, score, mask, normalisation, activation, depth and factor of weights.
-
-    All have one shape where `n` is the same, so that operations are compiled once.
-    """
+    """A model drawn from every weighting, score, mask, normalisation, activation, depth and factor of weights."""
     rng = np.random.default_rng(seed)
 
     def one(*choices: Any) -> Any:
@@ -110,7 +107,7 @@ def drawn(seed: int, n: int = 12, weightings: tuple[str, ...] = SOFT + HARD, **f
     return Model(config, parameters, tuple(word.tolist()), flips, factor)
 
 
-def errors_of(model: Model, dtype: str, compiled: bool = True) -> Errors | None:
+def errors_of(model: Model, dtype: str) -> Errors | None:
     """The errors of both engines on a model in a dtype; None where nothing is left to compare."""
     config, flips = model.config.replace(dtype=dtype), list(model.flips)
     rounded = jax.tree.map(lambda leaf: leaf.astype(dtype).astype(np.float64), model.parameters)
@@ -128,11 +125,11 @@ def errors_of(model: Model, dtype: str, compiled: bool = True) -> Errors | None:
     def worst(found: np.ndarray) -> float:
         return float(np.nan_to_num(np.abs(found[counted] / truth[counted] - 1), nan=np.inf).max())
 
-    specified = worst(measured(vmap, rounded, model.word, flips, dtype, compiled))
+    specified = worst(measured(vmap, rounded, model.word, flips, dtype, compiled=True))
     if not np.isfinite(specified):
         return None  # The dtype cannot hold what the model computes: measuring refuses it.
-    found = measured(engine, rounded, model.word, flips, dtype, compiled)
-    declined = np.isnan(by_one(engine, rounded, model.word, flips, dtype, compiled))
+    found = measured(engine, rounded, model.word, flips, dtype, compiled=True)
+    declined = np.isnan(by_one(engine, rounded, model.word, flips, dtype, compiled=True))
     return Errors(worst(found), specified, float(declined.mean()), int((~known).sum()))
 
 

@@ -143,7 +143,7 @@ def test_models_that_were_wrong_by_up_to_all_digits(case):
     places = np.sort(np.random.default_rng(0).choice(n - 1, 8, replace=False))
     flips = tuple((int(p), int(1 - word[p])) for p in places)
     model = Model(config, with_factors(config, seed, everything, scores), tuple(word.tolist()), flips, 1)
-    errors = errors_of(model, dtype, compiled=True)
+    errors = errors_of(model, dtype)
     assert errors is not None
     assert errors.difference <= errors.allowed(dtype), errors
 
@@ -170,7 +170,7 @@ def test_none_of_many_models_is_measured_worse(seed, dtype):
 @pytest.mark.parametrize("n", [1, 2, 64, 300, 1024])
 @pytest.mark.parametrize("weighting", SOFT)
 def test_nor_at_any_length(weighting, n, dtype):
-    errors = errors_of(drawn(n, n, (weighting,)), dtype, compiled=True)
+    errors = errors_of(drawn(n, n, (weighting,)), dtype)
     if errors is not None:
         assert errors.difference <= errors.allowed(dtype), errors
 
