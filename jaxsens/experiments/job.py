@@ -239,13 +239,18 @@ class _Run(Generic[Item, Kept]):
 
         A run that has not looked at all there is knows nothing that the tables do not hold, and writes none.
         """
+        if not self._looked:
+            return
         known = -1
-        while self._looked and known < len(self.done):  # Others may have finished more while this one wrote.
-            self._look([item for item in self.job.items if item not in self.done])
+        self._look_again()
+        while known < len(self.done):  # Others may have finished more while this one wrote.
             known = len(self.done)
             self.job.write_tables(self.records)
             self._tables_written = time.monotonic()
-            self._look([item for item in self.job.items if item not in self.done])
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._look([item for item in self.job.items if item not in self.done])
 
     def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
         """Notes which of the items are done; returns what is wrong with the damaged ones."""
