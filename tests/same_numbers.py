@@ -49,10 +49,11 @@ def shrunk(text: str, settings: Mapping[str, str]) -> str:
 
 def tables(checkout: Path, name: str, folder: Path) -> dict[str, pd.DataFrame]:
     """Runs the small copy of one config with a checkout; returns every CSV file by its path in the results."""
+    folder.mkdir()
     config = folder / f"{name}.toml"
     config.write_text(shrunk((HERE / "configs" / f"{name}.toml").read_text(), SMALL[name]))
     command = "theorem6" if name.startswith("theorem6") else "sweep"
-    results = folder / f"{name}-{abs(hash(str(checkout)))}"
+    results = folder / "results"
     run = subprocess.run(
         [sys.executable, "-m", "jaxsens", command, str(config), "--out", str(results)],
         cwd=checkout,
@@ -90,8 +91,8 @@ def main() -> int:
     failed = False
     for name in arguments.only or SMALL:
         with tempfile.TemporaryDirectory() as folder:
-            now = tables(HERE, name, Path(folder))
-            then = tables(arguments.baseline.resolve(), name, Path(folder))
+            now = tables(HERE, name, Path(folder, "now"))
+            then = tables(arguments.baseline.resolve(), name, Path(folder, "then"))
         found = differences(now, then)
         failed |= bool(found)
         values = sum(table.size for table in now.values())
