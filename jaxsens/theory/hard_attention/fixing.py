@@ -93,18 +93,10 @@ def _settles(
 ) -> Bool[np.ndarray, "e entries"]:
     """Whether fixing the inputs of an entry's case settles a head's query: few open rows rank above it."""
     level = contest.level
-    scores, undecided = _scores_of(contest, heads, queries)
-    best = np.where(undecided, np.maximum.reduceat(scores, level.starts, axis=-1), -np.inf)
-    top = np.empty((len(heads), allowed + 2), np.int64)
-    value = np.full((len(heads), allowed + 2), -np.inf)
+    scores, best = _scores_of(contest, heads, queries)
+    top, value = _ranked(best, allowed + 2, contest.leftmost)
     inside = np.zeros(best.shape, bool)
-    every = np.arange(len(heads))
-    for rank in range(min(allowed + 2, best.shape[1])):
-        top[:, rank] = _first_largest(best, contest.leftmost)
-        value[:, rank] = best[every, top[:, rank]]
-        best[every, top[:, rank]] = -np.inf
-        if rank <= allowed:
-            inside[every, top[:, rank]] = True
+    np.put_along_axis(inside, top[:, : min(allowed + 1, best.shape[1])], True, axis=-1)
     row = np.searchsorted(level.rows, level.owner)
     settles = np.zeros(scores.shape, bool)
     # A row among the first does not count against itself: then one more may be above it.
@@ -117,7 +109,8 @@ def _settles(
 
 def _scores_of(
     contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"]
-) -> tuple[Float[np.ndarray, "e entries"], Bool[np.ndarray, "e rows"]]:
+) -> tuple[Float[np.ndarray, "e entries"], Float[np.ndarray, "e rows"]]:
+    """The score of every entry for these queries; and of every row its largest, or -inf where the row is decided."""
     level = contest.level
     scores = np.empty((len(heads), len(level.owner)))
     undecided = np.empty((len(heads), len(level.rows)), bool)
@@ -126,29 +119,33 @@ def _scores_of(
         where = np.searchsorted(part, queries[events])
         scores[events] = block.scores[heads[events], where]
         undecided[events] = block.undecided[where]
-    return scores, undecided
+    return scores, np.where(undecided, np.maximum.reduceat(scores, level.starts, axis=-1), -np.inf)
 
 
-def _first_largest(values: Float[np.ndarray, "e rows"], leftmost: bool) -> Int[np.ndarray, " e"]:
-    if leftmost:
-        return np.argmax(values, axis=-1)
-    return values.shape[-1] - 1 - np.argmax(values[:, ::-1], axis=-1)
+def _ranked(
+    best: Float[np.ndarray, "e rows"], count: int, leftmost: bool
+) -> tuple[Int[np.ndarray, "e count"], Float[np.ndarray, "e count"]]:
+    """The first `count` columns of `best` by falling value, and these values. -1 and -inf where there are fewer.
+
+    Of equal values the leftmost comes first, or the rightmost.
+    """
+    left, every = best.copy(), np.arange(len(best))
+    first, value = np.full((len(best), count), -1), np.full((len(best), count), -np.inf)
+    # The few largest, one by one: cheaper than sorting whole rows.
+    for rank in range(min(count, best.shape[1])):
+        chosen = np.argmax(left if leftmost else left[:, ::-1], axis=-1)
+        first[:, rank] = chosen if leftmost else best.shape[1] - 1 - chosen
+        value[:, rank] = left[every, first[:, rank]]
+        left[every, first[:, rank]] = -np.inf
+    return first, value
 
 
 def ranked_rows(
     contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"], count: int
 ) -> Int[np.ndarray, "e count"]:
     """The `count` rows with an open case that each query of a head prefers most; -1 where there are fewer."""
-    level = contest.level
-    scores, undecided = _scores_of(contest, heads, queries)
-    best = np.where(undecided, np.maximum.reduceat(scores, level.starts, axis=-1), -np.inf)
-    found = np.full((len(heads), count), -1)
-    every = np.arange(len(heads))
-    for rank in range(min(count, best.shape[1])):
-        chosen = _first_largest(best, contest.leftmost)
-        found[:, rank] = np.where(best[every, chosen] > -np.inf, level.rows[chosen], -1)
-        best[every, chosen] = -np.inf
-    return found
+    first, value = _ranked(_scores_of(contest, heads, queries)[1], count, contest.leftmost)
+    return np.where(value > -np.inf, contest.level.rows[first], -1)
 
 
 def resample(
