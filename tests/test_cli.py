@@ -16,8 +16,8 @@ from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivi
 from jaxsens.analysis import report
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import results
-from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.words import RandomWords, Symbols
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
@@ -34,7 +34,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def faked(monkeypatch):
-    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
 
 
 def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
@@ -130,7 +130,7 @@ def test_a_sweep_whose_points_fail_exits_with_1_and_lists_them(monkeypatch, conf
     def failing(model, tokens, **options):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", failing)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", failing)
     code, _, log = run(capsys, "sweep", config, "--out", tmp_path / "out")
     assert code == 1
     assert "no point could be measured" in log

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from jaxsens.cli import main, shared
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import restrictions_table
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord
@@ -59,7 +60,7 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
         point = bound.point
         return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
     monkeypatch.setattr(sweeps, "answer", answered)
     again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*again, "--shard", "0/2"]) == 0

@@ -19,7 +19,7 @@ from jaxsens.cli import main
 from jaxsens.cli.shared import flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.errors import PrecisionWarning
-from jaxsens.experiments import sweep as sweeps
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.sources import FormulaModel
 from jaxsens.models.masks import MASKS
 from jaxsens.models.weighting import WEIGHTINGS
@@ -131,7 +131,7 @@ def test_quiet_sweeps_and_reports_print_failures_and_warnings_only(monkeypatch, 
         warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", measured)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
     out = tmp_path / "out"
     assert main(["sweep", str(config), "--out", str(out), "--only", "variant=softmax", "--quiet"]) == 1
     printed, log = capsys.readouterr()
@@ -169,7 +169,7 @@ def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
 
 
 def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_path, capsys):
-    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
     out = tmp_path / "out"
     assert main(["sweep", str(config), "--out", str(out), "--only", "n=4", "--quiet"]) == 0
     config.write_text(TINY.replace("width = 4", "width = 8"))

@@ -268,11 +268,6 @@ def _fixed(bound: BoundPoint) -> dict[int, int]:
     return {0 if symbols.end_first else bound.point.n - 1: symbols.end_of_sequence}
 
 
-def _outputs(bound: BoundPoint) -> Any:
-    chosen = bound.point.measure.outputs
-    return None if chosen == "designated" else chosen
-
-
 def _worst(
     model: Any, bound: BoundPoint, progress: Callable[[int, int | None], None] | None
 ) -> dict[str, Any]:
@@ -283,7 +278,7 @@ def _worst(
         model,
         bound.point.n,
         norm=measure.norm,
-        outputs=_outputs(bound),
+        outputs=bound.point.measure.chosen_outputs,
         restarts=bound.bounds.restarts,
         budget=bound.bounds.budget,
         seed=bound.point.seed,
@@ -323,7 +318,7 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
         model,
         bound.point.n,
         norm=bound.point.measure.norm,
-        outputs=_outputs(bound),
+        outputs=bound.point.measure.chosen_outputs,
         fixed=_fixed(bound),
     )
     if not math.isfinite(found.value):

@@ -25,6 +25,9 @@ from jaxsens.inputs import is_count
 from jaxsens.precision import MATMUL_PRECISION
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips import sample
+from jaxsens.sensitivity.placement import Progress
 from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
 from jaxsens.strict import STRICT
 
@@ -83,6 +86,27 @@ class Measurement:
         """Everything here that determines the numbers, as JSON values."""
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
         return {"engine": self.engine, "norm": self.norm, "sample": self.sample, "outputs": outputs}
+
+    @property
+    def chosen_outputs(self) -> Literal["all"] | tuple[int, ...] | None:
+        """The coordinates as `flip_sensitivity` takes them: None for those that the model designates."""
+        return None if self.outputs == "designated" else self.outputs
+
+    def flip_sensitivity(
+        self, model: Any, tokens: Int[np.ndarray, "inputs n"], seed: int, progress: Progress | None = None
+    ) -> FlipSensitivity:
+        """The model's flip sensitivity, measured as the table says. The seed draws the sample, if there is one."""
+        return flip_sensitivity(
+            model,
+            tokens,
+            positions=None if self.sample is None else sample(self.sample, seed),
+            norm=self.norm,
+            outputs=self.chosen_outputs,
+            engine=self.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+            batch_size=self.batch_size,
+            memory_budget=self.memory_budget,
+            progress=False if progress is None else progress,
+        )
 
 
 @dataclass(frozen=True)

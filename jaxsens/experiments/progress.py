@@ -39,7 +39,7 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Prints a warning, on a quiet console too."""
         if self.console.quiet:
-            _say(Console(stderr=True), text)
+            say(Console(stderr=True), text)
         else:
             self.note(text)
 
@@ -64,7 +64,7 @@ class Reporter:
         self._line(f"{self.done}/{self.total}  {text}")
 
     def _line(self, text: str) -> None:
-        _say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
+        say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
 
 
 class BarReporter(Reporter):
@@ -80,7 +80,7 @@ class BarReporter(Reporter):
 
     def note(self, text: str) -> None:
         """Prints above the bar."""
-        _say(self.console, f"{self._prefix}{text}")
+        say(self.console, f"{self._prefix}{text}")
 
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """Shows the item and how far it is."""
@@ -163,7 +163,8 @@ def _evaluated(event: Evaluated) -> str:
     return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
+    """Prints plain text as it is, whatever the terminal's width."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.job import Failure, Job, Outcome, run
 from jaxsens.experiments.points import Measurement, Point, PointMetadata, read_point, write_point
-from jaxsens.experiments.progress import Reporter
+from jaxsens.experiments.progress import Reporter, say
 from jaxsens.experiments.results import (
     PlannedPoint,
     PlannedVariant,
@@ -26,8 +26,6 @@ from jaxsens.experiments.results import (
 )
 from jaxsens.experiments.sources import EVERY, ModelSource
 from jaxsens.experiments.words import Inputs, Symbols
-from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-from jaxsens.sensitivity.flips import sample
 
 
 @dataclass(frozen=True)
@@ -129,10 +127,10 @@ class PointsJob(Job[Point, PointMetadata]):
     def prepare(self, console: Console, failures: list[Failure]) -> None:
         """Writes what the directory is for."""
         if write_config(self.directory / "sweep.toml", self.sweep.text):
-            say = (
+            changed = (
                 "the config has changed: the report of the one before is removed, and drawn again at the end"
             )
-            console.print(say, markup=False, highlight=False, soft_wrap=True)
+            say(console, changed)
         self.sweep.plan.write(plan_path(self.directory))
 
     def path(self, item: Point) -> Path:
@@ -146,16 +144,10 @@ class PointsJob(Job[Point, PointMetadata]):
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
         began = time.perf_counter()
-        measure = item.measure
-        result = flip_sensitivity(
+        result = item.measure.flip_sensitivity(
             item.source.build(item.seed),
             item.tokens(),
-            positions=None if measure.sample is None else sample(measure.sample, item.seed),
-            norm=measure.norm,
-            outputs=None if measure.outputs == "designated" else measure.outputs,
-            engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
-            batch_size=measure.batch_size,
-            memory_budget=measure.memory_budget,
+            item.seed,
             progress=lambda flips, of: reporter.inside(str(item), flips, of),
         )
         return write_point(self.directory, item, result, self.sweep.statistics, time.perf_counter() - began)

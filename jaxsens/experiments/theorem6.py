@@ -14,7 +14,7 @@ from rich.console import Console
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.job import Failure, Job, Outcome, one_line, run
-from jaxsens.experiments.progress import Reporter, watching
+from jaxsens.experiments.progress import Reporter, say, watching
 from jaxsens.experiments.results import write_config
 from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
 from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
@@ -100,7 +100,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
                 if takes_no_more(error):
                     raise
                 failures.append(Failure(entry.name, one_line(error)))
-                console.print(f"failed: {failures[-1]}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"failed: {failures[-1]}")
         self.items = [place for place in self.items if place.model in self._subjects]
         self._plan = self._planned({str(failure.item): failure.message for failure in failures})
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.

@@ -17,8 +17,6 @@ from jaxsens.experiments.record import Record
 from jaxsens.languages import Language
 from jaxsens.models.initialisation import generator
 from jaxsens.sealed import DamagedFile, digest
-from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-from jaxsens.sensitivity.flips import sample
 from jaxsens.sensitivity.placement import Progress
 from jaxsens.stopping import check
 from jaxsens.training.config import Task
@@ -280,18 +278,8 @@ def _sensitivity(
     subject: Subject, n: int, seed: int, evaluation: Evaluation, progress: Progress | None
 ) -> dict[str, Any]:
     """A `SensitivityRow` as a table, and how it was measured."""
-    measure = evaluation.measure
-    result = flip_sensitivity(
-        subject.model,
-        tokens_to_flip(subject.task, subject.language, n, evaluation.inputs, seed),
-        positions=None if measure.sample is None else sample(measure.sample, seed),
-        norm=measure.norm,
-        outputs="all" if isinstance(measure.outputs, str) else measure.outputs,
-        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
-        batch_size=measure.batch_size,
-        memory_budget=measure.memory_budget,
-        progress=False if progress is None else progress,
-    )
+    words = tokens_to_flip(subject.task, subject.language, n, evaluation.inputs, seed)
+    result = evaluation.measure.flip_sensitivity(subject.model, words, seed, progress)
     numbers = (len(result), result.population, result.mean, result.max)
     row = asdict(SensitivityRow(subject.name, n, seed, evaluation.inputs, *numbers))
     return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.versions}

@@ -12,7 +12,7 @@ from rich.console import Console
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.errors import Faults, PrecisionWarning
-from jaxsens.experiments import sweep as sweeps
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.results import read_plan, read_points
 from jaxsens.experiments.sources import ConstructionModel, FormulaModel, read_source
 from jaxsens.experiments.sweep import Sweep, run_sweep
@@ -188,7 +188,7 @@ def warned(sweep: Sweep, tmp_path: Any, monkeypatch: Any) -> Console:
         warnings.warn(f"n = {tokens.shape[1]} is too long", PrecisionWarning, stacklevel=1)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", warning)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", warning)
     console = quiet()
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrecisionWarning)

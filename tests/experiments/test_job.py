@@ -10,6 +10,7 @@ import pytest
 
 from jaxsens.errors import InputError
 from jaxsens.experiments import job
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.points import select
 from jaxsens.experiments.results import read_flips, read_plan, read_points
@@ -30,7 +31,7 @@ def calls(monkeypatch):
         options["progress"](1, 2)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", measured)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
     return made
 
 
@@ -122,7 +123,7 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 3 GiB")
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", failing)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", failing)
     sweep = tiny_sweep()
     outcome, log = run(sweep, tmp_path)
     assert outcome.exit_code == 1
@@ -160,7 +161,7 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
             os.kill(os.getpid(), number)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", stopping)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", stopping)
     sweep = tiny_sweep()
     handler = signal.getsignal(signal.SIGTERM)
     outcome, _ = run(sweep, tmp_path / "stopped")
@@ -214,15 +215,15 @@ def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(call
 @pytest.mark.usefixtures("interruptible")
 def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(calls, monkeypatch, tmp_path):
     sweep = tiny_sweep()
-    original = sweeps.flip_sensitivity
+    original = sweep_points.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(sweeps, "flip_sensitivity", original)
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
         run(sweep, tmp_path, only=["n=6"])
         os.kill(os.getpid(), signal.SIGINT)
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
     outcome, _ = run(sweep, tmp_path)
     assert (outcome.stopped_by, outcome.computed, outcome.finished) == (signal.SIGINT, 1, 5)
     assert csv(tmp_path).count(b"\n") == 6
@@ -248,15 +249,15 @@ def test_a_claim_that_is_very_old_counts_for_nothing(tmp_path):
 
 def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
     sweep = tiny_sweep()
-    original = sweeps.flip_sensitivity
+    original = sweep_points.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
         if len(calls) == 0:
-            monkeypatch.setattr(sweeps, "flip_sensitivity", original)
+            monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
             run(sweep, tmp_path, only=["n=6"])
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
     outcome, log = run(sweep, tmp_path)
     assert (outcome.computed, outcome.finished) == (4, 8)
     assert "leftmost-hard n=6 seed=1: done by another process" in log
@@ -267,14 +268,14 @@ def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_t
 ):
     # Two processes, a part of the sweep each: the one that ends last must show the whole.
     sweep = tiny_sweep()
-    original = sweeps.flip_sensitivity
+    original = sweep_points.flip_sensitivity
 
     def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(sweeps, "flip_sensitivity", original)
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
         run(sweep, tmp_path, only=["n=6"])
         return original(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", meanwhile)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
     outcome, _ = run(sweep, tmp_path, only=["n=4"])
     assert (outcome.chosen, outcome.computed, outcome.finished) == (4, 4, 8)
     assert len(read_points(tmp_path)) == 8
@@ -338,7 +339,7 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
         seen.append((tokens.shape, {k: v for k, v in options.items() if k != "progress"}))
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweeps, "flip_sensitivity", noting)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", noting)
     inputs = "[inputs]\ncount = 3\n"
     measure = '[measure]\nnorm = "l1"\nsample = 5\nbatch_size = 2\nmemory_budget = 999\nengine = "vmap"\n'
     run(tiny_sweep(after=inputs + measure), tmp_path, only=["n=6", "seed=1", "variant=softmax"])

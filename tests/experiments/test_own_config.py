@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments import sweep as sweeps
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.job import Outcome
 from jaxsens.experiments.results import read_points, strangers
 from jaxsens.experiments.sweep import Sweep, run_sweep
@@ -14,7 +14,7 @@ from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet, tiny_s
 
 @pytest.fixture(autouse=True)
 def faked(monkeypatch):
-    monkeypatch.setattr(sweeps, "flip_sensitivity", fake_flip_sensitivity)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
 
 
 def run(sweep: Sweep, directory) -> tuple[Outcome, str]:

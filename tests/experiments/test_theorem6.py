@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxsens.errors import InputError
+from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import theorem6, theorem6_cells
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.theorem6 import run_theorem6
@@ -79,8 +80,8 @@ def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_
     experiment, tmp_path, monkeypatch
 ):
     """Preempted after every part that it finishes, it does each of them once."""
-    names = ("cross_entropy", "flip_sensitivity")
-    done, original = [], {name: getattr(theorem6_cells, name) for name in names}
+    places = {"cross_entropy": theorem6_cells, "flip_sensitivity": sweep_points}
+    done, original = [], {name: getattr(module, name) for name, module in places.items()}
 
     def ends_with_a_signal(name):
         def measure(*arguments, **options):
@@ -91,8 +92,8 @@ def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_
 
         return measure
 
-    for name in names:
-        monkeypatch.setattr(theorem6_cells, name, ends_with_a_signal(name))
+    for name, module in places.items():
+        monkeypatch.setattr(module, name, ends_with_a_signal(name))
     runs = 0
     while not cell_path(tmp_path / "out", "lstm", 2).exists():
         outcome = run_theorem6(experiment, tmp_path / "out", quiet())
@@ -100,8 +101,8 @@ def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_
         runs += 1
         assert len(done) == runs, "a run did more than one part, or none"
     assert done == ["cross_entropy", "flip_sensitivity"] * 2
-    for name in names:
-        monkeypatch.setattr(theorem6_cells, name, original[name])
+    for name, module in places.items():
+        monkeypatch.setattr(module, name, original[name])
     assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 6
     assert run_theorem6(experiment, tmp_path / "whole", quiet()).finished == 6
     assert tables(tmp_path / "out") == tables(tmp_path / "whole")
