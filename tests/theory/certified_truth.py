@@ -14,7 +14,7 @@ from jaxsens.models.positions import Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
-from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from tests.small_models import random_parameters, small
 
 ROUNDING = 1e-9, 1e-13
@@ -48,12 +48,15 @@ def truth(
     return found
 
 
-def undercut(model: Transformer, n: int, **options: Any) -> float:
-    """By which factor the true maximum exceeds the bound, at the worst position: sound if at most 1."""
+def undercut(model: Transformer, n: int, bound: CertifiedBound | None = None, **options: Any) -> float:
+    """By which factor the true maximum exceeds the bound, at the worst position: sound if at most 1.
+
+    `bound` is the bound with these options, where it is known already.
+    """
     symbols = list(range(model.config.alphabet_size))
     at_readout, norm = options.get("readout_symbols"), options.get("norm", "l2")
     actual = truth(model, n, symbols, at_readout, norm, options.get("fixed"))
-    bound = certified_bound(model, n, **options)
+    bound = bound or certified_bound(model, n, **options)
     assert np.array_equal(np.isnan(bound.by_position), np.isnan(actual))
     assert bound.value == np.nanmax(bound.by_position, initial=0.0)
     relative, absolute = ROUNDING

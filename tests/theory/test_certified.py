@@ -94,8 +94,8 @@ PLANTED = {
 def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
     place, function, change, layers, scale = PLANTED[name]
     monkeypatch.setattr(place, function, change(getattr(place, function)))
-    models = [scaled_model(seed, scale, scale, layers=layers, feed_forward=0) for seed in range(4)]
-    assert max(undercut(model, 5) for model in models) > 1
+    models = (scaled_model(seed, scale, scale, layers=layers, feed_forward=0) for seed in range(4))
+    assert any(undercut(model, 5) > 1 for model in models)
 
 
 def test_a_planted_unsound_weight_is_caught_where_layers_are_normalised(monkeypatch):
@@ -144,10 +144,10 @@ def test_one_position_has_nothing_to_flip():
 
 def test_huge_scores_give_the_diameter_not_nan():
     model = scaled_model(0, 1e8, layers=2, weighting="temperature-cubic")
-    bound = certified_bound(model, 6)
+    bound = certified_bound(model, 5)
     assert np.isfinite(bound.value)
     assert bound.value <= bound.diameter
-    assert undercut(model, 6) <= 1
+    assert undercut(model, 5, bound) <= 1
 
 
 @pytest.mark.parametrize("weighting", ["leftmost-hard", "average-hard", "sparsemax"])
@@ -202,6 +202,6 @@ def test_where_lemma_5_is_smaller_it_is_the_bound(changes, monkeypatch):
 @pytest.mark.parametrize("layers", [1, 2])
 def test_where_lemma_5_is_larger_the_bound_says_what_gave_it(layers):
     model = Transformer(small(layers=layers), seed=0)
-    found = certified_bound(model, 8)
-    assert found.value < lemma5(model, 8).bound
+    found = certified_bound(model, 4)
+    assert found.value < lemma5(model, 4).bound
     assert "Lemma 5" not in found.how

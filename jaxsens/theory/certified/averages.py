@@ -123,8 +123,9 @@ def direction_range(
 ) -> tuple[Float[np.ndarray, "p rows"], Float[np.ndarray, "p rows"]]:
     """Bounds on the average of u.v in each row, (lower, upper). The rounding of u.v is for the caller to add."""
     if e_hi.size * len(u) < ON_HOST:
-        payload = (u @ values.reshape(-1, values.shape[-1]).T).reshape(*u.shape[:2], *values.shape[:2])
-        return -average_sup(e_hi, e_lo, -payload, counts), average_sup(e_hi, e_lo, payload, counts)
+        both = np.concatenate([-u, u]) @ values.reshape(-1, values.shape[-1]).T
+        found = average_sup(e_hi, e_lo, both.reshape(-1, u.shape[1], *values.shape[:2]), counts)
+        return -found[: len(u)], found[len(u) :]
     with numerics("float64"):
         lower, upper = _compiled_directions(e_hi, e_lo, u, values, *_restriction(counts))
         return np.asarray(lower), np.asarray(upper)

@@ -41,7 +41,15 @@ from jaxsens.theory.certified.intervals import (
     up,
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of, scored_keys, weights_of
-from jaxsens.theory.certified.setting import ProjectedKinds, Setting, project, rows_and_kinds, scores, visible
+from jaxsens.theory.certified.setting import (
+    ProjectedKinds,
+    Setting,
+    Weights,
+    project,
+    rows_and_kinds,
+    scores,
+    visible,
+)
 
 
 class Sums(NamedTuple):
@@ -68,6 +76,7 @@ class FirstLayer:
         counts: the class; None for all words.
         projections: queries, keys and values, which are points but for rounding.
         positions: the rows' positions.
+        weights: of each head, the unnormalised weights; None where they are too many to be kept.
         sums: of each head and row.
         b: of each head and row, the average's coordinates.
         h: the pre-activations, None without a per-position map.
@@ -78,6 +87,7 @@ class FirstLayer:
     counts: Counts | None
     projections: ProjectedKinds
     positions: Int[np.ndarray, " rows"]
+    weights: list[Weights] | None
     sums: Sums
     b: Float[Ball, "heads rows kinds head_width"]
     h: Float[Ball, "rows kinds feed_forward"] | None
@@ -93,7 +103,7 @@ def first_layer(setting: Setting, positions: Int[np.ndarray, " rows"], counts: C
     """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
     layer = setting.config.layer(0)
     projections = project(setting, 0, setting.points)
-    rows, sums = [], []
+    rows, sums, weights = [], [], []
     for block in blocks(setting, positions):
         weights = [weights_of(setting, 0, h, projections, block) for h in range(layer.heads)]
         rows.append(rows_of(setting, 0, setting.points, projections, block, weights, counts))
@@ -108,6 +118,7 @@ def first_layer(setting: Setting, positions: Int[np.ndarray, " rows"], counts: C
         counts,
         projections,
         positions,
+        weights if len(rows) == 1 else None,
         Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1)),
         joined([row.b for row in rows], axis=1),
         joined([row.h for row in rows]) if layer.feed_forward else None,
@@ -198,7 +209,7 @@ def _support(
     values, found = np.swapaxes(first.projections.values.mid[h], 0, 1), []
     start = 0
     for block in blocks(setting, first.positions):
-        weights = weights_of(setting, 0, h, first.projections, block)
+        weights = first.weights[h] if first.weights else weights_of(setting, 0, h, first.projections, block)
         part = np.moveaxis(u[start : start + len(block)].reshape(len(block) * kinds, -1, p), -1, 0)
         start += len(block)
         both = ball(*direction_range(weights.hi, weights.lo, part, values, first.counts))
