@@ -43,7 +43,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
@@ -52,6 +51,7 @@ from scipy.special import softmax
 from jaxsens.errors import InputError, collecting
 from jaxsens.inputs import choice, is_count, number
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import on_device
 from jaxsens.models.parameters import TransformerParameters, build
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.models.transformer import Transformer
@@ -398,7 +398,7 @@ def _blank(shape: TransformerConfig) -> Any:
     """`TransformerParameters` of zeros (scales of ones) as float64 NumPy arrays, which can be written to."""
 
     def zeros(name: str, size: tuple[int, ...], variance: float) -> jax.Array:
-        return jnp.zeros(size)
+        return on_device(np.zeros(size))
 
     with numerics("float64"):
         return jax.tree.map(np.array, build(shape, zeros))

@@ -204,7 +204,7 @@ def _measured(
     spreads = tuple(np.zeros((config.layer(k).heads, config.width)) for k in range(config.layers))
     for batch in batches(config, words):
         with numerics(config.dtype):
-            found = _run(config, model.parameters, jnp.asarray(batch))
+            found = _run(config, model.parameters, batch)
         for k, (gap, spread) in enumerate(found[0]):
             np.maximum(spreads[k], np.asarray(spread).max(axis=0), out=spreads[k])
             for h, rows in enumerate(np.moveaxis(np.asarray(gap, np.float64), 1, 0)):

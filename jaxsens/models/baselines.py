@@ -26,7 +26,7 @@ from jaxsens.models.baselines_config import (
     RecurrentConfig,
     RNNConfig,
 )
-from jaxsens.models.given import check_input, checked_making, checked_parameters
+from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
 from jaxsens.precision import numerics
 
 
@@ -72,7 +72,7 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
-        return jnp.asarray(initialisation.normal(seed, name, shape, variance, config.dtype))
+        return on_device(initialisation.normal(seed, name, shape, variance, config.dtype))
 
     d, pooled = config.width, isinstance(config, ConvolutionConfig)
 
@@ -83,12 +83,12 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
         return RecurrentLayer(
             input=normal(f"layer{k}.input", (gates, d, d), 1 / (2 * d)),
             recurrent=normal(f"layer{k}.recurrent", (gates, d, d), 1 / (2 * d)),
-            bias=jnp.asarray(bias),
+            bias=on_device(bias),
         )
 
     def convolution(k: int, window: int) -> ConvolutionLayer:
         kernel = normal(f"layer{k}.kernel", (window, d, d), 2 / (window * d))
-        return ConvolutionLayer(kernel, jnp.zeros(d, config.dtype))
+        return ConvolutionLayer(kernel, on_device(np.zeros(d, config.dtype)))
 
     with numerics(config.dtype):
         if isinstance(config, ConvolutionConfig):
@@ -101,9 +101,9 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
             embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
             layers=layers,
             output=normal("output", (d, d), 1 / d) if pooled else None,
-            output_bias=jnp.zeros(d, config.dtype) if pooled else None,
+            output_bias=on_device(np.zeros(d, config.dtype)) if pooled else None,
             head=None if config.logits is None else normal("head", (d, config.logits), 1 / d),
-            head_bias=None if config.logits is None else jnp.zeros(config.logits, config.dtype),
+            head_bias=None if config.logits is None else on_device(np.zeros(config.logits, config.dtype)),
         )
 
 
@@ -211,7 +211,7 @@ class Baseline(nnx.Module):
     def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
         check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
-            return function(self.config, self.parameters, jnp.asarray(tokens))
+            return function(self.config, self.parameters, on_device(tokens))
 
 
 class LSTM(Baseline):

@@ -97,4 +97,10 @@ def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
 
 def parameters_from_numpy(tree: Tree, dtype: str) -> Tree:
     """The same parameters as JAX arrays of `dtype`. Call inside `numerics(dtype)`."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), tree)
+    with np.errstate(over="ignore"):  # infinite where the type has no such number
+        return jax.tree.map(lambda leaf: on_device(np.asarray(leaf).astype(dtype)), tree)
+
+
+def on_device(array: ArrayLike) -> jax.Array:
+    """An array as one of JAX, as `jnp.asarray` makes it; that compiles a program for each new shape and type."""
+    return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array))

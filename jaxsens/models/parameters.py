@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsens.errors import rule_for
 from jaxsens.models import initialisation
 from jaxsens.models.choices import SCORES
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.given import on_device
 from jaxsens.models.positions import Learned
 from jaxsens.precision import numerics
 
@@ -82,7 +84,7 @@ def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
         learned=normal("learned", (learned[0].max_length, d), 1.0) if learned else None,
         layers=tuple(_layer(config, k, normal) for k in range(config.layers)),
         head=None if config.logits is None else normal("head", (d, config.logits), 1 / d),
-        head_bias=None if config.logits is None else jnp.zeros(config.logits, config.dtype),
+        head_bias=None if config.logits is None else on_device(np.zeros(config.logits, config.dtype)),
     )
 
 
@@ -93,7 +95,9 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
     normalised = layer.norm.before or layer.norm.after
 
     def norm(present: bool) -> NormParameters | None:
-        return NormParameters(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if present else None
+        return (
+            NormParameters(on_device(np.ones(d, dtype)), on_device(np.zeros(d, dtype))) if present else None
+        )
 
     return LayerParameters(
         query=normal(f"layer{k}.query", (heads, d, dk), 1 / d),
@@ -102,9 +106,9 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
         output=normal(f"layer{k}.output", (heads, dk, d), 1 / (heads * dk)),
         additive=normal(f"layer{k}.additive", (heads, dk), 1.0) if vector else None,
         w1=normal(f"layer{k}.w1", (d, hidden), 2 / d) if hidden else None,
-        b1=jnp.zeros(hidden, dtype) if hidden else None,
+        b1=on_device(np.zeros(hidden, dtype)) if hidden else None,
         w2=normal(f"layer{k}.w2", (hidden, d), 1 / hidden) if hidden else None,
-        b2=jnp.zeros(d, dtype) if hidden else None,
+        b2=on_device(np.zeros(d, dtype)) if hidden else None,
         attention_norm=norm(normalised),
         feed_forward_norm=norm(normalised and hidden > 0),
     )
@@ -119,7 +123,7 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
-        return jnp.asarray(initialisation.normal(seed, name, shape, variance, config.dtype))
+        return on_device(initialisation.normal(seed, name, shape, variance, config.dtype))
 
     with numerics(config.dtype):
         return build(config, normal)

@@ -15,7 +15,7 @@ from jaxsens.errors import Faults
 from jaxsens.memory import check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import check_input, checked_making, checked_parameters
+from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.precision import numerics
 
@@ -66,7 +66,7 @@ class Transformer(nnx.Module):
     def _run(self, function: jax.stages.Wrapped, tokens: ArrayLike) -> Array:
         check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
-            return function(self.config, self.parameters, jnp.asarray(tokens))
+            return function(self.config, self.parameters, on_device(tokens))
 
 
 @partial(jax.jit, static_argnums=0)

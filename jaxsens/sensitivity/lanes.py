@@ -45,7 +45,7 @@ class Lanes:
     def __init__(self, count: int) -> None:
         self.count = count
         # JAX's settings are thread-local: each thread has to enter those that are in force here.
-        self._dtype = str(jnp.asarray(0.0).dtype)
+        self._dtype = str(jnp.result_type(float))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jaxsens-lane")
 
     def __enter__(self) -> Lanes:

@@ -279,7 +279,7 @@ def _program(
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
     leaves, structure = jax.tree.flatten((parameters, prepared))
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    wide = jnp.asarray(0.0).dtype == jnp.float64
+    wide = jnp.result_type(float) == jnp.float64
     while True:
         blocks = -(-room // (batch * devices))
         program = _compiled(quantity, engine, structure, shapes, wide, placement.mesh, batch, blocks)

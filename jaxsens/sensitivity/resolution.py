@@ -37,7 +37,7 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
         return None
     largest = np.zeros(config.layers)
     for k, word in enumerate(words):
-        finite, sizes = _pass(config, subject.parameters, jnp.asarray(word))
+        finite, sizes = _pass(config, subject.parameters, word)
         if not np.all(finite):
             raise InputError(
                 f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "

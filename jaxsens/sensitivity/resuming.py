@@ -135,7 +135,7 @@ def _function(subject: Measurable, n: int) -> str:
         return repr(subject.config)
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program(subject.apply, structure, shapes, n, jnp.asarray(0.0).dtype == jnp.float64)
+    return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
 
 
 @lru_cache(maxsize=16)
