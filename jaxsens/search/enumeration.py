@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.search.problem import Problem, SearchSpace, norm_of
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.engine import Engine, EngineCost
+from jaxsens.sensitivity.vmap_engine import VmapEngine
 from jaxsens.stopping import check
 
 SMALL = 2**16
@@ -22,8 +25,8 @@ SMALL = 2**16
 LARGEST = 2**24
 """Most words that are enumerated if asked for."""
 
-_SYMBOLS = 2**16
-"""Symbols of the words that one call of the model processes on each device."""
+_BLOCK = 2**18
+"""Words whose outputs are computed at a time, so that their copies take little memory beside them."""
 
 _PAIRS = 2**16
 """Pairs of neighbouring words that are compared at once."""
@@ -64,12 +67,12 @@ def largest_word(problem: Problem, progress: Callable[[int, int], None] | None) 
 
 def _words(space: SearchSpace, index: Int[np.ndarray, " words"]) -> Int[np.ndarray, "words n"]:
     """Words by number. The digits of the number are the symbols, the highest one at the first free position."""
-    digits = (index[:, None] // _strides(space)) % len(space.alphabet)
+    digits = (index[:, None] // _strides(len(space.alphabet), len(space.free))) % len(space.alphabet)
     return space.word(space.alphabet[digits])
 
 
-def _strides(space: SearchSpace) -> Int[np.ndarray, " free"]:
-    return len(space.alphabet) ** np.arange(len(space.free), dtype=np.int64)[::-1]
+def _strides(size: int, free: int) -> Int[np.ndarray, " free"]:
+    return size ** np.arange(free, dtype=np.int64)[::-1]
 
 
 def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) -> Float[np.ndarray, " words"]:
@@ -77,7 +80,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
     size, words = len(problem.space.alphabet), len(outputs)
     merge = np.maximum if problem.objective == "max" else np.add
     found = np.zeros(words)
-    for stride in _strides(problem.space)[problem.space.is_flipped]:
+    for stride in _strides(size, len(problem.space.free))[problem.space.is_flipped]:
         for start in range(0, words // size, _PAIRS):
             check()
             pair = np.arange(start, min(start + _PAIRS, words // size))
@@ -95,62 +98,66 @@ def _outputs(
     problem: Problem, progress: Callable[[int, int], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word, in blocks within the memory budget."""
-    total, devices, n = problem.space.count, problem.devices.mesh.size, problem.space.n
-    each = problem.devices.batch_size or max(1, _SYMBOLS // n)
-    each = min(each, -(-total // devices))
-    while True:
-        program, held = _compiled(problem, each)
-        if held <= problem.devices.budget:
-            break
-        if each == 1 or problem.devices.batch_size:
-            raise InputError(
-                f"memory_budget = {problem.devices.budget} bytes: {each} words of length {n} take {held} bytes"
-            )
-        each = max(1, min(each - 1, each * problem.devices.budget // held))
-    split = NamedSharding(problem.devices.mesh, PartitionSpec(problem.devices.mesh.axis_names))
-    found: np.ndarray | None = None
-    for start in range(0, total, each * devices):
-        check()
-        index = np.arange(start, start + each * devices)
-        words = _words(problem.space, np.minimum(index, total - 1))
-        stop = min(start + each * devices, total)
-        block = np.asarray(program(problem.parameters, jax.device_put(words, split)))[: stop - start]
-        if found is None:
-            found = np.zeros((total, block.shape[1]), block.dtype)
-        found[start:stop] = block
-        if progress is not None:
-            progress(stop, total)
-    return np.zeros((0, 0)) if found is None else found
+    space, found = problem.space, []
+    forward = VmapEngine(problem.norm, problem.engine.outputs, problem.subject.apply)
+    alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
+    engine = EveryWord(problem.norm, problem.engine.outputs, forward, alphabet, free)
+    first = _words(space, np.zeros(1, int))
+    size = min(_BLOCK, space.count)
+    nothing = np.zeros(size, np.int32)
+    for start in range(0, space.count, size):
+
+        def told(done: int, total: int, start: int = start) -> None:
+            if progress is not None:
+                progress(min(start + done, space.count), space.count)
+
+        # The last block is filled up, so that one program serves all blocks.
+        numbers = np.minimum(np.arange(start, start + size), space.count - 1)
+        outputs, _ = placement.measure_changes(
+            engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
+        )
+        found.append(outputs)
+    return np.concatenate(found)[: space.count]
 
 
-def _compiled(problem: Problem, each: int) -> tuple[Any, int]:
-    """The program for `each` words on each device, and the bytes of temporary memory that it takes there."""
-    mesh, apply = problem.devices.mesh, problem.subject.apply
-    chosen = problem.engine.outputs
+@dataclass(frozen=True)
+class EveryWord(Engine):
+    """The output on each word of a space, where other engines have its change under a flip.
 
-    def one(parameters: Any, word: Array) -> Array:
-        output = jnp.atleast_1d(apply(parameters, word))
-        output = output if chosen is None else output[jnp.asarray(chosen)]
-        return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+    The position of a "flip" is the word's number, see `_words`; its symbol means nothing.
 
-    everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
-    sharded = jax.shard_map(
-        jax.vmap(one, in_axes=(None, 0)),
-        mesh=mesh,
-        in_specs=(everywhere, split),
-        out_specs=split,
-        check_vma=False,
-    )
+    Attributes:
+        forward: runs the model.
+        alphabet: the symbols of words.
+        free: the positions that differ from word to word.
+    """
 
-    def placed(leaf: Any, spec: PartitionSpec) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+    forward: VmapEngine
+    alphabet: tuple[int, ...]
+    free: tuple[int, ...]
 
-    parameters = jax.tree.map(lambda leaf: placed(leaf, everywhere), problem.parameters)
-    words = placed(jax.ShapeDtypeStruct((each * mesh.size, problem.space.n), jnp.int32), split)
-    program = jax.jit(sharded).lower(parameters, words).compile()
-    analysis = program.memory_analysis()
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Array:
+        """A word, which holds the symbols at the other positions."""
+        return tokens
 
-    def run(parameters: Any, words: Array) -> Array:
-        return program(jax.device_put(parameters, NamedSharding(mesh, everywhere)), words)
+    def changes(
+        self, parameters: Any, prepared: Array, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+    ) -> Float[Array, "flips outputs"]:
+        """The outputs on the words with these numbers."""
+        size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
 
-    return run, 0 if analysis is None else int(analysis.temp_size_in_bytes)
+        def one(number: Array) -> Array:
+            digits = number // strides % size
+            word = prepared.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, prepared.dtype)[digits])
+            output = jnp.atleast_1d(self.forward.apply(parameters, word))
+            return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+        return jax.vmap(one)(positions)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """As many as forward passes."""
+        return self.forward.preferred_batch(n, platform)
+
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+        """That of forward passes."""
+        return self.forward.cost(parameters, tokens, platform)
