@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
@@ -34,24 +35,23 @@ def activations(config: Any, parameters: Any, tokens: np.ndarray) -> np.ndarray:
 def trace(config: Any, parameters: Any, tokens: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """y^(L), and the residual stream after each attention."""
     n = tokens.shape[-1]
-    x = np.asarray(parameters.embedding, np.float64)[tokens]
+    # At once: to take a matrix out of an array of JAX is a program of JAX.
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), parameters)
+    x = parameters.embedding[tokens]
     for row, term in enumerate(config.position_terms):
-        x = x + term.values(n)[:, None] * np.asarray(parameters.components[row], np.float64)
+        x = x + term.values(n)[:, None] * parameters.components[row]
     attended = []
     for k in range(config.layers):
         layer, given = config.layer(k), parameters.layers[k]
         x = x + sum(_head(layer, given, h, x) for h in range(layer.heads))
         attended.append(x)
         if layer.feed_forward:
-            hidden = np.maximum(x @ np.asarray(given.w1, np.float64) + np.asarray(given.b1, np.float64), 0)
-            x = x + hidden @ np.asarray(given.w2, np.float64) + np.asarray(given.b2, np.float64)
+            x = x + np.maximum(x @ given.w1 + given.b1, 0) @ given.w2 + given.b2
     return x, attended
 
 
 def _head(layer: Any, given: Any, h: int, x: np.ndarray) -> np.ndarray:
-    query, key, value, output = (
-        np.asarray(matrix[h], np.float64) for matrix in (given.query, given.key, given.value, given.output)
-    )
+    query, key, value, output = (matrix[h] for matrix in (given.query, given.key, given.value, given.output))
     n = x.shape[1]
     scores = np.einsum("wid,wjd->wij", x @ query / np.sqrt(layer.head_width), x @ key, optimize=True)
     i, j = np.arange(1, n + 1)[:, None], np.arange(1, n + 1)[None, :]

@@ -140,7 +140,7 @@ def test_precision_limits_parity_and_not_first():
 @pytest.mark.parametrize(
     ("language", "options", "length", "engine", "read"),
     [
-        ("parity", {}, 8, "vmap", "everything"),
+        ("parity", {}, 16, "vmap", "everything"),
         ("parity", SCALED, 33, "vmap", "output"),
         ("parity", NORMED, 33, "difference", "output"),
         ("parity", {**NORMED, **SCALED}, 8, "vmap", "everything"),

@@ -91,8 +91,10 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
     reached = []
     for seed in range(8):
         model = model_of(seed, alphabet_size=2, **options)
-        exact = worst_input(model, 8, objective=objective, engine="vmap", mesh=ONE)
-        found = worst_input(model, 8, objective=objective, engine="vmap", exact=False, seed=seed, mesh=ONE)
+        given = {"objective": objective, "engine": "vmap", "mesh": ONE}
+        exact = worst_input(model, 8, **given)
+        # Half of the starts that a search has by default must do.
+        found = worst_input(model, 8, exact=False, seed=seed, restarts=4, **given)
         assert exact.exact
         assert not found.exact
         assert found.converged
