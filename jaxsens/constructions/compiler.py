@@ -14,6 +14,7 @@ from jaxsens.constructions.conditions import (
     ConditionName,
     Read,
     check_choices,
+    power,
     refuse,
     table_row,
     theorem,
@@ -69,7 +70,7 @@ def compile_formula(
         table_row=table_row(checked),
         exact=wanted.promises or not used,
     )
-    return make(builder.network, wanted.weighting(checked), dtype, output, read, promise)
+    return make(builder.network, wanted.weighting(power(checked, wanted)), dtype, output, read, promise)
 
 
 def translate(builder: Builder, formula: logic.Formula) -> Affine:

@@ -69,20 +69,14 @@ class Condition:
         """Whether the network must equal the formula: in every condition except the control."""
         return self.name != "bounded-softmax"
 
-    def weighting(self, formula: Formula) -> Weighting:
-        """The weighting of every layer. All heads share one temperature (trap T10 of the constructions)."""
+    def weighting(self, power: float) -> Weighting:
+        """The weighting of every layer, at the temperature 1/n^power (1/i^power) where attention is soft.
+
+        All heads share one temperature (trap T10 of the constructions).
+        """
         if self.hard:
             return _HARD[self.name]
-        return Softmax(self._schedule(formula), by="query" if self.autoregressive else "length")
-
-    def _schedule(self, formula: Formula) -> Schedule:
-        used = operators(formula)
-        if self.name in ("unbounded", "bounded-softmax") or not used:
-            return Schedule()
-        if self.autoregressive:
-            return Schedule(power=1.0 if used <= {"#L"} else 2.0)
-        cubic = self.name == "temperature-bounded" and any(needs_table(part) for part in subformulas(formula))
-        return Schedule(power=3.0 if cubic else 1.0)
+        return Softmax(Schedule(power=power), by="query" if self.autoregressive else "length")
 
 
 def check_choices(
@@ -93,6 +87,17 @@ def check_choices(
     choice("dtype", dtype, DTYPES, faults)
     choice("read", read, get_args(Read), faults)
     choice("autoregressive", autoregressive, (True, False), faults)
+
+
+def power(formula: Formula, condition: Condition) -> float:
+    """The power of the temperature, 1/n^power (1/i^power in an autoregressive network), that a formula needs."""
+    used = operators(formula)
+    if condition.name in ("unbounded", "bounded-softmax") or not used:
+        return 0.0
+    if condition.autoregressive:
+        return 1.0 if used <= {"#L"} else 2.0
+    cubic = condition.name == "temperature-bounded" and any(map(needs_table, subformulas(formula)))
+    return 3.0 if cubic else 1.0
 
 
 def needs_table(part: Formula) -> bool:

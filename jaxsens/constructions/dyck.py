@@ -38,8 +38,6 @@ from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
 from jaxsens.errors import Faults
 from jaxsens.inputs import count
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import AverageHard, Softmax, Weighting
 
 SHARPNESS = 20.0
 """g, the sharpness of the look-ups of depths: see above."""
@@ -114,7 +112,9 @@ def dyck(
         table_row="S-RASP",
         exact=wanted.promises,
     )
-    return make(builder.network, _weighting(wanted), dtype, output, read, promise)
+    powers = {"temperature": 2.0 if autoregressive else 1.0, "temperature-bounded": 3.0}
+    weighting = wanted.weighting(powers.get(condition, 0.0))
+    return make(builder.network, weighting, dtype, output, read, promise)
 
 
 def _program(builder: Builder, kinds: int) -> Affine:
@@ -178,15 +178,6 @@ def _same_depth(builder: Builder, ratio: Affine, depth: Affine) -> list[Pair]:
         late = -builder.inverse("#L") if builder.condition.autoregressive else builder.position("fraction")
         pairs.append((KAPPA * one, late))
     return [*((4.0 * KAPPA * form, depth) for form in asked), *pairs]
-
-
-def _weighting(condition: Condition) -> Weighting:
-    if condition.hard:
-        return AverageHard()
-    if condition.autoregressive:
-        return Softmax(Schedule(power=2.0), by="query")
-    powers = {"temperature": 1.0, "temperature-bounded": 3.0, "unbounded": 0.0, "bounded-softmax": 0.0}
-    return Softmax(Schedule(power=powers[condition.name]))
 
 
 def _theorem(condition: Condition) -> str:

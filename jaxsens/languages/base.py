@@ -206,13 +206,20 @@ class Language(ABC):
         checked_count(self.name, n=n)
         return float(np.log(self.outcomes))
 
+    def _states(self, tokens: np.ndarray) -> np.ndarray:
+        """The states of each prefix of (..., n) tokens: (..., n + 1), NO_PREFIX from where no word begins so."""
+        after, wrong = self._read(tokens)
+        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int64)
+        states[..., 1:] = np.where(np.logical_or.accumulate(wrong, axis=-1), NO_PREFIX, after)
+        return states
+
     # What each language defines.
 
     @abstractmethod
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """What matters of each prefix of (..., n) tokens for what follows: (..., n + 1) integers, or NO_PREFIX.
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What matters for what follows after each of (..., n) tokens, integers; and where a token cannot stand.
 
-        The empty prefix has the state 0.
+        Before the first token the state is 0. After one that cannot stand, states mean nothing.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens import inputs
 from jaxsens.errors import Faults, collecting
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import NO_PREFIX, Language, binary_entropy, draw, from_log_ratios
+from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
 
 _PAIRS = ("()", "[]", "{}", "<>")
 
@@ -142,18 +142,16 @@ class Dyck(Language):
         found[choice.hard] = (1 - self.open_probability) * lost
         return found
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """0 if nothing is open, and otherwise 1 + the kind of the innermost open bracket."""
-        n = tokens.shape[-1]
-        rows = tokens.reshape(math.prod(tokens.shape[:-1]), n)
+        rows = tokens.reshape(math.prod(tokens.shape[:-1]), tokens.shape[-1])
         opening, kind = rows < self.kinds, rows % self.kinds
-        states = np.zeros((len(rows), n + 1), np.int64)
         where = innermost_open(opening)
         top = np.take_along_axis(kind, np.maximum(where, 0), axis=1)
-        states[:, 1:] = np.where(where >= 0, top + 1, 0)
-        fits = opening | (states[:, :-1] == kind + 1)
-        states[:, 1:][~np.logical_and.accumulate(fits, axis=1)] = NO_PREFIX
-        return states.reshape(*tokens.shape[:-1], n + 1)
+        states = np.where(where >= 0, top + 1, 0)
+        before = np.pad(states, ((0, 0), (1, 0)))[:, :-1]
+        wrong = ~opening & (before != kind + 1)
+        return states.reshape(tokens.shape), wrong.reshape(tokens.shape)
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         p, k = self.open_probability, self.kinds

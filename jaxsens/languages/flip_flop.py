@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import NO_PREFIX, Language, binary_entropy, entropy
+from jaxsens.languages.base import Language, binary_entropy, entropy
 
 _WRITE, _READ, _IGNORE, _ZERO = range(4)
 _START, _FREE, _BOUND, _BETWEEN, _AFTER_READ = 0, 1, 2, 4, 5  # _BOUND + memory: 2 and 3
@@ -63,24 +63,21 @@ class FlipFlop(Language):
         end, next_one = self.end_probability, float(entropy(self._instructions))
         return next_one if n == 2 else read * binary_entropy(end) + (1 - read * end) * next_one
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """_START; after an instruction _FREE, or _BOUND + memory if it is r; after a pair _AFTER_READ or _BETWEEN."""
-        shape, n = tokens.shape[:-1], tokens.shape[-1]
-        states = np.zeros((*shape, n + 1), np.int64)
         instructions, bits = tokens[..., 0::2], tokens[..., 1::2] - _ZERO
         pairs = bits.shape[-1]
         reads = instructions == _READ
         memory = _memory(instructions[..., :pairs] == _WRITE, bits)
-        known = np.concatenate([np.zeros((*shape, 1), np.int64), memory], axis=-1)  # before each pair
-        known = known[..., : instructions.shape[-1]]
-        states[..., 1::2] = np.where(reads, _BOUND + known, _FREE)
-        states[..., 2::2] = np.where(reads[..., :pairs], _AFTER_READ, _BETWEEN)
-        wrong = np.zeros((*shape, n), bool)
+        known = np.zeros(instructions.shape, np.int64)  # before each pair
+        known[..., 1:] = memory[..., : max(instructions.shape[-1] - 1, 0)]
+        states, wrong = np.empty_like(tokens), np.zeros(tokens.shape, bool)
+        states[..., 0::2] = np.where(reads, _BOUND + known, _FREE)
+        states[..., 1::2] = np.where(reads[..., :pairs], _AFTER_READ, _BETWEEN)
         wrong[..., 0::2] = instructions > _IGNORE
         wrong[..., :1] |= tokens[..., :1] != _WRITE
         wrong[..., 1::2] = (bits < 0) | (reads[..., :pairs] & (bits != known[..., :pairs]))
-        states[..., 1:][np.logical_or.accumulate(wrong, axis=-1)] = NO_PREFIX
-        return states
+        return states, wrong
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         laws = np.zeros((6, 6))

@@ -73,11 +73,9 @@ class Majority(Language):
         differences, law = self.difference_law(n)
         return float(law @ entropy(self._laws(differences)))
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The difference d."""
-        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int64)
-        np.cumsum(2 * tokens.astype(np.int8) - 1, axis=-1, out=states[..., 1:])
-        return states
+        return np.cumsum(2 * tokens - 1, axis=-1), np.zeros(tokens.shape, bool)
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         e, ahead = self.end_probability, states > 0

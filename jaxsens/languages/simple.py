@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxsens.inputs import checked_count
-from jaxsens.languages.base import NO_PREFIX, Language, binary_entropy
+from jaxsens.languages.base import Language, binary_entropy
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,8 @@ class Parity(Language):
         even = binary_entropy(p) + (1 - p) * float(np.log(2))
         return even if n == 0 else (even + float(np.log(2))) / 2
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
-        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int8)
-        np.bitwise_xor.accumulate(tokens.astype(np.int8), axis=-1, out=states[..., 1:])
-        return states
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.bitwise_xor.accumulate(tokens, axis=-1), np.zeros(tokens.shape, bool)
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         p = self.end_probability
@@ -102,10 +100,8 @@ class OneStar(Language):
         checked_count(self.name, n=n)
         return binary_entropy(self.end_probability)
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
-        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int64)
-        states[..., 1:][np.logical_or.accumulate(tokens == 0, axis=-1)] = NO_PREFIX
-        return states
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros_like(tokens), tokens == 0
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         p = self.end_probability
@@ -153,16 +149,12 @@ class EqualBlocks(Language):
         p = self.stop_probability
         return (1 - p) ** (n // 2) * binary_entropy(p)
 
-    def _states(self, tokens: np.ndarray) -> np.ndarray:
+    def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """0 at the start, 1 after as only, 2 while bs are missing, 3 when the word is complete."""
         is_a = tokens == 0
         b_seen = np.logical_or.accumulate(~is_a, axis=-1)
         owed = np.cumsum(np.where(is_a, 1, -1).astype(np.int8), axis=-1, dtype=np.int64)
-        states = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int64)
-        states[..., 1:] = np.where(b_seen, np.where(owed > 0, 2, 3), 1)
-        wrong = np.logical_or.accumulate((is_a & b_seen) | (owed < 0), axis=-1)
-        states[..., 1:][wrong] = NO_PREFIX
-        return states
+        return np.where(b_seen, np.where(owed > 0, 2, 3), 1), (is_a & b_seen) | (owed < 0)
 
     def _laws(self, states: np.ndarray) -> np.ndarray:
         p = self.stop_probability

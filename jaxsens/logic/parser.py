@@ -31,19 +31,14 @@ _TOKEN = re.compile(
 )
 _SPELLINGS = {"~": "!", "==": "="}
 _BUILD_PREFIX: dict[str, Callable[[Formula], Formula]] = {
-    "!": formulas.Not,
-    "Y": formulas.Yesterday,
-    "X": formulas.Next,
+    kind.notation.sign: kind for kind in (formulas.Not, formulas.Yesterday, formulas.Next)
 }
 _BUILD_INFIX: dict[str, Callable[[Formula, Formula], Formula]] = {
-    "&": formulas.And,
-    "|": formulas.Or,
-    "S": formulas.Since,
-    "U": formulas.Until,
+    **{kind.notation.sign: kind for kind in (formulas.And, formulas.Or, formulas.Since, formulas.Until)},
     "->": lambda left, right: ~left | right,
     "<->": lambda left, right: left & right | ~left & ~right,
 }
-_COUNTS = {"#L": CountLeft, "#R": CountRight}
+_COUNTS = {kind.sign: kind for kind in (CountLeft, CountRight)}
 _OPERATORS = " ".join(INFIX)
 
 

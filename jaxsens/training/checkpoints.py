@@ -206,9 +206,5 @@ def _state(stored: Stored, config: TrainConfig, parts: tuple[str, ...] = ("",)) 
             faults.messages.append(f"{name}: {have}, its config needs {described}")
         else:
             leaves.append(array)
-    if faults:
-        try:
-            faults.raise_if_any()
-        except InputError as error:
-            raise DamagedCheckpoint(str(error)) from None
+    storage.raise_damaged(faults)
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)

@@ -99,17 +99,9 @@ def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, se
     logs = outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True)
     laws = language.last_probabilities(prefixes)
     divergences = np.sum(laws * (np.log(np.where(laws > 0, laws, 1)) - logs), axis=-1)
-    excess = float(np.mean(divergences))
-    choice = language.closing_choice_loss(prefixes, logs) if isinstance(language, Dyck) else None
-    return CrossEntropy(
-        n,
-        words,
-        language.optimal_cross_entropy(n) + excess,
-        excess,
-        _standard_error(divergences),
-        None if choice is None else float(np.mean(choice)),
-        None if choice is None else _standard_error(choice),
-    )
+    excess, error = _mean(divergences)
+    choice = _mean(language.closing_choice_loss(prefixes, logs)) if isinstance(language, Dyck) else ()
+    return CrossEntropy(n, words, language.optimal_cross_entropy(n) + excess, excess, error, *choice)
 
 
 def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> Recognition:
@@ -121,15 +113,7 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
     sample, labels = language.sample_labelled(words, n, _generator(seed, "recognition", n))
     outputs = logits(config, parameters, with_boundary(sample, language, "recognition"))
     margins = np.where(labels, 1, -1) * (outputs[:, 1] - outputs[:, 0])
-    right = (margins > 0).astype(np.float64)
-    return Recognition(
-        n,
-        words,
-        float(np.mean(right)),
-        _standard_error(right),
-        float(np.mean(margins)),
-        _standard_error(margins),
-    )
+    return Recognition(n, words, *_mean((margins > 0).astype(np.float64)), *_mean(margins))
 
 
 def logits(
@@ -194,5 +178,6 @@ def _generator(seed: int, task: Task, n: int) -> np.random.Generator:
     return np.random.default_rng((seed, _STREAMS[task], n))
 
 
-def _standard_error(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))

@@ -10,6 +10,7 @@ import csv
 import io
 import zlib
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from jaxsens.errors import InputError
@@ -28,7 +29,7 @@ EVALUATIONS = {
     "prediction": (*_KEYS, "cross_entropy", "excess", "standard_error", "choice", "choice_standard_error"),
     "recognition": (*_KEYS, "accuracy", "accuracy_standard_error", "margin", "margin_standard_error"),
 }
-"""The columns of evaluation.csv, by task."""
+"""The columns of evaluation.csv, by task: the step, and the fields of what is found there in their order."""
 
 _CHECK = "check"
 
@@ -139,7 +140,7 @@ class EvaluationTable(Records):
 
     def add_result(self, step: int, result: CrossEntropy | Recognition) -> None:
         """Adds what was found at a step."""
-        self.add(step, result.n, result.words, *_values(result))
+        self.add(step, *astuple(result))
         self.rows.sort(key=self._place)
 
     def _due(self, step: int) -> bool:
@@ -152,10 +153,3 @@ class EvaluationTable(Records):
 
     def _place(self, row: Row) -> tuple[int, int]:
         return int(row[0]), self.config.evaluation.lengths.index(int(row[1]))
-
-
-def _values(result: CrossEntropy | Recognition) -> tuple[Value, ...]:
-    if isinstance(result, CrossEntropy):
-        first = (result.mean, result.excess, result.standard_error)
-        return (*first, result.choice, result.choice_standard_error)
-    return result.accuracy, result.accuracy_standard_error, result.margin, result.margin_standard_error

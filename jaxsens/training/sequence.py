@@ -35,7 +35,7 @@ def sequence_logits(
     This holds for recurrent networks, and for transformers whose masks hide the future, unless their embeddings or
     temperatures depend on the input's length: those use the length of `tokens` at every position.
     """
-    rows = _activations(config, parameters, tokens)
+    rows = _functions(config).activations(config, parameters, tokens)
     exact = isinstance(config, TransformerConfig) and config.exact_rows
     return rows_times(rows, parameters.head, exact) + parameters.head_bias
 
@@ -44,9 +44,7 @@ def readout_logits(
     config: NetworkConfig, parameters: Any, tokens: Int[Array, " n"]
 ) -> Float[Array, " logits"]:
     """The model's own output, at its readout."""
-    if isinstance(config, TransformerConfig):
-        return layers.apply(config, parameters, tokens)
-    return baselines.apply(config, parameters, tokens)
+    return _functions(config).apply(config, parameters, tokens)
 
 
 def own_rows(
@@ -93,7 +91,6 @@ def _cross_entropy(
     return -jnp.mean(jnp.sum(targets * logs, axis=-1))
 
 
-def _activations(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
-    if isinstance(config, TransformerConfig):
-        return layers.activations(config, parameters, tokens)
-    return baselines.activations(config, parameters, tokens)
+def _functions(config: NetworkConfig) -> Any:
+    """The module of a network's pure functions."""
+    return layers if isinstance(config, TransformerConfig) else baselines

@@ -171,7 +171,7 @@ def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]])
             else:
                 text = "its SHA-256 is not that of what was written"
             faults.messages.append(f"{name}: {text}")
-    _raise_damaged(faults)
+    raise_damaged(faults)
     try:
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore((path / _STATE).absolute())
@@ -187,7 +187,7 @@ def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]])
         faults.messages.append(
             f"{_STATE}: the arrays restored from it, or the config, are not those that were saved"
         )
-    _raise_damaged(faults)
+    raise_damaged(faults)
     return Stored(path, step, config, manifest["versions"], manifest["content"], arrays)
 
 
@@ -275,7 +275,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _raise_damaged(faults: Faults) -> None:
+def raise_damaged(faults: Faults) -> None:
+    """Raises one `DamagedCheckpoint` that lists all errors, if there are any."""
     try:
         faults.raise_if_any()
     except InputError as error:
