@@ -213,3 +213,16 @@ def test_the_reference_leaves_out_choices_that_a_dtype_cannot_make():
     assert np.isfinite(every).all()
     assert np.isnan(none).all()
     assert TIMES_VMAP == 4
+
+
+def test_weight_that_moves_to_a_key_of_the_same_value_loses_nothing():
+    # From a key to one whose value is what the first one's becomes: how the weight is divided does not matter then,
+    # although scores of 2e6 leave it no more than ten digits in float64.
+    s = np.array([-1931445.9114, -1937981.9426, -1938426.0283])
+    ds, v, dv = np.array([-6536.1449, 0.0, 0.0]), np.array([-44.0, 50.0, 10.0]), np.array([94.0, 0.0, 0.0])
+    with numerics("float64"):
+        new, change = (
+            np.asarray(each) for each in softmax_change(jnp.asarray(s)[None], jnp.asarray(ds)[None])
+        )
+    assert 0.1 < new[0, 0] < 0.9
+    assert change[0] @ v + new[0] @ dv == pytest.approx(50 + 44, rel=1e-15)

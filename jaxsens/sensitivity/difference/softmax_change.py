@@ -11,6 +11,10 @@ _MARGIN = 64
 """Scores closer than this many rounding errors of theirs are taken to tie."""
 
 
+_FAR = 0.1
+"""The weight, lost and won, from which a row's changes are all taken by subtracting: at most some ten eps are lost."""
+
+
 def too_large(ds: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
     """Whether changes of scores are larger than the dtype keeps the digits of, or not finite."""
     return ~(jnp.abs(ds) <= LARGEST_SCORE[str(ds.dtype)])
@@ -64,6 +68,10 @@ def softmax_change(
       exponent t into the weight: with scores of 1e5 in float32 that is 1 %, where the weights of a softmax so cold are
       0 and 1 exactly.
 
+    Where much of a row's weight moves (`_FAR`), all of its keys take the second form. p' and p add up to 1 each, so an
+    error in p' of one key is made up by the others, and it is lost on values that agree after the flip. Changes of two
+    forms do not make up for each other: each is off by its own eps |s|.
+
     O(keys) a row: four exponentials a key.
     """
     old, best, total = _weights(s)
@@ -77,7 +85,9 @@ def softmax_change(
         jnp.abs(rest) > 2, new * jnp.exp(moved - shared) - old, old * jnp.expm1(jnp.clip(rest, -2, 2))
     )
     t = rest - jnp.log1p(jnp.sum(gained, axis=-1, keepdims=True))
-    return new, jnp.where(jnp.abs(t) > 1, new - old, old * jnp.expm1(jnp.clip(t, -1, 1)))
+    subtracted = new - old
+    far = (jnp.sum(jnp.abs(subtracted), axis=-1, keepdims=True) > _FAR) | (jnp.abs(t) > 1)
+    return new, jnp.where(far, subtracted, old * jnp.expm1(jnp.clip(t, -1, 1)))
 
 
 def _weights(s: Float[Array, "*rows keys"]) -> tuple[Array, Array, Array]:
