@@ -323,6 +323,7 @@ PLACES = {"index": 1, "square": 2, "length-index": 2, "length-square": 2}
 _BOUNDED = {"index": Component("fraction"), "square": Component("fraction-square")}
 
 
+@dataclass
 class Builder:
     """A network under construction in one condition, with the parts that several constructions share.
 
@@ -334,14 +335,11 @@ class Builder:
         digits: Whether integers that float32 cannot hold are split.
     """
 
-    def __init__(
-        self, network: ResidualNetwork, condition: Condition, reciprocals: bool, digits: bool
-    ) -> None:
-        self.network = network
-        self.condition = condition
-        self.reciprocals = reciprocals
-        self.digits = digits
-        self._made: dict[Hashable, Affine] = {}
+    network: ResidualNetwork
+    condition: Condition
+    reciprocals: bool
+    digits: bool
+    _made: dict[Hashable, Affine] = field(default_factory=dict, init=False)
 
     def position(self, name: str) -> Affine:
         """A named position component."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
+from jaxsens.search.local_search import SearchProgress
 from jaxsens.search.problem import Problem, SearchSpace, norm_of
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.engine import Engine, EngineCost
@@ -45,7 +46,9 @@ def refusal(problem: Problem, words: int) -> str | None:
     return None
 
 
-def largest_word(problem: Problem, progress: Callable[[int, int], None] | None) -> Int[np.ndarray, " n"]:
+def largest_word(
+    problem: Problem, progress: Callable[[SearchProgress], None] | None
+) -> Int[np.ndarray, " n"]:
     """The first word with the largest objective.
 
     Costs one forward pass per word, and memory for all outputs. Neighbours' outputs are subtracted, so float32 loses
@@ -53,7 +56,7 @@ def largest_word(problem: Problem, progress: Callable[[int, int], None] | None) 
 
     Args:
         problem: What is searched, with few enough words (see `refusal`).
-        progress: Called with (words done, words in all).
+        progress: Called after every block.
 
     Raises:
         InputError: If some output is not finite, or not even one word fits the memory budget.
@@ -95,7 +98,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
 
 
 def _outputs(
-    problem: Problem, progress: Callable[[int, int], None] | None
+    problem: Problem, progress: Callable[[SearchProgress], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word, in blocks within the memory budget."""
     space, found = problem.space, []
@@ -109,7 +112,7 @@ def _outputs(
 
         def told(done: int, total: int, start: int = start) -> None:
             if progress is not None:
-                progress(min(start + done, space.count), space.count)
+                progress(SearchProgress(min(start + done, space.count), space.count, None))
 
         # The last block is filled up, so that one program serves all blocks.
         numbers = np.minimum(np.arange(start, start + size), space.count - 1)

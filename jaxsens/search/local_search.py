@@ -194,8 +194,8 @@ def climb(
                     done = state.at(measurements).restart(problem, converged=True)
                     state, at = SearchState(finished=(*state.finished, done)).at(measurements), None
                     continue
-                at = led.at
-                state = replace(state, steps=state.steps + 1, idle=led.idle)
+                at, idle = led
+                state = replace(state, steps=state.steps + 1, idle=idle)
             state = replace(state, tokens=tuple(at.word.tolist()), value=at.value).at(measurements)
         note(state)
     except BudgetSpent:
@@ -232,19 +232,11 @@ def _structured(problem: Problem, k: int) -> Int[np.ndarray, " free"] | None:
     return np.where(second[kind], (first + 1) % size, first)
 
 
-@dataclass(frozen=True)
-class Step:
-    """Where a step led: the next word, measured, and the number of steps in a row that have not raised the value."""
-
-    at: Measured
-    idle: int
+Step = tuple[Measured, int] | None
+"""Where a step led: the next word and the number of steps in a row that have not raised the value; None if nowhere."""
 
 
-Climb = Callable[[Measurements, Measured, int, np.random.Generator], Step | None]
-"""(measurements, the word, idle steps so far, random numbers) -> the next word, or None at a local maximum."""
-
-
-def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step | None:
+def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
     """A step towards a larger sensitivity of one flip. Costs two measurements, and O(log n) single flips.
 
     The largest flip of the word x leads to x'. All flips of x' tell how much that flip would do after any single
@@ -267,9 +259,9 @@ def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.rando
             elif most > enough:
                 break
         if most > enough and most >= there.value:
-            return Step(measurements.measure(best), 0)
+            return measurements.measure(best), 0
     if there.value > enough:
-        return Step(there, 0)
+        return there, 0
     if idle >= SIDEWAYS:
         return None
     # On a plateau, make as many of the changes that do nothing as can be made together, drawn at random.
@@ -279,10 +271,10 @@ def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.rando
         return None
     level = (word for word in _halved(at, rows, columns) if measurements.probe(word, flip) >= same)
     word = next(level, None)
-    return None if word is None else Step(measurements.measure(word), idle + 1)
+    return None if word is None else (measurements.measure(word), idle + 1)
 
 
-def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step | None:
+def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
     """A step towards a larger mean over flips. Costs `SAMPLED` measurements, and one for each word tried.
 
     Works like `climb_max` on a sample of flips, whose mean gain under every single change stands for the gain of all.
@@ -314,12 +306,15 @@ def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.rand
                 best = tried if best is None or tried.value > best.value else best
                 break
     if best is not None:
-        return Step(best, 0)
-    return Step(at, idle + 1) if idle + 1 < FAILURES else None
+        return best, 0
+    return (at, idle + 1) if idle + 1 < FAILURES else None
 
 
-CLIMBS: dict[str, Climb] = {"max": climb_max, "mean": climb_mean}
-"""The step of each objective."""
+CLIMBS: dict[str, Callable[[Measurements, Measured, int, np.random.Generator], Step]] = {
+    "max": climb_max,
+    "mean": climb_mean,
+}
+"""The step of each objective, by the measurements, the word, the idle steps so far and random numbers."""
 
 
 def _descending(values: Float[np.ndarray, " rows"], above: float) -> Int[np.ndarray, " chosen"]:

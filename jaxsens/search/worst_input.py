@@ -145,12 +145,8 @@ def _enumerable(problem: Problem, exact: bool | None) -> bool:
 
 
 def _enumerated(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(SearchProgress(done, total, None))
-
     measurements = Measurements(problem, budget=None)
-    measurements.measure(enumeration.largest_word(problem, told))
+    measurements.measure(enumeration.largest_word(problem, progress))
     return _result(measurements, problem.space.count, (), 0)
 
 

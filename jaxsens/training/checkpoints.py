@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import Faults, InputError
@@ -20,7 +19,7 @@ from jaxsens.precision import numerics
 from jaxsens.training import storage
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.optimiser import TrainState, state_shapes
-from jaxsens.training.storage import DamagedCheckpoint, Stored
+from jaxsens.training.storage import DamagedCheckpoint
 from jaxsens.versions import versions
 
 FOLDER = "checkpoints"
@@ -67,16 +66,15 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     if not storage.is_checkpoint(path):
         path = _newest(path)
     try:
-        stored = storage.read(path, _identity)
-        config = _config(stored.config, path)
-        state = _state(stored, config, parts=(".parameters",))
+        manifest, arrays = storage.read(path, _identity)
+        config = _config(manifest["config"], path)
+        state = _state(arrays, config, path, parts=(".parameters",))
     except DamagedCheckpoint as error:
         older = [other for other in storage.found(path.parent) if other.name < path.name]
         remedy = f"; to go back to an older one, train again, or name {older[-1]}" if older else ""
         raise DamagedCheckpoint(f"{error}{remedy}") from error
-    return TrainedModel(
-        build(config.model, parameters=state.parameters), config, stored.step, path, stored.content
-    )
+    model = build(config.model, parameters=state.parameters)
+    return TrainedModel(model, config, manifest["step"], path, manifest["content"])
 
 
 def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> Path:
@@ -90,17 +88,10 @@ def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> 
     return path
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """Where a training goes on: the step and state of the newest sound checkpoint, and the config that it holds."""
-
-    step: int
-    state: TrainState
-    config: TrainConfig
-
-
-def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) -> Resumed | None:
-    """The newest sound checkpoint, or None. Damaged ones are set aside, with a note.
+def resume(
+    directory: Path, config: TrainConfig, note: Callable[[str], None]
+) -> tuple[int, TrainState, TrainConfig] | None:
+    """Step, state and config of the newest sound checkpoint, or None. Damaged ones are set aside, with a note.
 
     Raises:
         InputError: If the checkpoints belong to another training, saying where the configs differ.
@@ -109,18 +100,16 @@ def resume(directory: Path, config: TrainConfig, note: Callable[[str], None]) ->
     storage.sweep_up(folder)
     for path in reversed(storage.found(folder)):
         try:
-            stored = storage.read(path, _identity)
-            _check_same(stored.config, stored.step, config, path)
-            state = _state(stored, config)
+            manifest, arrays = storage.read(path, _identity)
+            _check_same(manifest["config"], manifest["step"], config, path)
+            state = _state(arrays, config, path)
         except DamagedCheckpoint as error:
             aside = storage.set_aside(path)
             note(f"{error}; set aside as {aside.name}, looking for an older checkpoint")
             continue
-        if stored.versions.get("jax") != version("jax"):
-            note(f"written with jax {stored.versions.get('jax')}, resumed with jax {version('jax')}")
-        with numerics(config.model.dtype):
-            copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
-        return Resumed(stored.step, copied, _config(stored.config, path))
+        if (then := manifest["versions"].get("jax")) != version("jax"):
+            note(f"written with jax {then}, resumed with jax {version('jax')}")
+        return manifest["step"], state, _config(manifest["config"], path)
     return None
 
 
@@ -185,17 +174,19 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
-def _state(stored: Stored, config: TrainConfig, parts: tuple[str, ...] = ("",)) -> TrainState:
-    """The stored arrays in the structure of the config's state, as NumPy arrays.
+def _state(
+    arrays: Mapping[str, np.ndarray], config: TrainConfig, path: Path, parts: tuple[str, ...] = ("",)
+) -> TrainState:
+    """The arrays of the checkpoint at `path` in the structure of the config's state, as NumPy arrays.
 
     Only the arrays whose names begin with one of `parts` are needed and checked; the others stay shapes.
     """
     with numerics(config.model.dtype):
         expected = state_shapes(config)
-    faults = Faults(f"checkpoint {stored.path}")
+    faults = Faults(f"checkpoint {path}")
     leaves = []
     for name, wanted in _named(expected):
-        array = stored.arrays.get(name)
+        array = arrays.get(name)
         described = f"{wanted.dtype} of shape {wanted.shape}"
         if not name.startswith(parts):
             leaves.append(wanted)

@@ -14,9 +14,10 @@ seed = 0                            of the first weights, the data and the evalu
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import asdict, field
 from typing import Any, Literal, get_args
 
 from jaxsens import inputs
@@ -137,7 +138,7 @@ class TrainConfig:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
         kind = next(name for name, made in CONFIGS.items() if isinstance(self.model, made))
         network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
-        tables = {name: _untyped(plain(getattr(self, name))) for name in _TABLES}
+        tables = json.loads(json.dumps({name: asdict(getattr(self, name)) for name in _TABLES}))
         return {
             "task": self.task,
             "seed": self.seed,
@@ -229,10 +230,3 @@ def _read_model(table: object, learned: Language | None, task: Any, faults: Faul
     model = read_config({**fields, **derived}, "model", own)
     faults.extend(own)
     return model
-
-
-def _untyped(value: Any) -> Any:
-    """JSON values without the names of types, which the tables of a config do not give."""
-    if isinstance(value, dict):
-        return {key: _untyped(item) for key, item in value.items() if key != "type"}
-    return [_untyped(item) for item in value] if isinstance(value, list) else value

@@ -76,12 +76,14 @@ class _Training:
         # start them again.
         self.saved, self.step = -1, 0
         if resumed is None:
-            self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial_state(config))
+            state = initial_state(config)
         else:
-            self.step, self.state = resumed.step, resumed.state
-            self.saved = self.step if resumed.config == config else -1
+            self.step, state, then = resumed
+            self.saved = self.step if then == config else -1
             ended = self.step == config.optimiser.steps
             tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+        # The steps take the memory of their state over: it must be nobody else's.
+        self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
         last = None if resumed is None else self.step
         self.metrics = Records(directory / "metrics.csv", METRICS, last)
         self.evaluations = EvaluationTable(directory / "evaluation.csv", config, last)

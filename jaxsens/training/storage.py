@@ -2,7 +2,7 @@
 
 FOLDER/step-00001000/state/         the arrays, by Orbax
 FOLDER/step-00001000/manifest.json  sealed: the step, the config, versions, the size and SHA-256 of every file, and the
-                                    SHA-256 of the contents of all arrays ("content")
+                                    SHA-256 of the step, the identity (see `write`) and all arrays ("content")
 
 Orbax alone silently restores wrong weights after a bit has flipped on disk. It takes absolute paths only.
 """
@@ -19,7 +19,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,27 +44,6 @@ _NO_LOCKS = (
 
 class DamagedCheckpoint(InputError):
     """A checkpoint that is not what was written. The message names the file and says what is wrong with it."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A sound checkpoint as it was read.
-
-    Attributes:
-        path: its folder.
-        step: the number of training steps after which it was written.
-        config: the config's table.
-        versions: what it was written with.
-        content: SHA-256 of the step, the part of the config given to `write` as identity, and all arrays.
-        arrays: by name.
-    """
-
-    path: Path
-    step: int
-    config: dict[str, Any]
-    versions: dict[str, str]
-    content: str
-    arrays: dict[str, np.ndarray]
 
 
 def write(
@@ -146,8 +124,10 @@ def _no_tracebacks_in_logs() -> Iterator[None]:
         logger.removeFilter(wanted)
 
 
-def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Stored:
-    """Reads a checkpoint after checking every file of it.
+def read(
+    path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The manifest of a checkpoint and its arrays by name, after checking every file of it.
 
     Args:
         path: its folder.
@@ -182,13 +162,12 @@ def read(path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]])
             f"({error})"
         ) from error
     arrays = {name: np.asarray(value) for name, value in restored.items()}
-    config, step = manifest["config"], manifest["step"]
-    if _content(step, identity_of(config), arrays) != manifest["content"]:
+    if _content(manifest["step"], identity_of(manifest["config"]), arrays) != manifest["content"]:
         faults.messages.append(
             f"{_STATE}: the arrays restored from it, or the config, are not those that were saved"
         )
     raise_damaged(faults)
-    return Stored(path, step, config, manifest["versions"], manifest["content"], arrays)
+    return manifest, arrays
 
 
 def found(folder: Path) -> list[Path]:

@@ -229,11 +229,11 @@ def test_arrays_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
 def test_weights_that_were_damaged_before_their_hash_was_taken_are_refused(copy):
     """What Orbax would not notice: another number in an array, with hashes of the files to match."""
     path = copy / FOLDER / NEWEST
-    stored = storage.read(
+    manifest, arrays = storage.read(
         path, lambda table: {k: table[k] for k in table if k not in ("evaluation", "checkpoint")}
     )
-    arrays = {**stored.arrays, ".parameters.head": stored.arrays[".parameters.head"] + 1}
-    other = storage.write(copy / "other", 12, arrays, stored.config, {}, stored.versions)
+    arrays[".parameters.head"] = arrays[".parameters.head"] + 1
+    other = storage.write(copy / "other", 12, arrays, manifest["config"], {}, manifest["versions"])
     shutil.rmtree(path / "state")
     shutil.copytree(other / "state", path / "state")
     edit(path, sealed=True, files=json.loads((other / storage.MANIFEST).read_text())["content"]["files"])
