@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.theory.lemma5 import lemma5
+from jaxsens.theory.lemma5 import layer_constants, lemma5
 from jaxsens.theory.logit_growth import logit_growth
 from tests.small_models import random_parameters, small
 
@@ -66,3 +66,104 @@ def test_the_map_stretches_small_vectors_by_its_constant(layer_norm):
     assert stretched == pytest.approx(expected, rel=1e-6)
     assert stretched <= math.exp(found.constants[0].log_map) <= stretched * (1 + 1e-6)
     assert math.exp(found.by_layer[1].log_own) == pytest.approx(2e-6 * expected, rel=1e-6)
+
+
+# Every constant by the formulas of `LayerConstants`, in plain numbers
+
+SLOPES = {"relu": 1.0, "tanh": 1.0, "gelu": 1.129, "silu": 1.0999}
+
+
+def norm_of(matrix):
+    return np.linalg.norm(np.asarray(matrix, float), 2)
+
+
+def normalised(norm, epsilon, size):
+    """The Lipschitz constant of a layer normalisation, and the bound on its output for inputs of at most `size`."""
+    scale, bias = np.asarray(norm.scale), np.asarray(norm.bias)
+    stretch = np.abs(scale).max() / math.sqrt(epsilon)
+    return stretch, min(np.abs(scale).max() * math.sqrt(len(scale)), stretch * size) + np.linalg.norm(bias)
+
+
+def distances(mask, n):
+    """How far each row's farthest visible key is; 0 where it sees none."""
+    sees = {"none": lambda i, j: True, "future": lambda i, j: j <= i, "past": lambda i, j: j >= i}
+    return np.array([max((abs(i - j) for j in range(n) if sees[mask](i, j)), default=0) for i in range(n)])
+
+
+def by_the_formulas(config, given, n, size, inverse):
+    """The constants of one layer whose inputs are at most `size`, and the bound on its outputs."""
+    epsilon, dot, heads = config.layer_norm_epsilon, config.scores == "dot-product", range(config.heads)
+    pre, post = config.layer_norm == "pre", config.layer_norm == "post"
+    stretch, inner = normalised(given.attention_norm, epsilon, size) if pre else (1, size)
+    values = np.array([norm_of(given.value[h] @ given.output[h]) for h in heads])
+    queries, keys = ([norm_of(matrix[h]) for h in heads] for matrix in (given.query, given.key))
+    if dot and config.positions and type(config.positions[0]).__name__ == "Rotary":
+        slopes = np.array([q * k for q, k in zip(queries, keys, strict=True)])
+    elif dot:
+        slopes = np.array([norm_of(given.query[h] @ given.key[h].T) for h in heads])
+    if dot:
+        slopes = slopes * inner / math.sqrt(config.head_width)
+        scores, by_query, by_key = slopes * inner, slopes, slopes
+    else:
+        vectors = np.asarray(given.additive)
+        scores, lengths = np.abs(vectors).sum(axis=1), np.linalg.norm(vectors, axis=1)
+        by_query, by_key = lengths * queries, lengths * keys
+    scores = np.repeat(scores[:, None], n, axis=1)
+    if config.positions and type(config.positions[0]).__name__ == "Alibi":
+        fall = np.array([2.0 ** (-8 * (h + 1) / config.heads) for h in heads])
+        scores = scores + fall[:, None] * distances(config.mask, n) / 2
+    gain, size = 1.0, size + (values * inner).sum()
+    if post:
+        gain, size = normalised(given.attention_norm, epsilon, size)
+    if config.feed_forward:
+        first, second = norm_of(given.w1), norm_of(given.w2)
+        inside, enters = normalised(given.feed_forward_norm, epsilon, size) if pre else (1, size)
+        hidden = first * enters + np.linalg.norm(given.b1)
+        if config.activation == "tanh":
+            hidden = min(hidden, math.sqrt(config.feed_forward))
+        gain *= 1 + first * second * SLOPES[config.activation] * inside
+        size += second * hidden + np.linalg.norm(given.b2)
+        if post:
+            last, size = normalised(given.feed_forward_norm, epsilon, size)
+            gain *= last
+    published = gain * (1 + stretch * values.max())
+    whole = values + 4 * values * inner * np.maximum(by_query, by_key) * inverse
+    found = {
+        "F_z": inner, "lambda": stretch, "values": values, "radius": values * inner, "A": scores * inverse,
+        "query": np.repeat(by_query[:, None] * inverse, n, axis=1),
+        "key": np.repeat(by_key[:, None] * inverse, n, axis=1),
+        "map": gain, "L_fact": gain * (1 + stretch * whole.max()), "L_fact_published": published,
+    }  # fmt: skip
+    return found, size
+
+
+@pytest.mark.parametrize(
+    ("changes", "inverse"),
+    [
+        ({"positions": "none"}, 1.0),
+        ({"positions": "none", "layer_norm": "pre", "activation": "gelu"}, 1.0),
+        ({"positions": "none", "layer_norm": "post", "activation": "tanh", "scores": "additive"}, 1.0),
+        ({"positions": "alibi", "mask": "future", "activation": "silu"}, 1.0),
+        ({"positions": "alibi", "mask": "past", "layer_norm": "pre", "feed_forward": 0}, 1.0),
+        ({"positions": "rotary", "weighting": "temperature-sqrt", "layer_norm": "post"}, math.sqrt(7)),
+        ({"positions": "none", "weighting": "temperature-linear", "scores": "additive"}, 7.0),
+    ],
+)
+def test_every_constant_is_what_its_formula_says(changes, inverse):
+    config, n = small(**changes), 7
+    parameters = random_parameters(config, 3)
+    found, last = layer_constants(config, parameters, n)
+    size = np.linalg.norm(parameters.embedding, axis=1).max()
+    for given, layer in zip(parameters.layers, found, strict=True):
+        assert math.exp(layer.log_F) == pytest.approx(size, rel=1e-7)
+        expected, size = by_the_formulas(config, given, n, size, inverse)
+        measured = {
+            name: layer.A if name == "A" else np.exp(getattr(layer, f"log_{name}"))
+            for name in expected
+            if not name.startswith("L_fact")
+        }
+        measured["L_fact"] = math.exp(layer.log_L_fact())
+        measured["L_fact_published"] = math.exp(layer.log_L_fact(with_score_term=False))
+        for name, value in expected.items():
+            np.testing.assert_allclose(measured[name], value, rtol=1e-7, err_msg=name)
+    assert math.exp(last) == pytest.approx(size, rel=1e-7)
