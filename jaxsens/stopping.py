@@ -1,7 +1,7 @@
-"""How long work ends early: a handler notes the signal, and loops test for it where all that is done is kept.
+"""Stops long work early: a signal handler records the signal, and loops check for it wherever their work is saved.
 
-A handler that raised would not do. Python drops what is raised while a callback of its garbage collector runs, and JAX
-has such a callback: one Ctrl-C in ten was lost. What is noted is not lost, and nothing is torn apart in between.
+The handler cannot simply raise. Python discards exceptions raised inside a garbage-collector callback, and JAX installs
+one: one Ctrl-C in ten was lost. A recorded signal is never lost and never interrupts a half-finished step.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 SAME_SECONDS = 0.1
-"""A signal that comes again within this time is the same one: `timeout` sends it to the process and to its group."""
+"""A signal repeated within this time counts once: `timeout` sends it to the process and again to its group."""
 
 _SAID = "stopping after this step; again to stop now"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked for a stop, and the work has come to a place where it can. `signal` is its number."""
+    """Raised by `check` after a signal asked for a stop. `signal` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -31,14 +31,14 @@ class Stopped(KeyboardInterrupt):
 
 
 class Counter:
-    """Tells a second signal from the echo of the first."""
+    """Distinguishes a second signal from an echo of the first."""
 
     def __init__(self) -> None:
         self._signals = 0
         self._latest: dict[int, float] = {}
 
     def count(self, number: int) -> int:
-        """Which one this is: 1 for the first signal, 2 and so on for those that follow, 0 for an echo."""
+        """Counts a signal: returns 1 for the first, 2 and so on for later ones, and 0 for an echo."""
         now = time.monotonic()
         echo = number in self._latest and now - self._latest[number] < SAME_SECONDS
         self._latest[number] = now
@@ -49,11 +49,11 @@ class Counter:
 
 
 class Request:
-    """Whether a signal has asked for a stop.
+    """Records whether a signal has asked for a stop.
 
     Attributes:
-        number: of the first signal; None where none came.
-        answered: whether some loop has ended for it.
+        number: the number of the first signal, or None.
+        answered: whether the running work has stopped because of it.
     """
 
     def __init__(self) -> None:
@@ -62,18 +62,18 @@ class Request:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets what came."""
+        """Forgets any recorded signal."""
         self.number: int | None = None
         self.answered = False
         self._counter = Counter()
 
     def answer(self) -> int | None:
-        """The number of the signal, if one came: who asks ends for it."""
+        """Returns the number of the recorded signal, or None, and marks it as answered: the caller must then stop."""
         self.answered = self.answered or self.number is not None
         return self.number
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler: notes the first signal, and lets a second one do what it would have done without this."""
+        """The signal handler: records the first signal; a second one takes its previous effect."""
         if self.number is None:
             self.number = number
         if self._counter.count(number) > 1:
@@ -83,13 +83,13 @@ class Request:
             signal.raise_signal(number)
 
 
-_request = Request()  # Signals come to the process, so there is one.
+_request = Request()  # Signals are sent to the process, so there is one.
 
 
 def check() -> None:
-    """Raises `Stopped` if a signal was noted. Costs next to nothing: call it wherever what is done so far is kept.
+    """Raises `Stopped` if a signal was recorded. The cost is negligible: call it wherever the work so far is saved.
 
-    Signals are the business of the main thread: in others nothing happens, and who started them ends them.
+    It acts only in the main thread. Other threads are stopped by the code that started them.
     """
     if _request.number is not None and threading.current_thread() is threading.main_thread():
         _request.answered = True
@@ -97,19 +97,19 @@ def check() -> None:
 
 
 def requested() -> bool:
-    """Whether `check` would raise, for work that has an end of its own."""
+    """Returns whether `check` would raise, for work that has its own way to end."""
     return _request.number is not None and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def noting(*numbers: int) -> Iterator[Request]:
-    """Notes these signals for the length of the block, in which `check` then raises `Stopped`.
+    """Records these signals while the block runs; `check` then raises `Stopped`.
 
-    A second signal does at once what it would do without this block: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the
-    process. Only what Python does by default is replaced, and put back afterwards: a handler of your own stays in its
-    place and does what it does, an ignored signal stays ignored, and other threads than the main one, where Python
-    allows no handlers, have none. Blocks may be nested. A signal that comes too late for a `check` is raised again at
-    the end of the outermost block: none is lost.
+    A second signal acts immediately, as it would without the block: Ctrl-C raises KeyboardInterrupt, and SIGTERM ends
+    the process. Only Python's default handlers are replaced, and they are restored afterwards: custom handlers stay
+    installed, and ignored signals stay ignored. Outside the main thread, where Python allows no handlers, the block
+    records nothing. Blocks may be nested. A signal that arrives after the last `check` is raised again when the
+    outermost block ends, so none is lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Request()
@@ -129,7 +129,7 @@ def noting(*numbers: int) -> Iterator[Request]:
         _request.answered = True
         raise
     finally:
-        # Backwards, so that Ctrl-C raises again only when all else is as it was.
+        # In reverse, so that Ctrl-C raises again only after the other handlers are restored.
         for number in [number for number in reversed(ours) if number in _request.previous]:
             signal.signal(number, _request.previous.pop(number))
         if outermost:
@@ -141,10 +141,10 @@ def noting(*numbers: int) -> Iterator[Request]:
 
 @contextmanager
 def of_a_command(own_process: bool) -> Iterator[Request]:
-    """As `noting` Ctrl-C and SIGTERM, and says at once that the command stops after the step it is at.
+    """Like `noting` for Ctrl-C and SIGTERM, but also prints at once that the command stops after the current step.
 
-    own_process: whether the process is there for this command alone. Then a second signal ends it at once, also while
-        the main thread is in compiled code; files appear whole or not at all, so what is on disk is sound.
+    own_process: whether the process runs only this command. A second signal then ends it immediately, even while the
+        main thread is in compiled code. Files are written atomically, so those on disk are intact.
     """
     counter = Counter()
 
@@ -155,7 +155,7 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
         if which > 1 and _request.leave is not None:
             _request.leave(number)
         if which == 1:
-            with suppress(OSError, ValueError):  # Nobody may be listening any more.
+            with suppress(OSError, ValueError):  # Stderr may be closed.
                 print(_SAID, file=sys.stderr, flush=True)
 
     with noting(signal.SIGINT, signal.SIGTERM) as request, _heard_at_once(heard):
@@ -164,14 +164,14 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
             yield request
         finally:
             request.leave = None
-            # A Ctrl-C that comes later ends the process without a traceback.
+            # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends the process with this exit code. Where a signal stopped it, not through the interpreter's teardown, which
-    does not wait for computations under way, and crashes where they use what it has taken down."""
+    """Ends the process with this exit code. After a signal it skips the interpreter's teardown, which does not wait for
+    running computations and crashes when they use objects that are already torn down."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -186,8 +186,8 @@ def _leave(number: int) -> None:
 
 @contextmanager
 def _heard_at_once(act: Callable[[int], None]) -> Iterator[None]:
-    """Calls `act` in a thread with every signal that Python handles: a handler itself runs only when the main thread
-    comes back from compiled code, and two signals until then are one to it."""
+    """Calls `act` in a thread for every signal that Python handles. A handler runs only when the main thread returns
+    from compiled code, and sees two signals that arrive before then as one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -99,7 +99,7 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("jaxsens.analysis.data.read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
-    why = "No space left on device: what was written before is kept; make room there, then run the same command again"
+    why = "No space left on device: what was written so far is kept; make room there, then run the same command again"
     assert err == f"jaxsens: {tmp_path / 'sweep.json'}: {why}\n"
 
 
@@ -178,10 +178,10 @@ def test_the_script_is_the_command(config, tmp_path):
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/proc/x.parquet"],
             "nothing can be written to /proc",
         ),
-        (["measure", "--alphabet-size", "2", "--n", "8", "--quiet"], "--quiet = True: give it with --save"),
-        (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another place"),
-        (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': the name of a directory"),
-        (["constructions", "--measure", "--out", "/dev/null"], "the name of an ordinary file"),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--quiet"], "--quiet = True: give --save too"),
+        (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
+        (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': a directory name"),
+        (["constructions", "--measure", "--out", "/dev/null"], "a regular file"),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"],
             "--batch-size = 0: at least 1",
@@ -192,7 +192,7 @@ def test_the_script_is_the_command(config, tmp_path):
         ),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/dev/null/x.parquet"],
-            "/dev/null is no directory",
+            "/dev/null is not a directory",
         ),
         (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
         (
@@ -368,8 +368,8 @@ def test_the_version_is_printed(capsys):
         ([], "Missing subcommand"),
         (["swep"], "Unrecognized options: swep"),
         (["sweep"], "--out DIR"),
-        (["measure", "--n", "many"], "--n: 'many' is no whole number"),
-        (["measure", "--seed", "1.5"], "--seed: '1.5' is no whole number"),
+        (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
+        (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
         (["measure", "--n", "8", "--weighting", "softmx"], "leftmost-hard"),
         (["measure", "--n", "8", "--engine", "psychic"], "difference"),
     ],

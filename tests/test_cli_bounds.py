@@ -65,9 +65,7 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
     again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*again, "--shard", "0/2"]) == 0
     log = capsys.readouterr().err
-    assert (
-        f"6 of 12 points and 6 of 12 bounds are done; `jaxsens report {tmp_path}` draws what there is" in log
-    )
+    assert f"6 of 12 points and 6 of 12 bounds are done; `jaxsens report {tmp_path}` plots them" in log
 
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -94,7 +92,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
         assert "--models = 0" in said
         assert f"--out = '{tmp_path / path}': " in said
     assert main(["constructions", "--measure", "--out", str(tmp_path / "afile" / "x.md")]) == 2
-    assert f"{tmp_path / 'afile'} is no directory" in capsys.readouterr().err
+    assert f"{tmp_path / 'afile'} is not a directory" in capsys.readouterr().err
 
 
 def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monkeypatch, capsys):

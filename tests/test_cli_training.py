@@ -175,7 +175,7 @@ def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, caps
         loop.train(TrainConfig.from_toml(write_training(tmp_path, text)), tmp_path / "run", stopping)
     code, out, _ = run(capsys, "measure", tmp_path / "run", "--n", "6")
     assert code == 0
-    assert "not to the end: 2 of 8 steps" in out
+    assert "incomplete: 2 of 8 steps" in out
     _, out, _ = run(capsys, "measure", tmp_path / "run", "--n", "6", "--json")
     assert json.loads(out)["training"] == {"step": 2, "steps": 8}
     _, out, _ = run(capsys, "measure", trained, "--n", "6", "--json")

@@ -1,4 +1,4 @@
-"""The `jaxsens` command, one module a subcommand or two. What is heavy is imported where it is used."""
+"""The `jaxsens` command. Each module holds one or two subcommands. Slow imports happen where they are used."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from jaxsens import stopping
 if TYPE_CHECKING:
     from jaxsens.errors import InputError
 
-_DESCRIPTION = """Measures how much one symbol of the input moves a transformer's output, and how that scales with
-the input's length. `jaxsens --version` prints the version."""
+_DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
+the length of the input. `jaxsens --version` prints the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), 128 +
-    the signal.
+    """Runs the command line and returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), or
+    128 + the signal's number.
 
-    In the main thread, Ctrl-C and SIGTERM end it where all that is done is kept, and a second one does at once what it
-    would do without this.
+    In the main thread, Ctrl-C and SIGTERM stop the command once its work is saved; a second signal has its usual
+    effect immediately.
     """
     return _stoppable(arguments, own_process=False)
 
 
 def run() -> NoReturn:
-    """Runs the command line of this process, and ends it with the exit code. A second signal ends it at once."""
+    """Runs this process's command line and exits with its exit code. A second signal ends the process immediately."""
     stopping.end_process(_stoppable(None, own_process=True))
 
 
@@ -39,13 +39,13 @@ def _stoppable(arguments: Sequence[str] | None, own_process: bool) -> int:
             code = _main(arguments)
         except KeyboardInterrupt:
             code = 128 + (request.number or signal.SIGINT)
-            print("jaxsens: stopped; run the same command again to go on", file=sys.stderr)
+            print("jaxsens: stopped; run the same command again to continue", file=sys.stderr)
         number = request.answer()
     return code if number is None else 128 + number
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    # Here and not above, so that signals are noted from the start.
+    # Imported here so that signals are recorded from the start.
     import tyro
 
     from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
@@ -76,7 +76,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             )
             sys.stdout.flush()
     except BrokenPipeError:
-        # Who reads what is printed has had enough. The interpreter would complain once more when it ends.
+        # The reader closed the pipe. Without this, the interpreter would report the error again on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     except (InputError, OSError) as error:
@@ -93,5 +93,5 @@ def _in_words(error: InputError | OSError) -> str:
     where = "" if error.filename is None else f"{error.filename}: "
     why = f"{where}{error.strerror or error}"
     if takes_no_more(error):
-        why += f": what was written before is kept; {remedy(error)}, then run the same command again"
+        why += f": what was written so far is kept; {remedy(error)}, then run the same command again"
     return why

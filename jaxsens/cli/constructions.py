@@ -22,20 +22,20 @@ def constructions(
     cap: Annotated[Count, default("4000")] = None,
     quiet: Flag = False,
 ) -> int:
-    """List the constructions; with a name, print what one is in every condition; or measure them.
+    """List the constructions, describe one under every condition, or measure them.
 
     Args:
-        name: A construction: parity, majority, dyck, ...
-        measure: Measure sensitivity and exactness, and print the table of results in Markdown. Minutes a construction.
+        name: The construction to describe or measure: parity, majority, dyck, ...
+        measure: Measure sensitivity and exactness, and print a Markdown table. Takes minutes per construction.
         out: Write the table to this file.
-        cap: The longest words to try exactness on; time grows as their square.
-        quiet: Print no progress.
+        cap: The longest words on which to test exactness; time grows quadratically.
+        quiet: Do not print progress.
     """
     from jaxsens.analysis.constructions import details, markdown, overview
 
     if not measure:
         if out is not None or cap is not None or quiet:
-            raise InputError("constructions: --out, --cap and --quiet belong to --measure")
+            raise InputError("constructions: --out, --cap and --quiet require --measure")
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
     from jaxsens.experiments.constructions_table import ConstructionsJob, plan_of

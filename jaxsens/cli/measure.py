@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
-# The choices stand here so that help shows them, and a wrong one is refused, before JAX is loaded. Tests hold them to
-# those of the library.
+# The choices are repeated here so that help can list them and reject others without loading JAX. Tests compare them
+# with the library's.
 _WEIGHTINGS = one_of(
     "softmax",
     "temperature-constant",
@@ -66,22 +66,22 @@ _CONDITIONS = one_of(
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """A network with random weights. What is not given here is as in --config; without it --alphabet-size is needed,
-    and the rest has the defaults below. --dtype goes with constructed weights as well.
+    """A network with random weights. These options override --config. Without --config, --alphabet-size is required
+    and the others have the defaults below. --dtype also applies to constructed weights.
 
     Attributes:
-        alphabet_size: Symbols 0, 1, ... of the input, so many.
-        width: Size of the activation vectors.
-        heads: Attention heads of a layer.
-        layers: Layers.
-        feed_forward: Hidden units of the per-position map; 0 leaves it out.
+        alphabet_size: The number of input symbols 0, 1, ....
+        width: The size of the activation vectors.
+        heads: The number of attention heads per layer.
+        layers: The number of layers.
+        feed_forward: The number of hidden units in the feed-forward block; 0 omits the block.
         weighting: How scores become attention weights.
-        mask: Which positions are masked; future: causal attention.
-        positions: One or several position embeddings that add up: none, sinusoidal, learned, rotary, alibi, length, ...
+        mask: Which positions attention cannot see; "future" gives causal attention.
+        positions: One or more position embeddings to add: none, sinusoidal, learned, rotary, alibi, length, ...
         scores: How queries and keys are compared.
         layer_norm: Where activations are normalised.
-        activation: Of the per-position map.
-        dtype: Of parameters and arithmetic.
+        activation: The activation function of the feed-forward block.
+        dtype: The dtype of parameters and arithmetic.
     """
 
     alphabet_size: Annotated[Count, default("as in --config")] = None
@@ -100,26 +100,26 @@ class ModelOptions:
     )
 
     def table(self) -> dict[str, Any]:
-        """What was given, as a `[model]` table."""
+        """Returns the options given, as a `[model]` table."""
         given = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
         if self.positions is not None:
-            # One name alone may be "none", which is no position embedding that could be added to others.
+            # A single name may be "none", which cannot be combined with others.
             given["positions"] = self.positions[0] if len(self.positions) == 1 else list(self.positions)
         return given
 
 
 @dataclass(frozen=True)
 class ConstructedOptions:
-    """A model with constructed weights, in place of random ones: --formula and --alphabet, or --construction.
+    """A model with constructed weights instead of random ones: --formula and --alphabet, or --construction.
 
     Attributes:
         formula: Compile this formula of temporal logic with counting, such as "odd(#L[Q_1])".
-        alphabet: The formula's symbols, one a character, or with blanks between.
-        construction: Take this construction; `jaxsens constructions` lists them.
+        alphabet: The formula's symbols: single characters, or names separated by spaces.
+        construction: Use this construction; `jaxsens constructions` lists them.
         condition: What makes attention sharp enough; `jaxsens constructions NAME` explains.
-        read: Which coordinates of the output to measure. A rounded output of a control is often the same for all words;
-            what is before rounding moves.
-        autoregressive: Take the construction with the future masked, which does not depend on n.
+        read: Which output coordinates to measure. The rounded output of a control is often the same for every word;
+            its value before rounding is not.
+        autoregressive: Use the variant with future masking, whose weights do not depend on n.
     """
 
     formula: Annotated[Text, default("", "TEXT")] = None
@@ -130,7 +130,7 @@ class ConstructedOptions:
     autoregressive: Flag = False
 
     def table(self) -> dict[str, Any]:
-        """What was given, as a `[model]` table."""
+        """Returns the options given, as a `[model]` table."""
         given = {key: value for key, value in dataclasses.asdict(self).items() if value not in (None, False)}
         if self.alphabet is not None:
             several = self.alphabet.split()
@@ -167,27 +167,27 @@ def measure(
     save: Annotated[File, default("not written")] = None,
     quiet: Flag = False,
 ) -> int:
-    """Measure one model, with random, constructed or trained weights, on one input, and print what came out.
+    """Measure one model with random, constructed or trained weights on one input, and print the result.
 
     For example: jaxsens measure --alphabet-size 2 --n 64
 
     Args:
-        checkpoint: A model that `jaxsens train` trained: what it was given as --out.
-        tokens: The input: symbols, one a character ("0110"), or with blanks between. Give this or --n.
-        n: The length of a random input, the end-of-sequence symbol included.
-        inputs: How many random inputs.
-        config: A TOML file with a [model] table; a sweep's config will do.
-        variant: A change to the model: a built-in variant, such as leftmost-hard, or one of the config's.
-        seed: Of the weights and of random inputs.
-        engine: Which engine measures; auto chooses.
-        norm: Of the change of the output.
-        sample: Measure so many flips, drawn at random.
-        batch_size: Flips at a time.
-        memory_budget: Bytes of temporary memory, where no --batch-size is given.
-        top: How many of the largest flips to print.
+        checkpoint: The directory of a trained model: the --out of `jaxsens train`.
+        tokens: The input word: single characters ("0110"), or symbols separated by spaces. Give this or --n.
+        n: The length of a random input, including the end-of-sequence symbol.
+        inputs: The number of random inputs.
+        config: A TOML file with a [model] table, such as a sweep config.
+        variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
+        seed: The seed for the weights and the random inputs.
+        engine: The engine to measure with; auto chooses one.
+        norm: The norm of the change in the output.
+        sample: Measure this many flips, drawn at random.
+        batch_size: The number of flips per batch.
+        memory_budget: Bytes of temporary memory to use if --batch-size is not given.
+        top: The number of largest flips to print.
         json_output: Print JSON instead of a table.
-        save: Write every flip to this file, NAME.parquet; `jaxsens.load_result` reads it.
-        quiet: Print nothing but errors and warnings; for --save.
+        save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`.
+        quiet: Print only errors and warnings; requires --save.
     """
     at_least = {
         "--seed": (seed, 0),
@@ -196,7 +196,7 @@ def measure(
         "--memory-budget": (memory_budget, 1),
         "--top": (top, 0),
     }
-    # What can be told without JAX is told at once.
+    # Report the errors that can be found without loading JAX first.
     with collecting("measure") as faults:
         _check_input(tokens, n, inputs, faults)
         _check_options(at_least, save, quiet, faults)
@@ -221,7 +221,7 @@ def measure(
                 progress=False if quiet else None,
             )
     except MeasurementInterrupted as stop:
-        done = f"{len(stop.partial)} of {stop.partial.population} flips were measured, and nothing is written"
+        done = f"{len(stop.partial)} of {stop.partial.population} flips were measured; nothing was written"
         say(Console(stderr=True), f"stopped; {done}")
         return 128 + signal.SIGINT
     return _report(result, source, top, save, json_output, quiet)
@@ -235,10 +235,10 @@ def _report(
     json_output: bool,
     quiet: bool,
 ) -> int:
-    """Saves and prints a result; the exit code."""
+    """Saves and prints a result. Returns the exit code."""
     from jaxsens.experiments.single import summarise
 
-    # Saved first, because whoever reads what is printed may be gone.
+    # Save first: printing fails if the reader has closed the pipe.
     code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
     summary = summarise(result, source, top)
     if json_output and not quiet:
@@ -249,22 +249,22 @@ def _report(
 
 
 def _flags(keys: Iterable[str]) -> dict[str, str]:
-    """The options by what the library calls them; those of the model only where they may have been given."""
+    """Maps the library's argument names to options; `keys` are the model options that may have been given."""
     return {f"model.{key}": flag(key) for key in keys} | {
         key: flag(key) for key in ("engine", "batch_size", "memory_budget")
     }
 
 
 def _check_input(word: str | None, n: int | None, count: int, faults: Faults) -> None:
-    """Notes what is wrong with the input that is asked for, whatever the model."""
+    """Collects the errors in the requested input that do not depend on the model."""
     if (word is None) == (n is None):
-        faults.add("--tokens", word, "give either --tokens, a word, or --n, the length of a random input")
+        faults.add("--tokens", word, "give either --tokens (a word) or --n (the length of a random input)")
     if n is not None and n < 2:
-        faults.add("--n", n, "at least 2: the position that is read out is not flipped")
+        faults.add("--n", n, "at least 2: the readout position is not flipped")
     if count < 1:
         faults.add("--inputs", count, "at least 1")
     if word is not None and count != 1:
-        faults.add("--inputs", count, "1 with --tokens, which is one input")
+        faults.add("--inputs", count, "1 with --tokens, which gives one input")
 
 
 def _check_options(
@@ -274,10 +274,10 @@ def _check_options(
         if value is not None and value < least:
             faults.add(option, value, f"at least {least}")
     if save is not None and save.suffix != ".parquet":
-        faults.add("--save", str(save), "a name that ends in .parquet, for that is what is written")
+        faults.add("--save", str(save), "a file name that ends in .parquet")
     check_output("--save", save, faults)
     if quiet and save is None:
-        faults.add("--quiet", quiet, "give it with --save; else nothing is left of what is measured")
+        faults.add("--quiet", quiet, "give --save too; otherwise the result is lost")
 
 
 def _print_summary(summary: Summary) -> None:
@@ -305,7 +305,9 @@ def _print_summary(summary: Summary) -> None:
         facts.add_row(name, value)
     console.print(facts, highlight=False, markup=False)
     if summary.max == 0 and summary.model.get("read") == "output":
-        text = "The output is rounded, and no flip moves it. --read before-rounding measures what is rounded."
+        text = (
+            "No flip changes the rounded output. --read before-rounding measures the value before rounding."
+        )
         say(console, text)
     if not summary.top:
         return
@@ -324,4 +326,4 @@ def _shown(column: str, value: float, symbols: Sequence[str]) -> str:
 
 
 def _trained(step: int, steps: int) -> str:
-    return f"{step} steps" if step == steps else f"not to the end: {step} of {steps} steps"
+    return f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"

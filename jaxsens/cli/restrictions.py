@@ -18,18 +18,18 @@ def restrictions(
     out: Annotated[File, default("printed")] = None,
     quiet: Flag = False,
 ) -> int:
-    """Restrict random hard-attention models (Hahn 2020, Theorem 1), check and measure it; print a table in Markdown.
+    """Restrict random hard-attention models (Hahn 2020, Theorem 1), check the result, and print a Markdown table.
 
-    For each model, at depth 1 and 2 and lengths 64, 128, ...: the share of inputs left free and how many of these may
-    matter, the checker's verdict, the largest change that other inputs cause, and misclassified pairs of words of
-    PARITY and 1DYCK (Corollary 2). Some minutes for all ten models.
+    For each model, at depths 1 and 2 and lengths 64, 128, ..., the table gives the share of inputs left free, how many
+    of them may still matter, the checker's verdict, the largest change caused by the other inputs, and misclassified
+    pairs of words for PARITY and 1DYCK (Corollary 2). All ten models take a few minutes.
 
     Args:
-        models: How many of the ten models.
-        longest: The longest inputs.
-        free_fraction: The least share of inputs to leave free.
+        models: The number of models to use, from 1 to 10.
+        longest: The greatest input length.
+        free_fraction: The smallest share of inputs to leave free.
         out: Write the table to this file.
-        quiet: Print no progress.
+        quiet: Do not print progress.
     """
     from jaxsens.experiments.job import run
     from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, RestrictionsJob, table

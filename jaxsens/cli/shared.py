@@ -1,4 +1,4 @@
-"""What the subcommands share: the types of their arguments, and how they speak."""
+"""Argument types and output helpers shared by the subcommands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _whole(words: list[str]) -> int:
     try:
         return int(words[0])
     except ValueError:
-        raise ValueError(f"{words[0]!r} is no whole number") from None
+        raise ValueError(f"{words[0]!r} is not a whole number") from None
 
 
 def _spec(
@@ -39,7 +39,7 @@ def _spec(
     choices: tuple[str, ...] | None = None,
     nargs: int | Literal["*"] = 1,
 ) -> Any:
-    """How an option that may be left out is read. Tyro's own messages for those speak of Python's None."""
+    """Parses an optional option. Tyro's own messages for these mention Python's None."""
     return PrimitiveConstructorSpec(
         nargs=nargs,
         metavar=metavar,
@@ -51,12 +51,12 @@ def _spec(
 
 
 def one_of(*names: str) -> Any:
-    """An option that takes one of these names."""
+    """Returns the type of an option that takes one of these names."""
     return _spec(f"{{{','.join(names)}}}", lambda words: words[0], names)
 
 
 def default(words: str, metavar: str | None = None) -> Any:
-    """What help says of an option that is left out; and what it calls the value."""
+    """Sets the default that help states for an option, and the metavar of its value."""
     hint = f"(default: {words})" if words else ""
     return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar)
 
@@ -72,13 +72,13 @@ Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
 
 def flag(key: str) -> str:
-    """The option of a key."""
+    """Returns the option for a key: `batch_size` gives `--batch-size`."""
     return f"--{key.replace('_', '-')}"
 
 
 @contextmanager
 def flags_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Where the library refuses an argument, names the option that it came from."""
+    """Renames arguments to options in the messages of `InputError`s raised in the block."""
     try:
         yield
     except InputError as error:
@@ -92,33 +92,33 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def say(console: Console, text: str) -> None:
-    """Prints plain text as it is, whatever the terminal's width."""
+    """Prints plain text without markup or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
-    """Says why a job ended early: what is `done`, in words, and the command to run `again`."""
+    """Prints why a job ended early, what is `done`, and the command that resumes it (`again`)."""
     why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
     say(console, f"stopped{why}{done}. To resume: {again}")
 
 
 class Folded(io.TextIOBase):
-    """Output whose long lines are folded between words: Tyro folds what it puts in boxes, and nothing else."""
+    """A stream that wraps long lines between words. Tyro itself wraps only the text in its boxes."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - as in io.TextIOWrapper
-        """As of the output itself, on which the boxes depend."""
+        """The encoding of the underlying stream, on which the boxes depend."""
         return self._output.encoding
 
     def isatty(self) -> bool:
-        """As the output itself, on which colours depend."""
+        """Returns `isatty()` of the underlying stream, on which colours depend."""
         return self._output.isatty()
 
     def write(self, text: str) -> int:
-        """Writes the text, folded; without colours where it is."""
+        """Writes the text. Wrapped lines lose their colours."""
         width = shutil.get_terminal_size().columns
         for line in text.splitlines(keepends=True):
             plain = re.sub(r"\x1b\[[0-9;]*m", "", line.rstrip("\n"))
@@ -130,13 +130,13 @@ class Folded(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Passes everything on."""
+        """Flushes the underlying stream."""
         self._output.flush()
 
 
 @contextmanager
 def warnings_in_words() -> Iterator[None]:
-    """Warnings are lines of the command, without the line of code that they come from."""
+    """Prints warnings as single lines on stderr, without their line of source code."""
 
     def show(message: Warning | str, *where: object, **more: object) -> None:
         print(f"jaxsens: warning: {message}", file=sys.stderr, flush=True)
@@ -147,47 +147,47 @@ def warnings_in_words() -> Iterator[None]:
 
 
 def check_output(option: str, path: Path | None, faults: Faults) -> None:
-    """Notes why a file cannot be written, if it cannot: before anything is computed for it. Folders that are not there
-    yet are made when it is written."""
+    """Collects an error if a file cannot be written, before anything is computed for it. Missing parent directories
+    are fine: they are created when the file is written."""
     if path is None:
         return
     if path.is_dir():
-        faults.add(option, str(path), "the name of a file; this is a directory")
+        faults.add(option, str(path), "a file name; this is a directory")
     elif path.exists() and not path.is_file():
-        faults.add(option, str(path), "the name of an ordinary file, which is put in its place; this is none")
+        faults.add(option, str(path), "a regular file or a new name; this is a special file")
     else:
         _check_place(option, path, path.parent, faults)
 
 
 def check_folder(command: str, path: Path) -> None:
-    """Refuses an --out in which nothing can be kept, before anything is computed for it.
+    """Rejects an --out directory that cannot be used, before anything is computed for it.
 
     Raises:
-        InputError: if it is none, or cannot be written to.
-        OSError: if the disk takes no more, which is no fault of the command.
+        InputError: if it is not a directory, or cannot be written to.
+        OSError: if the disk is full, which is not an error in the command.
     """
     with collecting(command) as faults:
         if path.is_dir() or not os.path.lexists(path):
             _check_place("--out", path, path, faults)
         else:
-            faults.add("--out", str(path), "the name of a directory; this is a file")
+            faults.add("--out", str(path), "a directory name; this is a file")
 
 
 def _check_place(option: str, path: Path, folder: Path, faults: Faults) -> None:
     try:
         try_writing_to(folder)
     except NotADirectoryError as error:
-        faults.add(option, str(path), f"another place: {error.filename} is no directory")
+        faults.add(option, str(path), f"another path: {error.filename} is not a directory")
     except OSError as error:
         if takes_no_more(error):
             raise
         faults.add(
-            option, str(path), f"another place: nothing can be written to {error.filename} ({error.strerror})"
+            option, str(path), f"another path: {error.filename} cannot be written to ({error.strerror})"
         )
 
 
 def write_output(option: str, path: Path, write: Callable[[], None], text: str = "") -> int:
-    """Writes what was computed. Where that fails, says so and prints the `text` all the same. Returns the exit code."""
+    """Writes a result. If that fails, reports the error and prints `text` instead. Returns the exit code."""
     try:
         write()
     except OSError as error:
@@ -202,10 +202,10 @@ def write_output(option: str, path: Path, write: Callable[[], None], text: str =
 
 
 def put_out(path: Path | None, table: str, outcome: Outcome) -> int:
-    """Prints a measured table, or writes it to the file of --out. Returns the exit code.
+    """Prints a table, or writes it to the --out file. Returns the exit code.
 
     Raises:
-        Stopped: if a signal cut the measurement short; then there is no table.
+        Stopped: if a signal ended the measurement early, so that there is no table.
     """
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)

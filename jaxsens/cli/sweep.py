@@ -34,16 +34,17 @@ def sweep(
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
 
-    Run it again to resume: what is measured is kept.
+    Run it again to resume: finished points are kept.
 
     Args:
         config: A TOML file; see configs/.
-        out: The directory for everything that is written. A config may grow: give the same directory again with more
-            lengths, seeds, variants or statistics.
-        only: Take only these points: variant=NAME, n=LENGTH or seed=SEED; several values with commas; may be repeated.
-        shard: Take part K of M of the points, such as 3/16, for job arrays. The last part to end writes the report.
-        list_points: Print the points, and the bounds asked for, and which are done, and do nothing else.
-        quiet: Print nothing but failures and warnings.
+        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
+            variants or statistics.
+        only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
+        shard: Measure part K of M of the points, such as 3/16, for job arrays. The last part to finish writes the
+            report.
+        list_points: List the points and bounds, with their state, and exit.
+        quiet: Print only failures and warnings.
     """
     if not list_points:
         check_folder("sweep", out)
@@ -65,9 +66,9 @@ def sweep(
         outcomes = [run_sweep(loaded, out, chosen, progress)]
     others = strangers(loaded.plan, out)
     if others:
-        say(progress, f"{others} points in {out} belong to another config; they are kept and not shown")
+        say(progress, f"{others} points in {out} belong to another config; they are kept but not shown")
     if loaded.bounds is not None and not outcomes[0].ended_early:
-        say(progress, "the points are measured; now the bounds over all inputs")
+        say(progress, "all points are measured; computing the bounds over all inputs")
         outcomes.append(run_bounds(loaded, out, chosen, progress))
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure}")
@@ -82,7 +83,7 @@ def sweep(
     elif first.finished == 0:
         say(console, "no point could be measured")
     elif shard is not None and (first.finished < first.planned or bounded < len(bounds.items)):
-        say(progress, f"{done}; `jaxsens report {out}` draws what there is")
+        say(progress, f"{done}; `jaxsens report {out}` plots them")
     else:
         try:
             _report(load_sweep(out), out, quiet)
@@ -98,11 +99,11 @@ def report(
     *,
     quiet: Flag = False,
 ) -> int:
-    """Write the tables, the plots and report.html once more, from what there is.
+    """Write the tables, plots and report.html again from the existing results.
 
     Args:
-        directory: What `jaxsens sweep` or `jaxsens theorem6` was given as --out.
-        quiet: Print nothing but errors.
+        directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
+        quiet: Print only errors.
     """
     from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.results import write_bounds_csv, write_points_csv
@@ -138,13 +139,13 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
 
 
 def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
-    """How much is done, in words."""
+    """Describes how much is done."""
     beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
     return f"{points} of {of_points} points{beside} are done"
 
 
 def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> str:
-    """The same command once more."""
+    """Returns the command that resumes this one."""
     parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
     return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
 

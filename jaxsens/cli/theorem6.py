@@ -1,4 +1,4 @@
-"""`jaxsens theorem6`: trained models between the lines of Hahn's Theorem 6."""
+"""`jaxsens theorem6`: trained models compared with Hahn's Theorem 6."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_end
 
 
 def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
-    """Train models on a language and evaluate them on ever longer words: cross-entropy, accuracy, flip sensitivity.
+    """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
 
-    Writes tables, plots and report.html beside what Hahn (2020), Theorem 6, says. Run it again to resume.
+    Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
 
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
-        out: The directory for everything that is written.
-        quiet: Print nothing but failures.
+        out: The output directory.
+        quiet: Print only failures.
     """
     check_folder("theorem6", out)
     from jaxsens.experiments.theorem6 import run_theorem6
@@ -40,7 +40,7 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
 
 
 def write_report(directory: Path, quiet: bool) -> None:
-    """Writes the report once more from what there is, and prints what was found."""
+    """Writes the report again from the existing results, and prints the findings."""
     from jaxsens.analysis.tables import summary_table
     from jaxsens.analysis.theorem6 import write_theorem6_report
 

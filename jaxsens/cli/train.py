@@ -10,14 +10,14 @@ from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say
 
 
 def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
-    """Train a model on a formal language; `jaxsens measure OUT` then measures it.
+    """Train a model on a formal language; then measure it with `jaxsens measure OUT`.
 
     Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
 
     Args:
         config: A TOML file; see docs/learned.md.
-        out: The directory for everything that is written.
-        quiet: Print nothing but failures.
+        out: The output directory.
+        quiet: Print only failures.
     """
     check_folder("train", out)
     from jaxsens.experiments.progress import watching

@@ -70,8 +70,8 @@ def test_chiang_and_cholaks_print_how_far_a_flip_moves_them(capsys):
     ("arguments", "message"),
     [
         (["pairity"], "one of parity, "),
-        (["--out", "x.md"], "belong to --measure"),
-        (["parity", "--cap", "50"], "belong to --measure"),
+        (["--out", "x.md"], "require --measure"),
+        (["parity", "--cap", "50"], "require --measure"),
         (["first", "--measure", "--cap", "2"], "2 errors"),
     ],
 )
