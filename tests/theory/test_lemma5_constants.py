@@ -142,6 +142,7 @@ def by_the_formulas(config, given, n, size, inverse):
     [
         ({"positions": "none"}, 1.0),
         ({"positions": "none", "layer_norm": "pre", "activation": "gelu"}, 1.0),
+        ({"positions": "none", "layer_norm": "pre", "layer_norm_epsilon": 1e3}, 1.0),
         ({"positions": "none", "layer_norm": "post", "activation": "tanh", "scores": "additive"}, 1.0),
         ({"positions": "alibi", "mask": "future", "activation": "silu"}, 1.0),
         ({"positions": "alibi", "mask": "past", "layer_norm": "pre", "feed_forward": 0}, 1.0),
@@ -167,3 +168,12 @@ def test_every_constant_is_what_its_formula_says(changes, inverse):
         for name, value in expected.items():
             np.testing.assert_allclose(measured[name], value, rtol=1e-7, err_msg=name)
     assert math.exp(last) == pytest.approx(size, rel=1e-7)
+
+
+def test_constants_of_float32_parameters_are_computed_in_float64():
+    config = small(positions="none", layer_norm="pre")
+    given = jax.tree.map(lambda p: np.asarray(p, np.float32), random_parameters(config))
+    wide = jax.tree.map(lambda p: np.asarray(p, np.float64), given)
+    for one, other in zip(*(layer_constants(config, each, 5)[0] for each in (given, wide)), strict=True):
+        for field in dataclasses.fields(one):
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
