@@ -17,9 +17,9 @@ from jaxsens.analysis import report
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
 from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import results
+from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.words import RandomWords, Symbols
-from tests.experiments.tiny import TINY, fake_flip_sensitivity
+from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--alphabet-size", "2", "--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
@@ -35,6 +35,11 @@ def config(tmp_path):
 @pytest.fixture
 def faked(monkeypatch):
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    draw_nothing(monkeypatch)
 
 
 def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
@@ -60,7 +65,7 @@ def test_a_sweep_ends_with_tables_plots_and_a_report(faked, config, tmp_path, ca
     assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".svg"}
 
 
-def test_a_report_is_made_again_from_the_points(faked, config, tmp_path, capsys):
+def test_a_report_is_made_again_from_the_points(faked, undrawn, config, tmp_path, capsys):
     out = tmp_path / "out"
     run(capsys, "sweep", config, "--out", out)
     kept = (out / "points.csv").read_bytes()
@@ -72,7 +77,7 @@ def test_a_report_is_made_again_from_the_points(faked, config, tmp_path, capsys)
     assert (out / "report.html").stat().st_size > 0
 
 
-def test_a_report_reads_each_point_once_and_fits_once(faked, config, tmp_path, capsys, monkeypatch):
+def test_a_report_reads_each_point_once_and_fits_once(faked, undrawn, config, tmp_path, capsys, monkeypatch):
     run(capsys, "sweep", config, "--out", tmp_path / "out")
     read, fitted = [], []
 
@@ -84,8 +89,8 @@ def test_a_report_reads_each_point_once_and_fits_once(faked, config, tmp_path, c
         fitted.append(table)
         return fit_exponents(table, **options)
 
-    read_point, fit_exponents = results.read_point, report.fit_exponents
-    monkeypatch.setattr(results, "read_point", counted)
+    read_point, fit_exponents = sweeps.read_point, report.fit_exponents
+    monkeypatch.setattr(sweeps, "read_point", counted)
     monkeypatch.setattr(report, "fit_exponents", counted_fits)
     assert run(capsys, "report", tmp_path / "out")[0] == 0
     assert len(read) == len(set(read)) == 12
@@ -103,7 +108,9 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     assert err == f"jaxsens: {tmp_path / 'sweep.json'}: {why}\n"
 
 
-def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(faked, config, tmp_path, capsys):
+def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(
+    faked, undrawn, config, tmp_path, capsys
+):
     out = tmp_path / "out"
     code, _, log = run(capsys, "sweep", config, "--out", out, "--shard", "0/2")
     assert code == 0

@@ -11,16 +11,19 @@ from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import restrictions_table
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord
-from tests.experiments.tiny import TINY, fake_flip_sensitivity
+from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
+    """The folder of a sweep whose bounds are computed and drawn; a stand-in measures its points."""
     folder = tmp_path_factory.mktemp("swept")
     (folder / "tiny.toml").write_text(CONFIG)
-    assert main(["sweep", str(folder / "tiny.toml"), "--out", str(folder / "out")]) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+        assert main(["sweep", str(folder / "tiny.toml"), "--out", str(folder / "out")]) == 0
     return folder
 
 
@@ -36,7 +39,8 @@ def test_a_sweep_ends_with_the_bounds_in_its_report(swept):
     assert len(lines) == 1 + 2 * 3 * 2
 
 
-def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, capsys):
+def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, monkeypatch, capsys):
+    draw_nothing(monkeypatch)
     files = [*(swept / "out" / "bounds").rglob("*.json"), swept / "out" / "bounds.csv"]
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
     assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "out")]) == 0

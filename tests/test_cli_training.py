@@ -16,6 +16,7 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.events import Saved, TrainingInterrupted
+from tests.experiments.tiny import draw_nothing
 from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
 
 
@@ -119,6 +120,7 @@ def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeyp
 
 def test_relative_directories_do_for_every_command_and_for_a_sweep(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    draw_nothing(monkeypatch)
     write_training(Path())
     assert run(capsys, "train", "lstm.toml", "--out", "a")[0] == 0
     code, out, err = run(capsys, "measure", "a", "--n", "6")
@@ -201,7 +203,7 @@ def test_report_of_an_experiment_that_was_stopped_in_its_first_training_says_so(
     assert "sweep" not in err
 
 
-def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys):
+def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys, monkeypatch):
     write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
     out = tmp_path / "out"
@@ -212,6 +214,7 @@ def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys)
     for name in ("cross_entropy.csv", "sensitivity.csv", "summary.csv", "theorem6.toml"):
         assert (out / name).stat().st_size > 0
     (out / "report.html").unlink()
+    draw_nothing(monkeypatch)
     code, again, _ = run(capsys, "report", out)
     assert (code, again) == (0, printed)
     assert (out / "report.html").stat().st_size > 0

@@ -6,16 +6,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.analysis.data import Spread, spreads, statistic_columns
 from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponent, signed
-from jaxsens.analysis.page import Section
+from jaxsens.analysis.page import DASH, ReportTable, Section
 from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, line_style, variant_styles
-from jaxsens.analysis.tables import DASH, ReportTable
 from jaxsens.experiments.bounds import PARTS, BoundRecord, shortened
+from jaxsens.experiments.sweep import BOUND_COLUMNS, row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -62,8 +62,7 @@ TRIED = "filled: every input tried"
 STEADY = 0.1
 """A bound on logits that grows more slowly than n to this power is taken to have a limit."""
 
-_KEYS = ("variant", "n", "seed", "worst_exact")
-_VALUES = ("worst", "certified", "ratio", "log_lemma5", "logit_bound", "matter", "free")
+_VALUES = tuple(name for name in BOUND_COLUMNS if name not in ("variant", "n", "seed", "worst_exact"))
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,8 @@ class BoundsData:
         """A row per record; NaN where a value is missing. "log10_lemma5" is Lemma 5's closed form by powers of ten."""
         import pandas as pd
 
-        names = (*_KEYS, *_VALUES)
-        rows = [[getattr(record, name) for name in names] for record in self.records]
-        table = pd.DataFrame(rows, columns=[*names]).astype(dict.fromkeys(_VALUES, float))
+        rows = [row_of(record, BOUND_COLUMNS) for record in self.records]
+        table = pd.DataFrame(rows, columns=[*BOUND_COLUMNS]).astype(dict.fromkeys(_VALUES, float))
         return table.assign(log10_lemma5=table["log_lemma5"] / math.log(10))
 
     def rows(self, variant: str, column: str) -> pandas.DataFrame:
@@ -126,7 +124,7 @@ class BoundsData:
             if variant in self.unseeded and len(different) == different["n"].nunique():
                 rows = different.assign(seed=0)
             found[variant, column] = fit_exponent(
-                rows["n"], rows[column], rows["seed"], variant=variant, statistic=SIDES[column]
+                rows["n"], rows[column], rows["seed"], variant, SIDES[column]
             )
         return found
 
@@ -323,28 +321,23 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
         groups = [("bounds", paired, PAIRED_CAPTION)]
     else:
         groups = [("bounds", sides, SIDES_CAPTION), ("bounds-lemma5", lemma5, LEMMA5_CAPTION)]
+
+    def figure(name: str, caption: str, about: str, panels: Sequence[Panel], **options: Any) -> ReportFigure:
+        draw = partial(draw_panels, panels, share_y=False, **options)
+        return ReportFigure(name, f"{caption} {SPREAD}{_exact(data)}", about, draw)
+
     heading = "How large can the change be, over every input?"
     figures = [
-        ReportFigure(
-            name=name,
-            caption=f"{caption} {SPREAD}{_exact(data)}",
-            description=" ".join(findings(data)),
-            figure=draw_panels(panels, heading=heading, share_y=False, **layout),
-        )
+        figure(name, caption, " ".join(findings(data)), panels, heading=heading, **layout)
         for name, panels, caption in groups
         if panels
     ]
     searched = data.having("worst")
     if set(searched) - set(certified):
+        caption = "The largest change that a search over all inputs and flips found."
+        about = f"The worst input found, for {enumeration(searched)}."
         panel = _worst_panel(data, searched, variant_styles(data.variants))
-        figures.append(
-            ReportFigure(
-                name="worst-inputs",
-                caption=f"The largest change that a search over all inputs and flips found. {SPREAD}{_exact(data)}",
-                description=f"The worst input found, for {enumeration(searched)}.",
-                figure=draw_panels([panel]),
-            )
-        )
+        figures.append(figure("worst-inputs", caption, about, [panel]))
     return figures
 
 
@@ -378,7 +371,7 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
         name="inputs-that-matter",
         caption=MATTERING_CAPTION + (change if both else "") + _exact(data),
         description=" ".join(mattering(data)),
-        figure=draw_panels(panels, heading=heading),
+        draw=partial(draw_panels, panels, heading=heading),
     )
 
 
@@ -402,18 +395,19 @@ def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
 
 def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
     """The same by powers of ten, with Lemma 5's closed form, which itself may overflow."""
+
+    def spread(value: Spread) -> Spread:
+        median, low, high = (math.log10(each) if each > 0 else math.nan for each in value[:3])
+        return Spread(median, low, high, value.seeds)
+
     sides = _sides_panel(data, variant, named=False)
     lines = [
-        dataclasses.replace(line, values={n: value.map(_log10) for n, value in line.values.items()})
+        dataclasses.replace(line, values={n: spread(value) for n, value in line.values.items()})
         for line in sides.lines
     ]
     lines.append(Line("Lemma 5, closed form", line_style(len(lines)), data.spreads(variant, "log10_lemma5")))
     title, y_label = f"{variant}, with Lemma 5", "log\N{SUBSCRIPT ONE}\N{SUBSCRIPT ZERO} of the change"
     return Panel(title, y_label, lines, sides.ticks, log=False)
-
-
-def _log10(number: float) -> float:
-    return math.log10(number) if number > 0 else math.nan
 
 
 def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:

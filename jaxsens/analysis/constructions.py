@@ -160,7 +160,7 @@ def exponent_text(lengths: Sequence[int], values: Sequence[float]) -> str:
         return "none: exactly 0"
     if min(values) <= 0:
         return "none: 0 at some n"
-    return f"{round(least_squares(np.log(lengths), np.log(values))[0], 2) + 0.0:.2f}"
+    return f"{round(least_squares(np.log(lengths), np.log(values)), 2) + 0.0:.2f}"
 
 
 def _exact(found: Exactness | None) -> str:

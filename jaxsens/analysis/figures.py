@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxsens.analysis.data import Profile, spreads
+from jaxsens.analysis.data import Profiles, spreads
 from jaxsens.analysis.fits import (
+    LEVEL,
     ExponentFit,
     by_growth,
     enumeration,
@@ -61,13 +65,18 @@ class ReportFigure:
         name: of its files, without an ending.
         caption: how to read it.
         description: what it shows, for readers who cannot see it.
-        figure: the drawing.
+        draw: makes the drawing.
     """
 
     name: str
     caption: str
     description: str
-    figure: Figure
+    draw: Callable[[], Figure]
+
+    @cached_property
+    def figure(self) -> Figure:
+        """The drawing, made at the first use and kept."""
+        return self.draw()
 
 
 def sensitivity_figure(
@@ -101,7 +110,7 @@ def sensitivity_figure(
             "place on a logarithmic axis and are drawn in the grey strip at the bottom."
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
-        figure=draw_panels(panels, heading=heading),
+        draw=partial(draw_panels, panels, heading=heading),
     )
 
 
@@ -168,7 +177,8 @@ def local_slope_figure(
             f"{SPREAD} There is no slope where a value is exactly 0."
         ),
         description=f"Slopes between successive lengths for {enumeration(styles)}.",
-        figure=draw_panels(
+        draw=partial(
+            draw_panels,
             panels,
             heading="Does one power of n describe the whole range? Slopes from each length to the next",
             columns=3,
@@ -179,7 +189,7 @@ def local_slope_figure(
     )
 
 
-def profile_figure(profiles: Sequence[Profile], variants: Sequence[str], *, norm: str = "l2") -> ReportFigure:
+def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "l2") -> ReportFigure:
     """A heat map per variant, in the order of `variants`: a row per length, on one common logarithmic colour scale.
 
     Args:
@@ -187,7 +197,21 @@ def profile_figure(profiles: Sequence[Profile], variants: Sequence[str], *, norm
         variants: those without a profile are left out.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    shown = [variant for variant in variants if any(profile.variant == variant for profile in profiles)]
+    shown = [variant for variant in variants if any(variant == name for name, _ in profiles)]
+    return ReportFigure(
+        name="profiles",
+        caption=(
+            "Each row is one input length, from the first position on the left to the last on the right. The darker a "
+            "cell, the more a flip there changes the output (mean over inputs, seeds and the flips in the cell). All "
+            "panels share one colour scale. In an even row all positions matter alike; rows that get lighter towards "
+            "the top mean that a flip matters less in longer inputs."
+        ),
+        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
+        draw=partial(_draw_profiles, profiles, shown, norm),
+    )
+
+
+def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figure:
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     colours, clipped = _colour_scale(profiles)
@@ -195,7 +219,7 @@ def profile_figure(profiles: Sequence[Profile], variants: Sequence[str], *, norm
         figure = Figure(figsize=(4.2 * columns + 0.9, 2.9 * rows + 0.5), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, variant in zip(grid.flat, shown, strict=False):
-            own = [profile for profile in profiles if profile.variant == variant]
+            own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
         for axes in grid.flat[len(shown) :]:
             axes.set_visible(False)
@@ -215,17 +239,7 @@ def profile_figure(profiles: Sequence[Profile], variants: Sequence[str], *, norm
         )
         add_heading(figure, "Where in the input does a flip change the output?")
         figure.draw_without_rendering()
-    return ReportFigure(
-        name="profiles",
-        caption=(
-            "Each row is one input length, from the first position on the left to the last on the right. The darker a "
-            "cell, the more a flip there changes the output (mean over inputs, seeds and the flips in the cell). All "
-            "panels share one colour scale. In an even row all positions matter alike; rows that get lighter towards "
-            "the top mean that a flip matters less in longer inputs."
-        ),
-        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
-        figure=figure,
-    )
+    return figure
 
 
 def fitted_power(fit: ExponentFit) -> str:
@@ -240,17 +254,14 @@ def fitted_power(fit: ExponentFit) -> str:
 
 def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...]:
     """What a panel shows: the variants by their growth, on lines of at most `width` characters where names allow it."""
-    lines = []
-    for kind, members in by_growth(fits).items():
-        text = f"{kind.value}: "
-        for k, fit in enumerate(members):
-            piece = fit.variant + (", " if k + 1 < len(members) else "")
-            if len(text) + len(piece) > width:
-                lines.append(text.rstrip())
-                text = "    "
-            text += piece
-        lines.append(text)
-    return tuple(lines)
+    wrap = textwrap.TextWrapper(
+        width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    texts = (
+        f"{kind.value}: {', '.join(fit.variant for fit in members)}"
+        for kind, members in by_growth(fits).items()
+    )
+    return tuple(line for text in texts for line in wrap.wrap(text))
 
 
 def change_label(norm: str, lines: int = 1) -> str:
@@ -273,40 +284,39 @@ def _legend_title(fits: Sequence[ExponentFit]) -> str:
     seeds = max((fit.seeds for fit in fits), default=0)
     if seeds < 2:
         return "Fitted power of n  (one seed: no interval)" if seeds else ""
-    return f"Fitted power of n  [{100 * fits[0].confidence:g} % interval over {seeds} seeds]"
+    return f"Fitted power of n  [{LEVEL} interval over {seeds} seeds]"
 
 
-def _colour_scale(profiles: Sequence[Profile]) -> tuple[LogNorm | None, bool]:
+def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
     """A scale up to the largest mean, and whether it leaves positive means below it. None without a positive mean."""
-    means = np.concatenate([profile.means for profile in profiles])
-    positive = means[means > 0]
-    if positive.size == 0:
+    rows = [positive for means in profiles.values() if (positive := means[means > 0]).size]
+    if not rows:
         return None, False
-    low, high = float(positive.min()), float(positive.max())
-    medians = [
-        np.median(own) for own in (profile.means[profile.means > 0] for profile in profiles) if own.size
-    ]
+    low, high = min(float(row.min()) for row in rows), max(float(row.max()) for row in rows)
+    medians = [np.median(row) for row in rows]
     floor = max(high * 10.0**-DECADES, float(min(medians)) / MARGIN)
     if low < floor:
         return LogNorm(floor, high), True
     return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False
 
 
-def _draw_heat_map(axes: Axes, variant: str, profiles: Sequence[Profile], colours: LogNorm | None) -> None:
+def _draw_heat_map(
+    axes: Axes, variant: str, rows: Mapping[int, Float[np.ndarray, " cells"]], colours: LogNorm | None
+) -> None:
     """Draws one row a length."""
     axes.set_title(variant, fontsize=12, fontweight="bold")
-    for row, profile in enumerate(profiles):
-        edges = np.linspace(0, 1, profile.means.size + 1)
+    for row, means in enumerate(rows.values()):
+        edges = np.linspace(0, 1, means.size + 1)
         heights = np.array([row, row + 1])
-        values = profile.means[None, :]
+        values = means[None, :]
         if colours is not None:
             positive = np.ma.masked_where(~(values > 0), values)
             axes.pcolormesh(edges, heights, positive, norm=colours, cmap=COLOUR_MAP, rasterized=True)
-        zero_ranges = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(profile.means == 0)]
+        zero_ranges = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
         axes.broken_barh(
             zero_ranges, (row, 1), facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////"
         )
-    axes.set_yticks(np.arange(len(profiles)) + 0.5, [str(profile.n) for profile in profiles])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
     axes.tick_params(length=0, axis="y")
     axes.set_ylabel("input length n")

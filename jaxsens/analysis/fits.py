@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from jaxsens.analysis.data import check_points, chosen, statistic_columns
+from jaxsens.analysis.data import statistic_columns
 from jaxsens.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 MINIMUM_LENGTHS = 3
 """A seed has a slope if its values are positive at this many different lengths."""
+
+CONFIDENCE = 0.95
+LEVEL = f"{100 * CONFIDENCE:g} %"
+"""The level of every interval, as a number and for texts."""
 
 TOLERANCE = 0.1
 """An exponent this close to 0 is called constant, and one this close to -1 is called about 1/n."""
@@ -58,26 +62,14 @@ class Growth(enum.Enum):
 
 
 @dataclass(frozen=True)
-class SeedSlope:
-    """The least-squares line log(statistic) = intercept + slope log(n) of one seed, through `points` values."""
-
-    seed: int
-    slope: float
-    intercept: float
-    points: int
-
-
-@dataclass(frozen=True)
 class ExponentFit:
     """The exponent e of statistic ~ C n^e for one variant.
 
     Attributes:
         variant, statistic: what was fitted.
-        exponent, intercept: means over seeds of the slope and of log C (natural logarithm); NaN if no seed has a slope.
-        ci_low, ci_high: Student's t interval of the exponent at level `confidence`; NaN with fewer than two seeds.
+        exponent: the mean over seeds of the slope; NaN if no seed has a slope.
+        ci_low, ci_high: Student's t interval of the exponent at level `CONFIDENCE`; NaN with fewer than two seeds.
         points, seeds: the number of values and of seeds that entered the fit.
-        slopes: the line of each of these seeds.
-        confidence: the level of the interval, between 0 and 1.
         values, zeros: the number of values from the minimum length on, and how many of them are exactly 0. These have
             no logarithm and are left out.
         note: what was left out, and why a number is NaN; empty if there is nothing to say.
@@ -90,9 +82,6 @@ class ExponentFit:
     ci_high: float
     points: int
     seeds: int
-    slopes: tuple[SeedSlope, ...]
-    intercept: float
-    confidence: float
     values: int
     zeros: int
     note: str
@@ -143,41 +132,29 @@ class ExponentFit:
 
 
 def fit_exponents(
-    points: pandas.DataFrame,
-    *,
-    statistics: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    minimum_length: int = 1,
-    confidence: float = 0.95,
+    points: pandas.DataFrame, variants: Iterable[str] | None = None, minimum_length: int = 1
 ) -> tuple[ExponentFit, ...]:
     """Fits every statistic of every variant: all statistics of the first variant, then of the next.
 
     Args:
         points: a table with the columns of points.csv.
-        statistics, variants: which ones, and in which order; by default all of them, in the order of the table.
+        variants: those to fit, in this order; None for all of them, in the order of the table.
         minimum_length: shorter inputs do not enter the fits.
-        confidence: of the intervals, between 0 and 1.
 
     Raises:
-        InputError: for a table without these columns, a name that is not in it, or a `confidence` outside (0, 1).
+        InputError: for a value that no norm can take.
     """
-    check_points(points)
-    statistics = chosen(statistics, statistic_columns(points), "statistics")
+    values = points[[*statistic_columns(points)]].to_numpy(dtype=np.float64)
+    if np.any(values < 0) or np.any(np.isinf(values)):
+        raise InputError(
+            "points: a statistic is negative or infinite, which no norm can be: measure that point again"
+        )
     fits = []
-    for variant in chosen(variants, points["variant"], "variants"):
+    for variant in dict.fromkeys(points["variant"]) if variants is None else variants:
         rows = points[points["variant"] == variant]
-        fits += [
-            fit_exponent(
-                rows["n"],
-                rows[statistic],
-                rows["seed"],
-                variant=variant,
-                statistic=statistic,
-                minimum_length=minimum_length,
-                confidence=confidence,
-            )
-            for statistic in statistics
-        ]
+        for statistic in statistic_columns(points):
+            columns = (rows["n"], rows[statistic], rows["seed"])
+            fits.append(fit_exponent(*columns, variant, statistic, minimum_length))
     return tuple(fits)
 
 
@@ -185,85 +162,60 @@ def fit_exponent(
     lengths: ArrayLike,
     values: ArrayLike,
     seeds: ArrayLike,
-    *,
     variant: str = "",
     statistic: str = "",
     minimum_length: int = 1,
-    confidence: float = 0.95,
 ) -> ExponentFit:
     """Fits one statistic of one variant, given as three flat arrays with one entry per point.
 
     Values that are 0 or NaN are left out, and the note says how many. A seed with positive values at fewer than three
     lengths has no slope.
-
-    Raises:
-        InputError: for arrays of different shapes, or a `confidence` outside (0, 1).
     """
-    n = np.asarray(lengths, dtype=np.float64)
-    value = np.asarray(values, dtype=np.float64)
-    seed = np.asarray(seeds)
-    if not (n.ndim == 1 and n.shape == value.shape == seed.shape):
-        raise InputError(
-            f"lengths, values, seeds have shapes {n.shape}, {value.shape}, {seed.shape}: "
-            "give one entry per point in each"
-        )
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence = {confidence}: give a number between 0 and 1, such as 0.95")
-
+    n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
     long_enough = n >= minimum_length
-    usable = long_enough & (value > 0)
-    lines = []
+    n, value, seed = n[long_enough], value[long_enough], seed[long_enough]
+    slopes, used = [], 0
     for one in np.unique(seed):
-        of_seed = usable & (seed == one)
+        of_seed = (value > 0) & (seed == one)
         if np.unique(n[of_seed]).size >= MINIMUM_LENGTHS:
-            slope, intercept = least_squares(np.log(n[of_seed]), np.log(value[of_seed]))
-            lines.append(SeedSlope(int(one), slope, intercept, int(np.sum(of_seed))))
-
-    slopes = [line.slope for line in lines]
-    low, high = _t_interval(slopes, confidence)
-    zeros = int(np.sum(long_enough & (value == 0)))
+            slopes.append(least_squares(np.log(n[of_seed]), np.log(value[of_seed])))
+            used += int(np.sum(of_seed))
+    low, high = _t_interval(slopes)
+    zeros = int(np.sum(value == 0))
     return ExponentFit(
         variant=variant,
         statistic=statistic,
         exponent=float(np.mean(slopes)) if slopes else math.nan,
         ci_low=low,
         ci_high=high,
-        points=sum(line.points for line in lines),
-        seeds=len(lines),
-        slopes=tuple(lines),
-        intercept=float(np.mean([line.intercept for line in lines])) if lines else math.nan,
-        confidence=confidence,
-        values=int(np.sum(long_enough)),
+        points=used,
+        seeds=len(slopes),
+        values=value.size,
         zeros=zeros,
         note=_note(
             zeros=zeros,
-            missing=int(np.sum(long_enough & np.isnan(value))),
-            values=int(np.sum(long_enough)),
-            seeds=np.unique(seed[long_enough]).size,
-            fitted=len(lines),
+            missing=int(np.sum(np.isnan(value))),
+            values=value.size,
+            seeds=np.unique(seed).size,
+            fitted=len(slopes),
         ),
     )
 
 
-def local_slopes(points: pandas.DataFrame, *, statistics: Sequence[str] | None = None) -> pandas.DataFrame:
+def local_slopes(points: pandas.DataFrame) -> pandas.DataFrame:
     """The slopes of log(statistic) on log(n) between successive lengths: do they agree, or is an exponent an average?
 
     Args:
         points: a table with the columns of points.csv.
-        statistics: which ones; by default all of them.
 
     Returns:
         A row per variant, pair of successive lengths and seed, and a column per statistic: NaN unless the seed has a
         positive value at both lengths. Column "n" is the geometric mean of the lengths, which is their middle on a
         logarithmic axis.
-
-    Raises:
-        InputError: for a table without these columns, or a name that is not in it.
     """
     import pandas as pd
 
-    check_points(points)
-    columns = [*chosen(statistics, statistic_columns(points), "statistics")]
+    columns = [*statistic_columns(points)]
     found = []
     for variant in dict.fromkeys(points["variant"]):
         rows = points.query("variant == @variant").set_index(["n", "seed"])[columns].astype(float)
@@ -274,20 +226,19 @@ def local_slopes(points: pandas.DataFrame, *, statistics: Sequence[str] | None =
     return pd.concat(found) if found else pd.DataFrame(columns=["variant", "n", "seed", *columns])
 
 
-def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> tuple[float, float]:
-    """Slope and intercept of the ordinary least-squares line of `y` on `x`. The values of `x` must not all be equal."""
+def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> float:
+    """Slope of the ordinary least-squares line of `y` on `x`. The values of `x` must not all be equal."""
     centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    return slope, float(y.mean() - slope * x.mean())
+    return float(centred @ (y - y.mean()) / (centred @ centred))
 
 
-def _t_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+def _t_interval(values: Sequence[float]) -> tuple[float, float]:
     """Student's t interval of the mean of independent values; (NaN, NaN) for fewer than two of them."""
     if len(values) < 2:
         return math.nan, math.nan
     centre = float(np.mean(values))
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
     return centre - half, centre + half
 
 

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
-from jaxsens.analysis.data import SweepData, weights
+from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
-from jaxsens.analysis.page import Report, Section, write_page
-from jaxsens.analysis.panels import LineStyle, variant_styles
-from jaxsens.analysis.tables import (
+from jaxsens.analysis.page import (
+    Report,
+    Section,
     exponent_table,
     missing_text,
     points_table,
     run_table,
     variant_table,
+    write_page,
     write_summary,
 )
+from jaxsens.analysis.panels import LineStyle, variant_styles
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
@@ -54,13 +56,7 @@ ABOUT_SAMPLES = (
 )
 
 
-def write_report(
-    data: SweepData,
-    directory: str | os.PathLike[str],
-    *,
-    minimum_length: int = 1,
-    confidence: float = 0.95,
-) -> tuple[Path, tuple[ExponentFit, ...]]:
+def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
     """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory, each file atomically.
 
     The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
@@ -68,17 +64,15 @@ def write_report(
     Args:
         data: of the sweep.
         directory: of the sweep.
-        minimum_length: shorter inputs do not enter the fits.
-        confidence: of the intervals, between 0 and 1.
 
     Returns:
         The path of the page, and the fits of every variant and statistic.
 
     Raises:
-        InputError: for a `confidence` outside (0, 1).
+        InputError: for a statistic that no norm can have.
     """
     folder = Path(directory)
-    fits = fit_exponents(data.points, minimum_length=minimum_length, confidence=confidence)
+    fits = fit_exponents(data.points)
     write_summary(folder / "summary.csv", fits)
     return write_page(build_report(data, fits), folder), fits
 
@@ -100,14 +94,16 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
             tables=[exponent_table(fits, {variant.name: variant.bounded for variant in data.variants})],
         ),
     ]
-    slopes = local_slopes(data.points, statistics=main)
+    slopes = local_slopes(data.points)
     if slopes[[*main]].notna().to_numpy().any():
         figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
     if data.profiles:
-        figure = profile_figure(data.profiles, data.names, norm=plan.norm)
+        figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))
-    sections += bounds_sections(BoundsData(data.bounds, data.points, data.names, plan.norm, data.unseeded))
+    sections += bounds_sections(
+        BoundsData(data.bounds, data.points, data.names, plan.measure["norm"], data.unseeded)
+    )
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
@@ -126,7 +122,7 @@ def _sensitivity_figures(
     data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.norm
+    norm = data.plan.measure["norm"]
     figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
@@ -138,7 +134,7 @@ def _sensitivity_figures(
 def _networks(data: SweepData) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
-        by_weights.setdefault(weights(variant), []).append(variant.name)
+        by_weights.setdefault(variant.weights, []).append(variant.name)
     if set(by_weights) == {"random"}:
         return RANDOM_NETWORKS
     if len(by_weights) == 1:
@@ -153,10 +149,9 @@ def _networks(data: SweepData) -> str:
 
 
 def _warning(data: SweepData) -> str:
-    missing = data.missing
-    if not missing:
+    if not data.missing:
         return ""
     return (
-        f"{len(missing)} of {len(data.plan.points)} planned points are missing: {missing_text(missing)}. "
+        f"{len(data.missing)} of {len(data.plan.points)} planned points are missing: {missing_text(data.missing)}. "
         "Run the same sweep again to measure them. This report shows the points that are finished."
     )

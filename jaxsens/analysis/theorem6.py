@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,22 +16,24 @@ import numpy as np
 from jaxsens.analysis.data import Spread, spreads
 from jaxsens.analysis.figures import SPREAD, ReportFigure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
-from jaxsens.analysis.page import Report, Section, write_page
-from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, variant_styles
-from jaxsens.analysis.report import ABOUT_SAMPLES
-from jaxsens.analysis.tables import (
+from jaxsens.analysis.page import (
     DASH,
+    Report,
     ReportTable,
+    Section,
     boundedness,
     duration,
     exponent_table,
     flips_text,
+    write_page,
     write_summary,
 )
+from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, variant_styles
+from jaxsens.analysis.report import ABOUT_SAMPLES
 from jaxsens.errors import InputError
-from jaxsens.experiments.results import KEY_COLUMNS
-from jaxsens.experiments.theorem6_cells import Cell
+from jaxsens.experiments.sweep import KEY_COLUMNS
 from jaxsens.experiments.theorem6_results import (
+    Cell,
     Lines,
     PlannedModel,
     Theorem6Plan,
@@ -139,8 +141,18 @@ class Group:
 
     @cached_property
     def scores(self) -> pandas.DataFrame:
-        """The table of predictions or recognitions: a row per model ("variant"), length and seed."""
-        return self._table(self.task)
+        """The table of predictions or recognitions: a row per model ("variant"), length and seed.
+
+        Column "per_choice", where there is a choice, is the part of the cross-entropy that chooses the kind of bracket,
+        divided by how often there is such a choice.
+        """
+        table = self._table(self.task)
+        if not self.has_choice:
+            return table
+        # A blind guess costs log k per choice, and `choice_bound` per symbol: their ratio says how often there is one.
+        blind = math.log(self.language.settings["kinds"])
+        often = [(self.lines[n].choice_bound or math.nan) / blind for n in table["n"]]
+        return table.assign(per_choice=np.asarray(table["choice"], dtype=np.float64) / often)
 
     @cached_property
     def sensitivity(self) -> pandas.DataFrame:
@@ -150,8 +162,7 @@ class Group:
     @cached_property
     def fits(self) -> tuple[ExponentFit, ...]:
         """The exponents of the sensitivity."""
-        options = {"statistics": STATISTICS, "minimum_length": self.fit_from}
-        return fit_exponents(self.sensitivity, variants=self.names, **options)
+        return fit_exponents(self.sensitivity, self.names, self.fit_from)
 
     def spreads(self, model: str, column: str) -> dict[int, Spread]:
         """The spread of a column of `scores` over seeds, by length."""
@@ -268,8 +279,7 @@ def build_theorem6_report(data: Theorem6Data) -> Report:
 
 def found(data: Theorem6Data) -> tuple[str, ...]:
     """What became of each model on the longest words, a sentence each."""
-    told = {"prediction": prediction_sentences, "recognition": recognition_sentences}
-    return tuple(f"{group.title}: {text}" for group in data.groups for text in told[group.task](group))
+    return tuple(f"{group.title}: {text}" for group in data.groups for text in sentences(group))
 
 
 def missing_text(data: Theorem6Data) -> str:
@@ -287,25 +297,25 @@ def missing_text(data: Theorem6Data) -> str:
 
 
 def _sections(data: Theorem6Data, group: Group) -> list[Section]:
-    styles = variant_styles(group.names)
-    verb, draw, tabulate = {
-        "prediction": ("Predicting", cross_entropy_figure, prediction_table),
-        "recognition": ("Recognising", recognition_figure, recognition_table),
-    }[group.task]
+    if group.task == "prediction":
+        about = "Predicting", cross_entropy_figure(group), prediction_table(group)
+    else:
+        about = "Recognising", recognition_figure(group), recognition_table(group)
+    verb, figure, table = about
     rows = [row for cell in group.cells for row in cell.sensitivity]
     sampled = any(row.flips < row.population for row in rows)
-    by_hand = [model.name for model in group.models if model.origin == "exact"]
+    by_hand = [model.name for model in group.models if model.longest_trained is None]
     sensitivity = sensitivity_figure(
         group.sensitivity,
         group.fits,
-        styles,
+        variant_styles(group.names),
         statistics=STATISTICS,
         name=f"sensitivity-{group.slug}",
         heading="How much do the logits change when one symbol is exchanged?",
         norm=data.plan.measure["norm"],
     )
     return [
-        Section(f"{verb} {group.title}", figures=[draw(group, styles)], tables=[tabulate(group)]),
+        Section(f"{verb} {group.title}", figures=[figure], tables=[table]),
         Section(
             f"Flip sensitivity of the same models ({group.task})",
             [
@@ -320,9 +330,11 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
     ]
 
 
-def prediction_sentences(group: Group) -> tuple[str, ...]:
-    """How each model's cross-entropy at the longest prefixes compares with chance and with the optimum."""
-    return tuple(_prediction_sentence(group, model) for model in group.names)
+def sentences(group: Group) -> tuple[str, ...]:
+    """A sentence a model: how its cross-entropy at the longest prefixes compares with chance and with the optimum, or
+    its accuracy and margin on the longest words."""
+    tell = _prediction_sentence if group.task == "prediction" else _recognition_sentence
+    return tuple(tell(group, model) for model in group.names)
 
 
 def _prediction_sentence(group: Group, model: str) -> str:
@@ -348,17 +360,13 @@ def _prediction_sentence(group: Group, model: str) -> str:
     return text + f"the optimum is {lines.optimum:.4f}. This is {place}".replace("-", "\N{MINUS SIGN}")
 
 
-def recognition_sentences(group: Group) -> tuple[str, ...]:
-    """Each model's accuracy and margin on the longest words."""
-    told = []
-    for model in group.names:
-        n = group.longest(model)
-        share, margin = (group.spreads(model, column)[n].median for column in ("accuracy", "margin"))
-        text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
-        told.append(
-            f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
-        )
-    return tuple(told)
+def _recognition_sentence(group: Group, model: str) -> str:
+    n = group.longest(model)
+    share, margin = (group.spreads(model, column)[n].median for column in ("accuracy", "margin"))
+    text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
+    return (
+        f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
+    )
 
 
 def model_table(data: Theorem6Data) -> ReportTable:
@@ -442,24 +450,22 @@ def run_table(data: Theorem6Data) -> ReportTable:
     return ReportTable("", (), rows)
 
 
-def cross_entropy_figure(group: Group, styles: Mapping[str, LineStyle]) -> ReportFigure:
+def cross_entropy_figure(group: Group) -> ReportFigure:
     """Cross-entropy of the next symbol against the prefix's length, between the lines of the theory."""
-    lengths, lines, outcomes = [*group.lines], group.lines.values(), group.language.outcomes
+    outcomes, lengths = group.language.outcomes, [*group.lines]
+    named = {"optimum": "optimum", "unigram": "unigram level", "chance": f"log {outcomes}"}
+    named |= {"bound": "Theorem 6"} if group.has_choice else {}
     guides = [
-        Guide("optimum", lengths, [line.optimum for line in lines]),
-        Guide("unigram level", lengths, [line.unigram for line in lines]),
-        Guide(f"log {outcomes}", lengths, [line.chance for line in lines]),
+        Guide(label, lengths, [getattr(line, name) for line in group.lines.values()])
+        for name, label in named.items()
     ]
+    guides += [] if group.has_choice else [Guide("log 2", lengths, [math.log(2)] * len(lengths))]
+    panels = [_panel(group, "cross_entropy", group.title, "cross-entropy of the next symbol (nats)", guides)]
     if group.has_choice:
-        guides.append(
-            Guide("Theorem 6", lengths, [math.nan if (b := line.bound) is None else b for line in lines])
-        )
-    else:
-        guides.append(Guide("log 2", lengths, [math.log(2)] * len(lengths)))
-    panels = [
-        _panel(group, styles, "cross_entropy", group.title, "cross-entropy of the next symbol (nats)", guides)
-    ]
-    panels += [_choice_panel(group, styles)] if group.has_choice else []
+        kinds = group.language.settings["kinds"]
+        guides = [_level(group, f"log {kinds}: chance", math.log(kinds)), _level(group, "optimum", 0)]
+        title, y_label = "Choosing which bracket closes", "cross-entropy per choice (nats)"
+        panels.append(_panel(group, "per_choice", title, y_label, guides))
     return ReportFigure(
         name=f"cross-entropy-{group.slug}",
         caption=(
@@ -468,7 +474,8 @@ def cross_entropy_figure(group: Group, styles: Mapping[str, LineStyle]) -> Repor
             + (BLIND_GUESS.format(gap=group.gap) if group.has_choice else "")
         ),
         description=f"Cross-entropy against prefix length of {enumeration(group.names)}.",
-        figure=draw_panels(
+        draw=partial(
+            draw_panels,
             panels,
             heading="Is the next symbol predicted better than by chance?",
             share_y=False,
@@ -477,22 +484,13 @@ def cross_entropy_figure(group: Group, styles: Mapping[str, LineStyle]) -> Repor
     )
 
 
-def recognition_figure(group: Group, styles: Mapping[str, LineStyle]) -> ReportFigure:
+def recognition_figure(group: Group) -> ReportFigure:
     """Accuracy and margin against the word's length."""
-    ends = (min(group.lines), max(group.lines))
-    levels = [Guide("all correct", ends, (1, 1)), Guide("chance", ends, (0.5, 0.5))]
-    undecided = [Guide("undecided", ends, (0, 0))]
+    levels = [_level(group, "all correct", 1), _level(group, "chance", 0.5)]
     of_margin = "correct label's logit \N{MINUS SIGN} the other's"
     panels = [
-        _panel(
-            group,
-            styles,
-            "accuracy",
-            f"Accuracy on {group.title}",
-            "share of words labelled correctly",
-            levels,
-        ),
-        _panel(group, styles, "margin", "Margin", of_margin, undecided),
+        _panel(group, "accuracy", f"Accuracy on {group.title}", "share of words labelled correctly", levels),
+        _panel(group, "margin", "Margin", of_margin, [_level(group, "undecided", 0)]),
     ]
     return ReportFigure(
         name=f"recognition-{group.slug}",
@@ -502,39 +500,23 @@ def recognition_figure(group: Group, styles: Mapping[str, LineStyle]) -> ReportF
             "falls to 0."
         ),
         description=f"Accuracy and margin against word length of {enumeration(group.names)}.",
-        figure=draw_panels(panels, heading="Are words told apart from near misses?", share_y=False),
+        draw=partial(draw_panels, panels, heading="Are words told apart from near misses?", share_y=False),
     )
 
 
-def _panel(
-    group: Group,
-    styles: Mapping[str, LineStyle],
-    column: str,
-    title: str,
-    y_label: str,
-    guides: Sequence[Guide],
-    table: pandas.DataFrame | None = None,
-) -> Panel:
-    """One column of a table, by default `scores`, against length: a line per model."""
-    lines = []
+def _level(group: Group, label: str, y: float) -> Guide:
+    return Guide(label, (min(group.lines), max(group.lines)), (y, y))
+
+
+def _panel(group: Group, column: str, title: str, y_label: str, guides: Sequence[Guide]) -> Panel:
+    """One column of the scores against length: a line per model."""
+    styles, lines = variant_styles(group.names), []
     for model in group.models:
         trained = model.longest_trained
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
-        values = spreads(group.scores if table is None else table, model.name, column)
+        values = group.spreads(model.name, column)
         lines.append(Line(f"{model.name}:  {reach}", styles[model.name], values))
     part = {"prediction": "prefix", "recognition": "word"}[group.task]
     return Panel(
         title, y_label, lines, [*group.lines], guides, x_label=f"{part} length n (symbols)", log=False
     )
-
-
-def _choice_panel(group: Group, styles: Mapping[str, LineStyle]) -> Panel:
-    """The part of the cross-entropy that chooses the kind of bracket, divided by how often there is such a choice."""
-    kinds = group.language.settings["kinds"]
-    # A blind guess costs log k per choice, and `choice_bound` per symbol: their ratio says how often there is a choice.
-    often = [(group.lines[n].choice_bound or math.nan) / math.log(kinds) for n in group.scores["n"]]
-    per_choice = group.scores.assign(choice=np.asarray(group.scores["choice"], dtype=np.float64) / often)
-    ends = (min(group.lines), max(group.lines))
-    guides = [Guide(f"log {kinds}: chance", ends, [math.log(kinds)] * 2), Guide("optimum", ends, (0, 0))]
-    title, y_label = "Choosing which bracket closes", "cross-entropy per choice (nats)"
-    return _panel(group, styles, "choice", title, y_label, guides, per_choice)

@@ -62,10 +62,9 @@ def training_summary(directory: str | os.PathLike[str]) -> Table | None:
     from rich.table import Table
 
     folder = Path(directory)
-    rows = read_table(folder / "evaluation.csv")
-    if rows.empty:
-        rows = read_table(folder / "metrics.csv")
-    if rows.empty:
+    tables = (read_table(folder / name) for name in ("evaluation.csv", "metrics.csv"))
+    rows = next((table for table in tables if not table.empty), None)
+    if rows is None:
         return None
     rows = rows[rows["step"] == rows["step"].iloc[-1]].dropna(axis="columns", how="all")
     table = Table(title="After the last step", box=box.SIMPLE_HEAD)
@@ -103,13 +102,7 @@ def read_table(path: Path) -> pandas.DataFrame:
 
 def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
     known = bool((metrics["optimum"] > 0).any())
-    axes.plot(
-        metrics["step"],
-        metrics["loss"],
-        color=line_style(0).colour,
-        linewidth=1.4,
-        label="loss",
-    )
+    axes.plot(metrics["step"], metrics["loss"], color=line_style(0).colour, linewidth=1.4, label="loss")
     if known:
         axes.plot(
             metrics["step"], metrics["optimum"], color=GREY, linewidth=1.0, label="smallest possible loss"

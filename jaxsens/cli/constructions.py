@@ -38,11 +38,11 @@ def constructions(
             raise InputError("constructions: --out, --cap and --quiet require --measure")
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
-    from jaxsens.experiments.constructions_table import ConstructionsJob, plan_of
+    from jaxsens.experiments.constructions_table import CAP, constructions_job, plan_of
     from jaxsens.experiments.job import run
 
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
-    plan = plan_of(name, cap)
-    outcome = run(ConstructionsJob(plan), Console(stderr=True, quiet=quiet))
+    plan = plan_of(name, CAP if cap is None else cap)
+    outcome = run(constructions_job(plan), Console(stderr=True, quiet=quiet))
     return put_out(out, markdown(outcome.records, plan), outcome)

@@ -31,7 +31,6 @@ from jaxsens.cli.shared import (
 from jaxsens.errors import Faults, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.single import Summary
     from jaxsens.experiments.sources import ModelSource
     from jaxsens.sensitivity.result import FlipSensitivity
 
@@ -242,7 +241,7 @@ def _report(
     code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
     summary = summarise(result, source, top)
     if json_output and not quiet:
-        print(json.dumps(dataclasses.asdict(summary), indent=1), flush=True)
+        print(json.dumps(summary, indent=1), flush=True)
     elif not quiet:
         _print_summary(summary)
     return code
@@ -280,42 +279,42 @@ def _check_options(
         faults.add("--quiet", quiet, "give --save too; otherwise the result is lost")
 
 
-def _print_summary(summary: Summary) -> None:
+def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
     facts = Table.grid(padding=(0, 2))
     flips = (
-        f"{summary.flips}"
-        if summary.flips == summary.population
-        else f"{summary.flips} of {summary.population}"
+        f"{summary['flips']}"
+        if summary["flips"] == summary["population"]
+        else f"{summary['flips']} of {summary['population']}"
     )
-    rows = {} if summary.training is None else {"trained": _trained(**summary.training)}
+    rows = {} if summary["training"] is None else {"trained": _trained(**summary["training"])}
     rows |= {
-        "n": f"{summary.n}",
-        "inputs": f"{summary.inputs}",
+        "n": f"{summary['n']}",
+        "inputs": f"{summary['inputs']}",
         "flips": flips,
-        "engine": f"{summary.engine['name']}: {summary.engine['reason']}",
-        "computed in": f"{summary.dtype}, on {summary.versions['device']}",
-        f"mean {summary.norm}": f"{summary.mean:.6g}",
-        **{name: f"{value:.6g}" for name, value in summary.quantiles.items()},
-        "max": f"{summary.max:.6g}",
+        "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
+        "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
+        f"mean {summary['norm']}": f"{summary['mean']:.6g}",
+        **{name: f"{value:.6g}" for name, value in summary["quantiles"].items()},
+        "max": f"{summary['max']:.6g}",
     }
     for name, value in rows.items():
         facts.add_row(name, value)
     console.print(facts, highlight=False, markup=False)
-    if summary.max == 0 and summary.model.get("read") == "output":
+    if summary["max"] == 0 and summary["model"].get("read") == "output":
         text = (
             "No flip changes the rounded output. --read before-rounding measures the value before rounding."
         )
         say(console, text)
-    if not summary.top:
+    if not summary["top"]:
         return
     table = Table(title="Largest flips")
-    for column in summary.top[0]:
+    for column in summary["top"][0]:
         table.add_column(column, justify="right")
-    for flip in summary.top:
-        table.add_row(*(_shown(name, value, summary.symbols) for name, value in flip.items()))
+    for flip in summary["top"]:
+        table.add_row(*(_shown(name, value, summary["symbols"]) for name, value in flip.items()))
     console.print(table)
 
 

@@ -32,7 +32,7 @@ def restrictions(
         quiet: Do not print progress.
     """
     from jaxsens.experiments.job import run
-    from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, RestrictionsJob, table
+    from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, restrictions_job, table
 
     faults = Faults("restrictions")
     if models is not None and not 1 <= models <= MODELS:
@@ -44,7 +44,7 @@ def restrictions(
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, faults)
     faults.raise_if_any()
-    job = RestrictionsJob(range(models or MODELS), lengths, free_fraction)
+    job = restrictions_job(range(models or MODELS), lengths, free_fraction)
     outcome = run(job, Console(stderr=True, quiet=quiet))
     sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
     code = put_out(out, table(outcome.records) + "\n", outcome)

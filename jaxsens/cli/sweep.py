@@ -51,8 +51,7 @@ def sweep(
     from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.job import why_unwritable
     from jaxsens.experiments.points import select
-    from jaxsens.experiments.results import strangers
-    from jaxsens.experiments.sweep import BoundsJob, run_bounds, run_sweep
+    from jaxsens.experiments.sweep import BoundsJob, run_bounds, run_sweep, strangers
     from jaxsens.experiments.sweep_config import load_sweep_config
 
     loaded = load_sweep_config(config)
@@ -106,7 +105,7 @@ def report(
         quiet: Print only errors.
     """
     from jaxsens.analysis.data import load_sweep
-    from jaxsens.experiments.results import write_bounds_csv, write_points_csv
+    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
@@ -151,8 +150,8 @@ def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> s
 
 
 def _report(data: SweepData, directory: Path, quiet: bool) -> None:
+    from jaxsens.analysis.page import summary_table
     from jaxsens.analysis.report import write_report
-    from jaxsens.analysis.tables import summary_table
 
     page, fits = write_report(data, directory)
     console = Console(quiet=quiet)

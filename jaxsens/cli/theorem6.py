@@ -41,7 +41,7 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
 
 def write_report(directory: Path, quiet: bool) -> None:
     """Writes the report again from the existing results, and prints the findings."""
-    from jaxsens.analysis.tables import summary_table
+    from jaxsens.analysis.page import summary_table
     from jaxsens.analysis.theorem6 import write_theorem6_report
 
     page, findings, fits = write_theorem6_report(directory)

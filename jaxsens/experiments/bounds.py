@@ -18,8 +18,8 @@ from pydantic import ConfigDict, Field
 
 from jaxsens import stopping
 from jaxsens.errors import InputError
+from jaxsens.experiments.job import Record
 from jaxsens.experiments.points import Point
-from jaxsens.experiments.record import Record
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sealed import digest
@@ -71,24 +71,17 @@ class BoundPoint:
     @cached_property
     def key(self) -> str:
         """SHA-256 of everything that determines the numbers."""
-        return digest({**self._described, "seed": self.point.seed})
-
-    @cached_property
-    def unseeded(self) -> str:
-        """SHA-256 of the same without the seed."""
-        return digest(self._described)
-
-    @property
-    def _described(self) -> dict[str, Any]:
-        return {
+        described = {
             "format": BOUNDS_FORMAT,
             "bounds": asdict(self.bounds),
-            "model": self.point.source.expanded(),
+            "model": self.point.source.expanded,
             "symbols": asdict(self.point.source.symbols),
             "n": self.point.n,
             "norm": self.point.measure.norm,
             "outputs": self.point.measure.outputs,
+            "seed": self.point.seed,
         }
+        return digest(described)
 
     @property
     def group(self) -> tuple[str, int]:
@@ -155,11 +148,8 @@ class BoundRecord(Record):
             parts.append(f"certified {self.certified:.3g}")
         if self.matter is not None:
             parts.append(f"{self.matter} of {self.free} free inputs matter")
-        return ", ".join(parts) or self._nothing()
-
-    def _nothing(self) -> str:
         reasons = [f"no {PARTS.get(name, name)} ({shortened(note)})" for name, note in self.notes.items()]
-        return "; ".join(reasons) or "nothing is asked for"
+        return ", ".join(parts) or "; ".join(reasons) or "nothing is asked for"
 
 
 def shortened(text: str, at_most: int = 160) -> str:
@@ -171,8 +161,8 @@ class Unsound(AssertionError):
     """An input was found beyond a certified bound: one of the two is wrong."""
 
 
-class Shared(dict[tuple[str, str], "dict[str, Any] | InputError"]):
-    """Parts of answers that hold for every seed, by the part's name and the bound's `unseeded`.
+class Shared(dict[tuple[str, str, int], "dict[str, Any] | InputError"]):
+    """Parts of a sweep's answers that hold for every seed, by the part's name, the variant and the length.
 
     These are the parts that are computed from the model alone, for models that do not depend on the seed.
     """
@@ -181,14 +171,13 @@ class Shared(dict[tuple[str, str], "dict[str, Any] | InputError"]):
         """The part, computed if it is not there yet. Raises `InputError` if it cannot be had."""
         if name not in _OF_THE_MODEL or bound.point.source.weights == "random":
             return compute()
-        key = (name, bound.unseeded)
+        key = (name, *bound.group)
         if key not in self:
             try:
                 self[key] = compute()
             except InputError as error:
                 self[key] = error
-        found = self[key]
-        if isinstance(found, InputError):
+        if isinstance(found := self[key], InputError):
             raise found
         return found
 
@@ -197,9 +186,7 @@ _OF_THE_MODEL = ("certified", "lemma5")
 
 
 def answer(
-    bound: BoundPoint,
-    progress: Callable[[int, int | None], None] | None = None,
-    shared: Shared | None = None,
+    bound: BoundPoint, progress: Callable[[int, int | None], None] | None = None, shared: Shared | None = None
 ) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
@@ -234,16 +221,8 @@ def answer(
         except InputError as error:
             notes[name] = " ".join(str(error).split())
         seconds[name] = round(time.perf_counter() - began, 3)
-    record = BoundRecord(
-        bound.key,
-        point.variant,
-        point.n,
-        point.seed,
-        notes=notes,
-        seconds=seconds,
-        versions=versions(),
-        **found,
-    )
+    told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
+    record = BoundRecord(bound.key, point.variant, point.n, point.seed, **told, **found)
     _check(record, measurable(model).dtype)
     return record
 
@@ -314,12 +293,9 @@ def longest_certified(source: ModelSource) -> int | None:
 def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import certified_bound
 
+    measure = bound.point.measure
     found = certified_bound(
-        model,
-        bound.point.n,
-        norm=bound.point.measure.norm,
-        outputs=bound.point.measure.chosen_outputs,
-        fixed=_fixed(bound),
+        model, bound.point.n, norm=measure.norm, outputs=measure.chosen_outputs, fixed=_fixed(bound)
     )
     if not math.isfinite(found.value):
         raise InputError(
@@ -341,11 +317,7 @@ def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import check, restrict
 
     found = restrict(
-        model,
-        bound.point.n,
-        bound.bounds.free_fraction,
-        fixed=_fixed(bound),
-        seed=bound.point.seed,
+        model, bound.point.n, bound.bounds.free_fraction, fixed=_fixed(bound), seed=bound.point.seed
     )
     verdict = check(found, model)
     if not verdict.accepted:

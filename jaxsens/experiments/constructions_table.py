@@ -22,18 +22,16 @@ from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.dyck import brackets, dyck
 from jaxsens.errors import collecting
-from jaxsens.experiments.job import Job
-from jaxsens.experiments.progress import Reporter
-from jaxsens.inputs import is_count
+from jaxsens.experiments.job import InMemory
+from jaxsens.inputs import count
 from jaxsens.logic import Formula, evaluate_tokens, named_formula, parse
 from jaxsens.logic.library import LETTERS
+from jaxsens.models.baselines_config import Dtype
 from jaxsens.models.initialisation import generator
 from jaxsens.models.transformer import Transformer
 from jaxsens.precision import DTYPES
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.stopping import check
-
-Dtype = Literal["float32", "float64"]
 
 Truth = Callable[[Int[np.ndarray, "words n"]], Bool[np.ndarray, "words n"]]
 
@@ -107,29 +105,20 @@ def balanced(opens: int, tokens: Int[np.ndarray, "words n"]) -> Bool[np.ndarray,
 
 
 def _of(
-    formula: Formula,
     name: str,
-    alphabet: tuple[str, ...],
     word: Callable[[int], str],
     *conditions: Condition,
+    formula: Formula | None = None,
     at: Literal["last", "first"] = "last",
 ) -> TableCase:
+    """The case of a formula over `LETTERS`, or of the library's formula of this name."""
+    alphabet = LETTERS
+    if formula is None:
+        formula, alphabet = named_formula(name).formula, named_formula(name).alphabet
+    make = partial(compile_formula, formula, alphabet)
     return TableCase(
-        name,
-        alphabet,
-        partial(compile_formula, formula, alphabet),
-        partial(evaluate_tokens, formula, alphabet=alphabet),
-        word,
-        conditions,
-        at,
+        name, alphabet, make, partial(evaluate_tokens, formula, alphabet=alphabet), word, conditions, at
     )
-
-
-def _named(
-    name: str, word: Callable[[int], str], *conditions: Condition, at: Literal["last", "first"] = "last"
-) -> TableCase:
-    entry = named_formula(name)
-    return _of(entry.formula, name, entry.alphabet, word, *conditions, at=at)
 
 
 _KNOWING_N = (Condition("temperature"), Condition("unbounded"))
@@ -143,15 +132,15 @@ _TEMPORAL = (*_KNOWING_N, _CONTROL)
 _COUNTING = (*_KNOWING_N, _BOUNDED, _CONTROL)
 
 CASES: tuple[TableCase, ...] = (
-    _named("previous", lambda n: cycle("01", n), *_TEMPORAL, *_DECODERS),
-    _named("3-gram-ahead", lambda n: "aab" + cycle("cab", n - 3), *_TEMPORAL, at="first"),
-    _named("since", lambda n: cycle("ac", n - 4) + "abbb", *_TEMPORAL, *_DECODERS),
-    _of(parse("!Q_c U Q_a"), "until", LETTERS, lambda n: "bbba" + cycle("ca", n - 4), *_TEMPORAL, at="first"),
-    _named("induction-head", lambda n: cycle("cb", n - 4) + "cabc", *_TEMPORAL, *_DECODERS),
-    _named("parity", lambda n: cycle("01", n), *_COUNTING, _DECODER),
-    _named("majority", lambda n: cycle("10", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
-    _named("parity-without-predicates", lambda n: cycle("01", n), *_COUNTING),
-    _named("dyck-1", lambda n: nested("(", ")", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
+    _of("previous", lambda n: cycle("01", n), *_TEMPORAL, *_DECODERS),
+    _of("3-gram-ahead", lambda n: "aab" + cycle("cab", n - 3), *_TEMPORAL, at="first"),
+    _of("since", lambda n: cycle("ac", n - 4) + "abbb", *_TEMPORAL, *_DECODERS),
+    _of("until", lambda n: "bbba" + cycle("ca", n - 4), *_TEMPORAL, formula=parse("!Q_c U Q_a"), at="first"),
+    _of("induction-head", lambda n: cycle("cb", n - 4) + "cabc", *_TEMPORAL, *_DECODERS),
+    _of("parity", lambda n: cycle("01", n), *_COUNTING, _DECODER),
+    _of("majority", lambda n: cycle("10", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
+    _of("parity-without-predicates", lambda n: cycle("01", n), *_COUNTING),
+    _of("dyck-1", lambda n: nested("(", ")", n), *_COUNTING, _DECODER, _DECODER_BOUNDED),
     TableCase(
         "dyck",
         brackets(2),
@@ -171,9 +160,6 @@ LENGTHS = (32, 70, 150, 320)
 
 SHORTER = (100, 777, 2000)
 """Where exactness is tried below the cap: no powers of two, which hide rounding (trap T9)."""
-
-_OUTPUT: tuple[Read, ...] = ("output",)
-_OF_CONTROL: tuple[Read, ...] = ("before-rounding", "everything")
 
 REFINEMENTS = 4
 """How often the interval from the longest exact length tried to the shortest inexact one is halved."""
@@ -210,13 +196,6 @@ class TablePlan:
     lengths: tuple[int, ...] = LENGTHS
     cap: int = CAP
 
-    def __post_init__(self) -> None:
-        with collecting("constructions table") as faults:
-            if len(set(self.lengths)) < 3 or not all(is_count(n, 8) and n % 2 == 0 for n in self.lengths):
-                faults.add("lengths", self.lengths, "three or more even numbers of at least 8")
-            if not is_count(self.cap, 8):
-                faults.add("cap", self.cap, "a whole number of at least 8")
-
     @property
     def rows(self) -> tuple[PlannedRow, ...]:
         """The rows of the table, in its order.
@@ -227,7 +206,7 @@ class TablePlan:
             PlannedRow(case, condition, read)
             for case in self.cases
             for condition in case.conditions
-            for read in (_OUTPUT if condition.promises else _OF_CONTROL)
+            for read in (("output",) if condition.promises else ("before-rounding", "everything"))
         )
 
     @property
@@ -278,7 +257,7 @@ class TableRow:
         return f"{self.maxima[-1]:.3g} at n = {self.lengths[-1]}"
 
 
-def plan_of(name: str | None = None, cap: int | None = None) -> TablePlan:
+def plan_of(name: str | None = None, cap: int = CAP) -> TablePlan:
     """The plan of the whole table, or of the cases of one name.
 
     Raises:
@@ -288,21 +267,13 @@ def plan_of(name: str | None = None, cap: int | None = None) -> TablePlan:
     with collecting("constructions table") as faults:
         if not cases:
             faults.add("name", name, f"one of {', '.join(case.name for case in CASES)} is measured")
-        if cap is not None and not is_count(cap, 8):
-            faults.add("cap", cap, "a whole number of at least 8")
-    return TablePlan(cases, cap=CAP if cap is None else cap)
+        count("cap", cap, faults, least=8)
+    return TablePlan(cases, cap=cap)
 
 
-class ConstructionsJob(Job[PlannedRow, TableRow]):
-    """Measures the rows of the table, and keeps them in memory. A row takes up to a minute on two cores."""
-
-    def __init__(self, plan: TablePlan) -> None:
-        super().__init__(plan.rows)
-        self.plan = plan
-
-    def compute(self, item: PlannedRow, reporter: Reporter) -> TableRow:
-        """Measures a row."""
-        return measure_row(*item, self.plan)
+def constructions_job(plan: TablePlan) -> InMemory[PlannedRow, TableRow]:
+    """Measures the rows of the table. A row takes up to a minute on two cores."""
+    return InMemory(plan.rows, lambda row: measure_row(*row, plan))
 
 
 def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:

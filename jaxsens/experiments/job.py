@@ -2,6 +2,9 @@
 
 All state is in the records, so a job that was killed is resumed by running it again, and several processes may work on
 one directory. What is particular to a sweep, to bounds or to an experiment is a subclass of `Job`.
+
+A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one
+and computes it again, and whoever only reads a directory is told to run the job again.
 """
 
 from __future__ import annotations
@@ -11,19 +14,21 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from jaxsens.errors import InputError
 from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
-from jaxsens.files import clear_leftovers, remedy, takes_no_more
+from jaxsens.files import clear_leftovers, remedy, takes_no_more, write_text
 from jaxsens.processes import has_ended, own_mark
-from jaxsens.sealed import DamagedFile
+from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.stopping import check, noting
 
 
@@ -104,8 +109,6 @@ class Outcome:
 class Job(abc.ABC, Generic[Item, Kept]):
     """A kind of job: what its items are, and how one is computed and kept.
 
-    A subclass that keeps nothing in a directory defines `compute` alone.
-
     Args:
         items: all that there are, in the order of the tables.
         directory: where records are kept, if they are.
@@ -148,6 +151,18 @@ class Job(abc.ABC, Generic[Item, Kept]):
         except DamagedFile:
             return "damaged"
         return "done"
+
+
+class InMemory(Job[Item, Kept]):
+    """A job that keeps its records in memory, each the result of a function of its item."""
+
+    def __init__(self, items: Sequence[Item], measure: Callable[[Item], Kept]) -> None:
+        super().__init__(items)
+        self._measure = measure
+
+    def compute(self, item: Item, reporter: Reporter) -> Kept:
+        """Calls the function."""
+        return self._measure(item)
 
 
 def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
@@ -363,3 +378,81 @@ def _clear_away(job: Job[Item, Kept]) -> None:
             with suppress(OSError, UnicodeDecodeError):  # Another process may remove the same.
                 if record.exists() or _is_stale(claimed):
                     claimed.unlink()
+
+
+# Records, and the tables made from them
+
+Place = TypeVar("Place")
+Found = TypeVar("Found")
+
+
+class Record:
+    """Base class of the frozen dataclasses that are kept as sealed JSON files.
+
+    kind: names, in the file, what it holds.
+    """
+
+    kind: ClassVar[str]
+
+    def write(self, path: Path) -> None:
+        """Writes the record atomically. Equal records give the same bytes."""
+        write_sealed(path, self.kind, asdict(self))  # pyright: ignore[reportArgumentType] - of a dataclass
+
+    @classmethod
+    def read(cls, path: Path, key: str | None = None) -> Self:
+        """Reads a record, and checks its `key` where one is given.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            DamagedFile: if the file is not what was written, or holds another record.
+        """
+        content = read_sealed(path, cls.kind)
+        try:
+            found = _adapter(cls).validate_python(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DamagedFile(f"{path}: not a {cls.kind}: {where}: {first['msg']}") from error
+        if key is not None:
+            check_key(path, found.key, key)
+        return found
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def check_key(path: Path, found: str, wanted: str) -> None:
+    """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
+    if found != wanted:
+        raise DamagedFile(f"{path}: holds the record of another key ({found[:12]}, not {wanted[:12]})")
+
+
+def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:
+    """Reads the records that are there, one at a time, in the order of the items; missing ones are left out.
+
+    Raises:
+        InputError: if one is damaged, with `again`, the remedy.
+    """
+    for item in items:
+        try:
+            yield read(item)
+        except FileNotFoundError:
+            continue
+        except DamagedFile as error:
+            raise InputError(f"{error}; {again}") from error
+
+
+def write_table(
+    path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], missing: str = ""
+) -> None:
+    """Writes a CSV file atomically. Floats keep every digit, and `rows` may have more columns.
+
+    Equal rows give the same bytes. missing: the field of None and of NaN.
+    """
+    import pandas as pd
+
+    # As objects: whole numbers beside None would become floats.
+    frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
+    write_text(path, frame.to_csv(index=False, na_rep=missing, lineterminator="\n"))

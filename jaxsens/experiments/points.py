@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.record import check_key
+from jaxsens.experiments.job import check_key
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
 from jaxsens.inputs import is_count
@@ -38,7 +38,7 @@ STATISTICS = 'mean, max, min, median, or a quantile such as "q90"'
 """The statistics there are, for messages."""
 
 _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
-_NAMED = ("mean", "max", "min", "median")
+_NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
 
 def _known_engine(name: str) -> str:
@@ -56,10 +56,6 @@ def _outputs(value: object) -> object:
     return tuple(sorted(set(value)))
 
 
-Engine = Annotated[str, AfterValidator(_known_engine)]
-Outputs = Annotated[Literal["designated", "all"] | tuple[int, ...], BeforeValidator(_outputs)]
-
-
 @dataclass(frozen=True)
 class Measurement:
     """The `[measure]` table: how flips are measured.
@@ -75,12 +71,14 @@ class Measurement:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    engine: Engine = "auto"
+    engine: Annotated[str, AfterValidator(_known_engine)] = "auto"
     norm: Literal["l2", "l1", "linf"] = "l2"
     sample: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
-    outputs: Outputs = "designated"
+    outputs: Annotated[Literal["designated", "all"] | tuple[int, ...], BeforeValidator(_outputs)] = (
+        "designated"
+    )
 
     def expanded(self) -> dict[str, Any]:
         """Everything here that determines the numbers, as JSON values."""
@@ -129,7 +127,7 @@ class Point:
         """Everything that determines the numbers, defaults written out, and nothing else. JSON values."""
         return {
             "format": FORMAT,
-            "model": self.source.expanded(),
+            "model": self.source.expanded,
             "n": self.n,
             "seed": self.seed,
             "inputs": self.inputs.expanded(self.source.symbols, self.n),
@@ -263,10 +261,8 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
         ValueError: if there is no such statistic.
     """
     values = np.asarray(norms, dtype=np.float64)
-    if name == "median":
-        return float(np.quantile(values, 0.5))
     if name in _NAMED:
-        return float(getattr(values, name)())
+        return float(_NAMED[name](values))
     match = _QUANTILE.fullmatch(name)
     if match is None:
         raise ValueError(f"statistic = {name!r}: {STATISTICS}")
@@ -276,9 +272,6 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
 def compute_all(names: Iterable[str], norms: Float[np.ndarray, " flips"]) -> dict[str, float]:
     """Every named statistic of these norms."""
     return {name: compute(name, norms) for name in names}
-
-
-_FIELDS = ("variant", "n", "seed")
 
 
 def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None = None) -> list[Point]:
@@ -293,38 +286,20 @@ def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None 
         InputError: if a condition cannot be read, or names what the sweep does not have.
     """
     faults = Faults("sweep")
-    wanted = {field: _wanted(field, points, only, faults) for field in _FIELDS}
-    for condition in only:
-        if condition.partition("=")[0] not in _FIELDS:
-            faults.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
-    index, count = _shard(shard, faults)
-    faults.raise_if_any()
     # Sorting is stable: points of one n and seed keep the config's order of variants.
-    ordered = sorted(points, key=lambda point: (point.n, point.seed))
-    chosen = [point for point in ordered if all(str(getattr(point, f)) in wanted[f] for f in _FIELDS)]
-    return chosen[index::count]
-
-
-def _wanted(field: str, points: Sequence[Point], only: Sequence[str], faults: Faults) -> set[str]:
-    """The values of a field that are taken."""
-    present = {str(getattr(point, field)): None for point in points}
-    wanted = set(present)
+    chosen = sorted(points, key=lambda point: (point.n, point.seed))
     for condition in only:
-        name, _, values = condition.partition("=")
-        if name == field:
-            named = values.split(",")
-            unknown = [value for value in named if value not in present]
-            if unknown:
-                faults.add("--only", condition, f"{field} is one of {', '.join(present)}")
-            wanted &= set(named)
-    return wanted
-
-
-def _shard(shard: str | None, faults: Faults) -> tuple[int, int]:
-    if shard is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", shard)
-    if match is None or int(match[1]) >= int(match[2]):
+        field, _, values = condition.partition("=")
+        if field not in ("variant", "n", "seed"):
+            faults.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
+            continue
+        present, named = dict.fromkeys(str(getattr(point, field)) for point in points), values.split(",")
+        if not set(named) <= present.keys():
+            faults.add("--only", condition, f"{field} is one of {', '.join(present)}")
+        chosen = [point for point in chosen if str(getattr(point, field)) in named]
+    match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if shard is None else shard)
+    index, count = map(int, match.groups()) if match else (0, 0)
+    if index >= count:
         faults.add("--shard", shard, "K/M with 0 <= K < M, such as 0/16 to 15/16")
-        return 0, 1
-    return int(match[1]), int(match[2])
+    faults.raise_if_any()
+    return chosen[index::count]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -24,6 +24,8 @@ _GOOD_FIT = 0.1  # root mean square of the relative errors
 class Reporter:
     """Prints timed lines. See `reporting` for the arguments."""
 
+    _of = " of "
+
     def __init__(
         self, console: Console, total: int, done: int, name: str, every: float = 1.0, at_once: bool = False
     ) -> None:
@@ -34,7 +36,7 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Prints what must not be missed, such as a damaged file or a failed item."""
-        self._line(text)
+        say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
 
     def warn(self, text: str) -> None:
         """Prints a warning, on a quiet console too."""
@@ -45,9 +47,8 @@ class Reporter:
 
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """Tells that the item `name` is under way: `done` of its `of` parts; None where their number is not known."""
-        if time.monotonic() - self._last >= _INSIDE_EVERY:
-            part = str(done) if of is None else f"{done} of {of}"
-            self._progressed(f"{name}: {part} {unit}")
+        part = f"{done}" if of is None else f"{done}{self._of}{of}"
+        self._show(f"{name}: {part} {unit}", None, _INSIDE_EVERY)
 
     def finished(self, text: str, left: float | None) -> None:
         """Tells that one more item has ended. `left` is the time left in seconds; None where it is not known."""
@@ -56,15 +57,13 @@ class Reporter:
     def reached(self, done: int, text: str, left: float | None) -> None:
         """Tells that `done` items or steps have ended."""
         self.done = done
-        if time.monotonic() - self._last >= self._every or done == self.total:
-            self._progressed(f"{text}{left_text(left)}")
+        self._show(text, left_text(left), 0.0 if done == self.total else self._every)
 
-    def _progressed(self, text: str) -> None:
-        self._last = time.monotonic()
-        self._line(f"{self.done}/{self.total}  {text}")
-
-    def _line(self, text: str) -> None:
-        say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
+    def _show(self, text: str, left: str | None, every: float) -> None:
+        """Prints how far all is, if the last line of this kind is `every` seconds old."""
+        if time.monotonic() - self._last >= every:
+            self._last = time.monotonic()
+            self.note(f"{self.done}/{self.total}  {text}{left or ''}")
 
 
 class BarReporter(Reporter):
@@ -74,6 +73,8 @@ class BarReporter(Reporter):
     sweep take thousands of times as long as the first.
     """
 
+    _of = "/"
+
     def __init__(self, console: Console, total: int, done: int, name: str, bar: Progress) -> None:
         super().__init__(console, total, done, name)
         self._bar, self._task = bar, bar.add_task(f"  {name}", total=total, completed=done, left="")
@@ -82,26 +83,15 @@ class BarReporter(Reporter):
         """Prints above the bar."""
         say(self.console, f"{self._prefix}{text}")
 
-    def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
-        """Shows the item and how far it is."""
-        part = str(done) if of is None else f"{done}/{of}"
-        self._bar.update(self._task, description=f"  {self._prefix}{name}: {part} {unit}")
-
-    def reached(self, done: int, text: str, left: float | None) -> None:
-        """Moves the bar on."""
-        self.done = done
-        description = f"  {self._prefix}{text}"
-        self._bar.update(self._task, completed=done, left=left_text(left)[2:], description=description)
+    def _show(self, text: str, left: str | None, every: float) -> None:
+        """Moves the bar, at any time; the time left stands until another is told."""
+        told: dict[str, Any] = {} if left is None else {"left": left[2:]}
+        self._bar.update(self._task, completed=self.done, description=f"  {self._prefix}{text}", **told)
 
 
 @contextmanager
 def reporting(
-    console: Console,
-    total: int,
-    done: int = 0,
-    name: str = "",
-    every: float = 1.0,
-    at_once: bool = False,
+    console: Console, total: int, done: int = 0, name: str = "", every: float = 1.0, at_once: bool = False
 ) -> Iterator[Reporter]:
     """Yields the reporter that suits the console: a bar on a terminal, else lines.
 
@@ -182,8 +172,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-@dataclass(frozen=True)
-class _Cost:
+class _Cost(NamedTuple):
     """What an item cost. `first` marks the first of its group and length, for which code was compiled."""
 
     group: str
@@ -223,10 +212,10 @@ class TimeLeft:
             own = [cost for cost in costs if cost.group == group]
             fits[group] = _fit(own) if _is_enough(own, longest) else fits[None]
         cold = [cost for cost in self._costs if cost.first]
-        compilations = [cost.seconds - _seconds(fits.get(cost.group, fits[None]), cost.n) for cost in cold]
+        compilations = [cost.seconds - fits.get(cost.group, fits[None]) @ _powers(cost.n) for cost in cold]
         compiling = max(float(np.median(compilations)), 0.0) if cold else 0.0
         new = set(rest) - {(cost.group, cost.n) for cost in cold}
-        return sum(_seconds(fits[group], n) for group, n in rest) + len(new) * compiling
+        return float(sum(fits[group] @ _powers(n) for group, n in rest)) + len(new) * compiling
 
 
 def _is_enough(costs: Sequence[_Cost], longest: int) -> bool:
@@ -254,10 +243,6 @@ def _fit(costs: Sequence[_Cost]) -> Float[np.ndarray, "3"]:
         if error <= _GOOD_FIT * np.sqrt(len(costs)):
             break
     return coefficients / scale
-
-
-def _seconds(coefficients: Float[np.ndarray, "3"], n: int) -> float:
-    return float(coefficients @ _powers(n))
 
 
 def _powers(n: int) -> Float[np.ndarray, "3"]:

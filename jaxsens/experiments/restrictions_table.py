@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsens import stopping
-from jaxsens.experiments.job import Job
-from jaxsens.experiments.progress import Reporter
+from jaxsens.experiments.job import InMemory
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.checker import check
@@ -113,22 +112,18 @@ class PlannedRestriction(NamedTuple):
         return f"{_described(self.number)}, depth {self.depth}, n = {self.n}"
 
 
-class RestrictionsJob(Job[PlannedRestriction, RestrictionRow]):
-    """Restricts, checks and measures random models at every depth and length, and keeps the rows in memory.
+def restrictions_job(
+    numbers: Sequence[int], lengths: Sequence[int], free_fraction: float
+) -> InMemory[PlannedRestriction, RestrictionRow]:
+    """Restricts, checks and measures random models at every depth and length.
 
     Args:
         numbers: of the models, from 0 to 9.
         lengths: of the inputs.
         free_fraction: the least share of inputs to leave free.
     """
-
-    def __init__(self, numbers: Sequence[int], lengths: Sequence[int], free_fraction: float) -> None:
-        super().__init__([PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)])
-        self.free_fraction = free_fraction
-
-    def compute(self, item: PlannedRestriction, reporter: Reporter) -> RestrictionRow:
-        """Makes and checks a restriction, and looks for changes that it rules out."""
-        return measure_restriction(item, self.free_fraction)
+    items = [PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)]
+    return InMemory(items, lambda item: measure_restriction(item, free_fraction))
 
 
 def measure_restriction(planned: PlannedRestriction, free_fraction: float) -> RestrictionRow:

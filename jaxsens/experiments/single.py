@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.errors import Faults, InputError
-from jaxsens.experiments.sources import CheckpointModel, ModelSource, changed, keys_of, read_source
-from jaxsens.experiments.sweep_config import TABLES
-from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
+from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
+from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -23,32 +21,6 @@ _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _MADE = ("formula", "construction", "checkpoint")
 _ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
 _AS_TRAINED = "a checkpoint is as it was trained"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What is printed of a result. Fields are JSON values; `top` lists the largest flips, the largest first.
-
-    `symbols` are the names of the tokens 0, 1, 2 ...
-    `training` says of a trained model after which `step` of how many `steps` it was measured; None for others.
-    """
-
-    n: int
-    inputs: int
-    flips: int
-    population: int
-    norm: str
-    engine: dict[str, str]
-    dtype: str
-    mean: float
-    max: float
-    quantiles: dict[str, float]
-    top: list[dict[str, int | float]]
-    model: dict[str, Any]
-    tokens: list[list[int]]
-    versions: dict[str, str]
-    symbols: tuple[str, ...] = ()
-    training: dict[str, int] | None = None
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
@@ -136,9 +108,12 @@ def input_tokens(
     """
     faults = Faults("measure")
     if word is None:
-        check_size(source, n, count, faults)
+        length, remedy = n or 0, "give a smaller --n, or fewer --inputs"
+        size = length * count * TOKEN_BYTES
+        if check_fits("--n", n, size, f"a set of {count} such inputs", remedy, faults):
+            source.check_length(length, faults)
         faults.raise_if_any()
-        return RandomWords(count).tokens(source.symbols, n or 0, seed)
+        return RandomWords(count).tokens(source.symbols, length, seed)
     names = source.names
     parts = list(word.strip())
     if not all(part in names for part in parts):
@@ -150,32 +125,25 @@ def input_tokens(
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 
 
-def check_size(source: ModelSource, n: int | None, count: int, faults: Faults) -> None:
-    """Notes random inputs that the model cannot read, or that this machine cannot hold."""
-    if n is None or n < 2 or count < 1:
-        return
-    own = Faults("measure")
-    remedy = "give a smaller --n, or fewer --inputs"
-    if check_fits("--n", n, n * count * TOKEN_BYTES, f"a set of {count} such inputs", remedy, own):
-        source.check_length(n, own)
-    faults.extend(own)
+def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[str, Any]:
+    """What is said of a result, as JSON values.
 
-
-def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:
-    """What is said of a result, with its `top` largest flips (the first of equals first)."""
+    `top` lists its largest flips, the largest first, and the first of equals first. `symbols` are the names of the
+    tokens 0, 1, 2 ... `training` is `source.training`.
+    """
     largest = np.argsort(-result.norms, kind="stable")[:top]
-    return Summary(
-        n=result.n,
-        inputs=len(result.tokens),
-        flips=len(result),
-        population=result.population,
-        norm=result.norm,
-        engine={"name": result.engine.name, "reason": result.engine.reason},
-        dtype=result.dtype,
-        mean=result.mean,
-        max=result.max,
-        quantiles={f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
-        top=[
+    return {
+        "n": result.n,
+        "inputs": len(result.tokens),
+        "flips": len(result),
+        "population": result.population,
+        "norm": result.norm,
+        "engine": {"name": result.engine.name, "reason": result.engine.reason},
+        "dtype": result.dtype,
+        "mean": result.mean,
+        "max": result.max,
+        "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
+        "top": [
             {
                 "input": int(result.inputs[k]),
                 "position": int(result.positions[k]),
@@ -185,13 +153,9 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> Summary
             }
             for k in largest
         ],
-        model=source.expanded(),
-        tokens=result.tokens.tolist(),
-        versions=result.versions,
-        symbols=source.names,
-        training=_training(source) if isinstance(source, CheckpointModel) else None,
-    )
-
-
-def _training(source: CheckpointModel) -> dict[str, int]:
-    return {"step": source.step, "steps": source.steps}
+        "model": source.expanded,
+        "tokens": result.tokens.tolist(),
+        "versions": result.versions,
+        "symbols": source.names,
+        "training": source.training,
+    }

@@ -1,20 +1,19 @@
-"""Where a point's model comes from: a `[model]` table becomes one of a few typed sources.
+"""Where a point's model comes from: a `[model]` table becomes a `ModelSource`.
 
 A source holds everything that determines the model (`expanded`), tells what the sweep needs to know of it without a
 seed, and builds it for a seed. A key of the table says which kind of source it is: `formula`, `construction`,
-`checkpoint`, or `kind` for networks with random weights. A further kind is one more class and one more line in
+`checkpoint`, or `kind` for networks with random weights. A further kind is one more function and one more line in
 `_READERS`, `_described` and `keys_of`.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from jaxsens.constructions.catalogue import construction
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
@@ -32,47 +31,54 @@ from jaxsens.strict import did_you_mean, field_names, join, messages, read_field
 
 EVERY = "every coordinate"
 
-Constructed = CompiledTransformer | ReferenceTransformer
-"""Models that mathematics gives the weights of."""
-
 Weights = Literal["random", "constructed", "trained"]
 """Where a model's weights come from: the point's seed, mathematics, or training."""
 
 COMMON = ("condition", "autoregressive", "dtype", "read")
 """The keys that every constructed model has, with the same meaning."""
 
+_READ: Mapping[Read, str] = {
+    "output": "the coordinate of the result",
+    "before-rounding": "what the last rounding reads",
+    "everything": EVERY,
+}
 
-class ModelSource(abc.ABC):
-    """What all sources have in common.
+
+@dataclass(frozen=True, eq=False)
+class ModelSource:
+    """A model that can be built, and what a sweep needs to know of it before. Compared and hashed by identity.
 
     Attributes:
         weights: where the weights come from. Only "random" ones depend on the seed of a point.
+        network: the config of the model.
+        expanded: everything that determines the model, as JSON values; the place of a checkpoint on the disk does not.
+        build: makes the model of a seed, a Flax NNX module; the same one for every seed unless the weights are random.
+        given_names: the names of its symbols 0, 1, 2 ...; empty where they have none.
+        end_first: whether it reads the end-of-sequence symbol first, not last.
+        designated: in words, which coordinates of the output are measured if the sweep does not say.
+        exact_length: the longest input that it is exact for in its dtype; None if that is not known.
+        training: of a trained model, after which `step` of how many `steps` it was written; None for others.
     """
 
-    weights: ClassVar[Weights]
+    weights: Weights
+    network: NetworkConfig
+    expanded: dict[str, Any]
+    build: Callable[[int], Any]
+    given_names: tuple[str, ...] = ()
+    end_first: bool = False
+    designated: str = EVERY
+    exact_length: int | None = None
+    training: dict[str, int] | None = None
 
     @property
-    @abc.abstractmethod
-    def network(self) -> NetworkConfig:
-        """The config of the model."""
-
-    def expanded(self) -> dict[str, Any]:
-        """Everything that determines the model, as JSON values."""
-        return plain(self)
-
-    @abc.abstractmethod
-    def build(self, seed: int) -> Any:
-        """The model, a Flax NNX module."""
+    def names(self) -> tuple[str, ...]:
+        """The names of its symbols: the numbers themselves where they have none."""
+        return self.given_names or tuple(map(str, range(self.network.alphabet_size)))
 
     @property
     def symbols(self) -> Symbols:
         """The alphabet it reads."""
-        return Symbols(self.network.alphabet_size, self.network.end_of_sequence)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its symbols 0, 1, 2 ...: these numbers if it gives none."""
-        return tuple(map(str, range(self.network.alphabet_size)))
+        return Symbols(self.network.alphabet_size, self.network.end_of_sequence, self.end_first)
 
     @property
     def bounded(self) -> bool:
@@ -80,19 +86,9 @@ class ModelSource(abc.ABC):
         return not isinstance(self.network, TransformerConfig) or self.network.bounded
 
     @property
-    def designated(self) -> str:
-        """In words, which coordinates of the output are measured if the sweep does not say."""
-        return EVERY
-
-    @property
     def output_size(self) -> int:
         """The number of coordinates of its output."""
         return self.network.logits or self.network.width
-
-    @property
-    def exact_length(self) -> int | None:
-        """The longest input that it is exact for in its dtype; None if that is not known."""
-        return None
 
     def check_length(self, n: int, faults: Faults) -> None:
         """Notes why it cannot read inputs of length n, if it cannot."""
@@ -101,184 +97,6 @@ class ModelSource(abc.ABC):
             check_runs(self.network, n, faults)
         elif isinstance(readout, int) and readout >= n:
             faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
-
-
-@dataclass(frozen=True)
-class Network(ModelSource):
-    """A network with random weights drawn by the point's seed."""
-
-    config: NetworkConfig
-    weights: ClassVar[Weights] = "random"
-
-    @property
-    def network(self) -> NetworkConfig:
-        """The config."""
-        return self.config
-
-    def expanded(self) -> dict[str, Any]:
-        """The config with every default written out, as JSON values."""
-        return plain(self.config)
-
-    def build(self, seed: int) -> Any:
-        """The model, a Flax NNX module."""
-        return build(self.config, seed=seed)
-
-
-@dataclass(frozen=True)
-class CheckpointModel(ModelSource):
-    """A trained model, from a checkpoint that `jaxsens train` wrote.
-
-    Attributes:
-        fingerprint: SHA-256 of the step, of the config without its evaluations and checkpoints, and of all weights and
-            the optimiser's state: `jaxsens.training.checkpoints.TrainedModel.fingerprint`.
-        step: after how many steps of training it was written.
-        steps: how many the training has in all; with fewer it is not finished.
-        task: "prediction" of the next symbol, or "recognition" of words.
-        language: the name of what it was trained on.
-        alphabet: the language's symbols.
-        model: the module.
-    """
-
-    fingerprint: str
-    step: int
-    steps: int
-    task: Literal["prediction", "recognition"]
-    language: str
-    alphabet: tuple[str, ...]
-    model: Any = field(compare=False, repr=False)
-    weights: ClassVar[Weights] = "trained"
-
-    @property
-    def network(self) -> NetworkConfig:
-        """The config of the module."""
-        return self.model.config
-
-    @property
-    def symbols(self) -> Symbols:
-        """The alphabet it reads. To predict it reads the end-of-sequence symbol first, to recognise it last."""
-        return dataclasses.replace(super().symbols, end_first=self.task == "prediction")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The language's symbols."""
-        return self.alphabet
-
-    @property
-    def designated(self) -> str:
-        """In words, which coordinates of the output are measured if the sweep does not say."""
-        return f"the logits of {'the next symbol' if self.task == 'prediction' else 'the two labels'}"
-
-    def expanded(self) -> dict[str, Any]:
-        """Everything that determines the model, as JSON values; its place on the disk does not."""
-        named = ("fingerprint", "step", "task", "language")
-        return {"type": "CheckpointModel", **{name: getattr(self, name) for name in named}}
-
-    def build(self, seed: int) -> Any:
-        """The model, the same for every seed."""
-        return self.model
-
-
-@dataclass(frozen=True)
-class _Constructed(ModelSource):
-    """What formulas and constructions have in common.
-
-    Attributes:
-        autoregressive: the future-masked construction, which does not depend on n.
-        dtype: of parameters and arithmetic.
-        read: which coordinates of the output are measured if the sweep does not say.
-    """
-
-    weights: ClassVar[Weights] = "constructed"
-    _: dataclasses.KW_ONLY
-    autoregressive: bool = False
-    dtype: Dtype = "float64"
-    read: Read = "output"
-
-    @cached_property
-    def model(self) -> Constructed:
-        """The model. Made at the first use; raises an `InputError` with every reason why it cannot be."""
-        return self._made()
-
-    @abc.abstractmethod
-    def _made(self) -> Constructed: ...
-
-    @property
-    def common(self) -> dict[str, Any]:
-        """The options that formulas and constructions share."""
-        return {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
-
-    @property
-    def network(self) -> NetworkConfig:
-        """The config of the model."""
-        return self.model.config
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its symbols."""
-        return getattr(self.model, "alphabet", super().names)
-
-    @property
-    def designated(self) -> str:
-        """In words, which coordinates of the output are measured if the sweep does not say."""
-        words: Mapping[Read, str] = {
-            "output": "the coordinate of the result",
-            "before-rounding": "what the last rounding reads",
-            "everything": EVERY,
-        }
-        return words[self.read]
-
-    @property
-    def exact_length(self) -> int | None:
-        """The longest input that it is exact for in its dtype; None if that is not known."""
-        return self.model.exact_length
-
-    def build(self, seed: int) -> Constructed:
-        """The model, the same for every seed."""
-        return self.model
-
-
-@dataclass(frozen=True)
-class FormulaModel(_Constructed):
-    """A formula compiled under a condition.
-
-    Attributes:
-        formula: its text, as `jaxsens.logic` prints it.
-        alphabet: the names of the symbols 0, 1, 2 ...
-        condition: see `jaxsens.compile_formula`, as for the rest.
-    """
-
-    formula: str
-    alphabet: tuple[str, ...]
-    condition: str = "temperature"
-
-    def _made(self) -> Constructed:
-        condition: Any = self.condition  # checked there
-        return compile_formula(self.formula, self.alphabet, condition, **self.common)
-
-
-@dataclass(frozen=True)
-class ConstructionModel(_Constructed):
-    """A construction called by its name.
-
-    Attributes:
-        construction: its name, see `jaxsens.construction`, as for the rest.
-        condition: None for the construction's own.
-        options: the construction's further options, sorted by name.
-    """
-
-    construction: str
-    condition: str | None = None
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def _made(self) -> Constructed:
-        condition: Any = self.condition  # checked there
-        return construction(self.construction, condition, **self.common, **dict(self.options))
-
-    def expanded(self) -> dict[str, Any]:
-        """Everything that determines the model, as JSON values; with the condition that it has if none was given."""
-        promise = getattr(self.model, "promise", None)
-        condition = self.condition if promise is None else promise.condition
-        return {**plain(self), "condition": condition, "options": plain(dict(self.options))}
 
 
 # Reading tables
@@ -299,12 +117,81 @@ def read_source(
     return None if own else source
 
 
-def _read_network(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> Network | None:
+def _read_network(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
+    """A network with random weights drawn by the point's seed."""
     config = read_config(table, path, faults, also=("formula", "construction"))
-    return None if config is None else Network(config)
+    if config is None:
+        return None
+    return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))
 
 
-def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> FormulaModel:
+@dataclass(frozen=True)
+class _Constructed:
+    """The keys that formulas and constructions share.
+
+    Attributes:
+        autoregressive: the future-masked construction, which does not depend on n.
+        dtype: of parameters and arithmetic.
+        read: which coordinates of the output are measured if the sweep does not say.
+    """
+
+    _: dataclasses.KW_ONLY
+    autoregressive: bool = False
+    dtype: Dtype = "float64"
+    read: Read = "output"
+
+    def source(
+        self, make: Callable[..., Any], condition: str | None, path: str, faults: Faults, **options: Any
+    ) -> ModelSource | None:
+        """The source of what `make` makes, or None after noting every reason why it cannot be made."""
+        common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
+        try:
+            model: CompiledTransformer | ReferenceTransformer = make(condition, **common, **options)
+        except InputError as error:
+            for text in messages(error):
+                told = f"construction{text[4:]}" if text.startswith("name = ") else text
+                faults.messages.append(join(path, [told]))
+            return None
+        return ModelSource(
+            weights="constructed",
+            network=model.config,
+            expanded=plain(self),
+            build=lambda seed: model,
+            given_names=getattr(model, "alphabet", ()),
+            designated=_READ[self.read],
+            exact_length=model.exact_length,
+        )
+
+
+@dataclass(frozen=True)
+class FormulaModel(_Constructed):
+    """The table of a formula compiled under a condition.
+
+    Attributes:
+        formula: its text, as `jaxsens.logic` prints it.
+        alphabet: the names of the symbols 0, 1, 2 ...
+        condition: see `jaxsens.compile_formula`, as for the rest.
+    """
+
+    formula: str
+    alphabet: tuple[str, ...]
+    condition: str = "temperature"
+
+
+@dataclass(frozen=True)
+class ConstructionModel(_Constructed):
+    """The table of a construction called by its name.
+
+    Attributes:
+        construction: its name, see `jaxsens.construction`, as for the rest.
+        condition: None for the construction's own.
+    """
+
+    construction: str
+    condition: str | None = None
+
+
+def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
     alphabet, given = table.get("alphabet", []), dict(table)
     if isinstance(alphabet, str):
         given["alphabet"] = list(alphabet)
@@ -317,9 +204,9 @@ def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: P
     text, used = _canonical(sound.get("formula", "true"))
     if "alphabet" not in sound or not isinstance(alphabet, str | list):
         sound["alphabet"] = tuple(sorted({"0", "1"} | used))
-    source = FormulaModel(**{**sound, "formula": text})
-    _note_refusal(source, path, faults)
-    return source
+    own = FormulaModel(**{**sound, "formula": text})
+    make = partial(compile_formula, own.formula, own.alphabet)
+    return own.source(make, own.condition, path, faults)
 
 
 def _canonical(text: str) -> tuple[str, frozenset[str]]:
@@ -334,39 +221,34 @@ def _canonical(text: str) -> tuple[str, frozenset[str]]:
 
 def _read_construction(
     table: Mapping[str, Any], path: str, faults: Faults, folder: Path
-) -> ConstructionModel | None:
-    own = ("construction", *COMMON)
-    sound = read_fields(ConstructionModel, {key: table[key] for key in own if key in table}, path, faults)
-    options: list[tuple[str, Any]] = []
-    for name in sorted(table.keys() - {*own}):
+) -> ModelSource | None:
+    named = {key: value for key, value in table.items() if key in ("construction", *COMMON)}
+    sound = read_fields(ConstructionModel, named, path, faults)
+    options: dict[str, Any] = {}
+    for name in sorted(table.keys() - named.keys()):
         value = tuple(table[name]) if isinstance(table[name], list) else table[name]
         if any(isinstance(part, dict | list) for part in (value if isinstance(value, tuple) else (value,))):
             faults.messages.append(
                 f"{path}.{name}: no option of a construction is a table or a list of lists"
             )
         else:
-            options.append((name, value))
+            options[name] = value
     if "construction" not in sound:
         return None
-    source = ConstructionModel(**{**sound, "options": tuple(options)})
-    _note_refusal(source, path, faults)
-    return source
+    own = ConstructionModel(**sound)
+    source = own.source(partial(construction, own.construction), own.condition, path, faults, **options)
+    if source is None:
+        return None
+    # The condition is the one that the model has, also where none was given.
+    promise = getattr(source.build(0), "promise", None)
+    condition = own.condition if promise is None else promise.condition
+    expanded = {**source.expanded, "condition": condition, "options": plain(options)}
+    return dataclasses.replace(source, expanded=expanded)
 
 
-def _note_refusal(source: FormulaModel | ConstructionModel, path: str, faults: Faults) -> None:
-    """Notes why the model cannot be made, if it cannot."""
-    try:
-        _ = source.model
-    except InputError as error:
-        found = messages(error)
-        if isinstance(source, ConstructionModel):
-            found = [f"construction{text[4:]}" if text.startswith("name = ") else text for text in found]
-        faults.messages += [join(path, [message]) for message in found]
-
-
-def _read_checkpoint(
-    table: Mapping[str, Any], path: str, faults: Faults, folder: Path
-) -> CheckpointModel | None:
+def _read_checkpoint(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
+    """A trained model, from a checkpoint that `jaxsens train` wrote. It is what its fingerprint says:
+    `jaxsens.training.checkpoints.TrainedModel.fingerprint`."""
     from jaxsens.training.checkpoints import load_checkpoint  # slow to import, and most sweeps need none
 
     for key in table.keys() - {"checkpoint"}:
@@ -381,14 +263,17 @@ def _read_checkpoint(
     except InputError as error:
         faults.messages += [f"{path}.checkpoint = {directory!r}: {message}" for message in messages(error)]
         return None
-    return CheckpointModel(
-        fingerprint=trained.fingerprint,
-        step=trained.step,
-        steps=trained.config.optimiser.steps,
-        task=trained.config.task,
-        language=trained.language.name,
-        alphabet=trained.language.alphabet,
-        model=trained.model,
+    model, task = trained.model, trained.config.task
+    determining = {"fingerprint": trained.fingerprint, "step": trained.step, "task": task}
+    return ModelSource(
+        weights="trained",
+        network=model.config,
+        expanded={"type": "CheckpointModel", **determining, "language": trained.language.name},
+        build=lambda seed: model,
+        given_names=trained.language.alphabet,
+        end_first=task == "prediction",
+        designated=f"the logits of {'the next symbol' if task == 'prediction' else 'the two labels'}",
+        training={"step": trained.step, "steps": trained.config.optimiser.steps},
     )
 
 
@@ -417,21 +302,15 @@ def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
     """The keys that a table which describes the same kind of model as `table` may have, as far as is known: a
     construction may have options of its own. Empty for an unknown kind."""
     named, kind = _described(table)
-    if named == "formula":
-        return frozenset(field_names(FormulaModel))
-    if named == "construction":
-        return frozenset({"construction", *COMMON})
-    if named == "checkpoint":
-        return frozenset({"checkpoint"})
-    config = CONFIGS.get(kind) if isinstance(kind, str) else None
-    return frozenset() if config is None else frozenset({"kind", *field_names(config)})
+    if named == "kind":
+        config = CONFIGS.get(kind) if isinstance(kind, str) else None
+        return frozenset() if config is None else frozenset({"kind", *field_names(config)})
+    known = {"formula": field_names(FormulaModel), "construction": ("construction", *COMMON)}
+    return frozenset(known.get(named, (named,)))
 
 
 def _described(table: Mapping[str, Any]) -> tuple[str, object]:
     """What kind of model a table describes; of constructions and networks, which."""
-    for key in ("formula", "checkpoint"):
-        if key in table:
-            return key, None
-    if "construction" in table:
-        return "construction", table["construction"]
-    return "kind", table.get("kind", "transformer")
+    named = next((key for key in ("formula", "checkpoint", "construction") if key in table), "kind")
+    which = {"construction": table.get("construction"), "kind": table.get("kind", "transformer")}
+    return named, which.get(named)

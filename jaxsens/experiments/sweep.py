@@ -1,31 +1,104 @@
-"""A sweep, checked and complete: its variants, points and plan, and the jobs that measure points and compute bounds."""
+"""A sweep, checked and complete: its variants, points and plan, what its directory holds, and the jobs that fill it.
+
+DIR/sweep.toml      the config as it was given
+DIR/sweep.json      the plan: the config with everything written out, and every point with its key and file
+DIR/points/         one Parquet file a point
+DIR/points.csv      a row a point
+DIR/bounds/, DIR/bounds.csv     bounds over all inputs, if the config asks for them
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 from rich.console import Console
 
+from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
-from jaxsens.experiments.job import Failure, Job, Outcome, run
+from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.experiments.points import Measurement, Point, PointMetadata, read_point, write_point
 from jaxsens.experiments.progress import Reporter, say
-from jaxsens.experiments.results import (
-    PlannedPoint,
-    PlannedVariant,
-    SweepPlan,
-    check_grows,
-    plan_path,
-    write_bounds_csv,
-    write_config,
-    write_points_csv,
+from jaxsens.experiments.sources import EVERY, ModelSource, Weights
+from jaxsens.experiments.words import Inputs
+from jaxsens.files import write_text
+from jaxsens.models.config_tables import plain
+from jaxsens.sealed import DamagedFile
+from jaxsens.sensitivity.result import FlipSensitivity
+
+PLAN = "sweep.json"
+_AGAIN = "run the sweep again: what is measured is kept"
+_REPORT = ("report.html", "summary.csv")
+
+KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
+"""The columns of points.csv before the statistics."""
+
+BOUND_COLUMNS = (
+    *("variant", "n", "seed", "worst", "worst_exact", "certified", "ratio"),
+    *("log_lemma5", "logit_bound", "matter", "free"),
 )
-from jaxsens.experiments.sources import EVERY, ModelSource
-from jaxsens.experiments.words import Inputs, Symbols
+"""The columns of bounds.csv."""
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """A point of a sweep and where its numbers are or will be; `file` is relative to the sweep directory."""
+
+    variant: str
+    n: int
+    seed: int
+    key: str
+    file: str
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """A variant of a sweep.
+
+    Attributes:
+        name: unique within the sweep.
+        description: one line on what it is.
+        bounded: whether its position embeddings stay bounded; True where it has none.
+        model: with every default written out.
+        weights: where its weights come from; only "random" ones depend on the seed.
+        outputs: in words, which coordinates of its output are measured; empty if not known.
+        exact_length: the longest input for which a construction is exact; None where there is none.
+    """
+
+    name: str
+    description: str
+    bounded: bool
+    model: dict[str, Any]
+    weights: Weights = "random"
+    outputs: str = ""
+    exact_length: int | None = None
+
+
+@dataclass(frozen=True)
+class SweepPlan(Record):
+    """What sweep.json says: everything about a sweep except its numbers. Points come in the order of the config.
+
+    `config` is the config as it was given. `inputs` says what the inputs are, by length; `bounds` where the bounds over
+    all inputs are, if they are asked for.
+    """
+
+    kind: ClassVar[str] = "plan of a sweep"
+    config: str
+    title: str
+    claim: str
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    statistics: tuple[str, ...]
+    measure: dict[str, Any]
+    inputs: dict[str, dict[str, Any]]
+    variants: tuple[PlannedVariant, ...]
+    points: tuple[PlannedPoint, ...]
+    bounds: tuple[PlannedPoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,35 +140,26 @@ class Sweep:
         """What is asked of all inputs, in the order of the points; nothing without a `[bounds]` table."""
         return () if self.bounds is None else tuple(BoundPoint(point, self.bounds) for point in self.points)
 
-    @property
-    def _symbols(self) -> Symbols:
-        """What all variants read; without the end-of-sequence symbol where not all have it."""
-        every = {variant.source.symbols for variant in self.variants}
-        return every.pop() if len(every) == 1 else every.pop().without_end()
-
     @cached_property
     def plan(self) -> SweepPlan:
         """What a sweep directory says of the sweep."""
+        every = {variant.source.symbols for variant in self.variants}
+        # What all variants read: without the end-of-sequence symbol where not all have it.
+        read = every.pop() if len(every) == 1 else every.pop().without_end()
         return SweepPlan(
             config=self.text,
-            title=self.title,
-            claim=self.claim,
-            lengths=self.lengths,
-            seeds=self.seeds,
-            statistics=self.statistics,
-            norm=self.measure.norm,
-            measure=asdict(self.measure),
-            inputs={str(n): self.inputs.expanded(self._symbols, n) for n in self.lengths},
+            **row_of(self, ("title", "claim", "lengths", "seeds", "statistics")),
+            measure=plain(asdict(self.measure)),
+            inputs={str(n): self.inputs.expanded(read, n) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
                     variant.name,
                     variant.description,
                     variant.source.bounded,
-                    variant.source.expanded(),
-                    variant.source.weights == "constructed",
+                    variant.source.expanded,
+                    variant.source.weights,
                     _measured(variant.source, self.measure.outputs),
                     variant.source.exact_length,
-                    variant.source.weights == "trained",
                 )
                 for variant in self.variants
             ),
@@ -115,6 +179,125 @@ def _measured(source: ModelSource, outputs: str | tuple[int, ...]) -> str:
     return EVERY if outputs == "all" else f"coordinates {', '.join(map(str, outputs))}"
 
 
+# The directory
+
+
+def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
+    """Reads the plan of a sweep directory.
+
+    Raises:
+        InputError: if it is no sweep directory, or the plan is damaged.
+    """
+    try:
+        return SweepPlan.read(Path(directory) / PLAN)
+    except OSError as error:
+        raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error
+    except DamagedFile as error:
+        raise InputError(f"{error}; {_AGAIN}") from error
+
+
+def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadata, FlipSensitivity]]:
+    """Yields every finished point, in the plan's order. Raises InputError if a file is damaged."""
+    return read_finished(
+        plan.points, lambda point: read_point(directory / point.file, point.key, plan.statistics), _AGAIN
+    )
+
+
+def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: SweepPlan) -> None:
+    """Writes points.csv: a row a point, in the order given."""
+    rows = [row_of(point, KEY_COLUMNS) | point.statistics for point in points]
+    write_table(directory / "points.csv", [*KEY_COLUMNS, *plan.statistics], rows)
+
+
+def read_bounds(directory: Path, plan: SweepPlan) -> list[BoundRecord]:
+    """The bounds that are done, in the plan's order. Raises InputError if a file is damaged."""
+    return [
+        *read_finished(plan.bounds, lambda each: BoundRecord.read(directory / each.file, each.key), _AGAIN)
+    ]
+
+
+def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
+    """Writes bounds.csv: a row a record, in the order given."""
+    rows = [row_of(record, BOUND_COLUMNS) for record in records]
+    write_table(directory / "bounds.csv", BOUND_COLUMNS, rows)
+
+
+def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:
+    """The row of a table that a record's attributes make."""
+    return {name: getattr(record, name) for name in columns}
+
+
+def strangers(plan: SweepPlan, directory: Path) -> int:
+    """How many point files of the directory belong to another config; they are kept, and shown nowhere."""
+    files = {path.relative_to(directory).as_posix() for path in (directory / "points").glob("*/*/*.parquet")}
+    return len(files - {point.file for point in plan.points})
+
+
+def check_grows(plan: SweepPlan, directory: Path) -> None:
+    """Refuses a directory with finished points that are not in the plan, which came from another config.
+
+    A config may add lengths, seeds, variants and statistics: points are found by their keys.
+
+    Raises:
+        InputError: saying in what the configs differ.
+    """
+    try:
+        before = read_plan(directory)
+    except InputError:  # Without a readable plan nothing says which config the points are of.
+        return
+    wanted = {point.file for point in plan.points}
+    lost = [
+        point for point in before.points if point.file not in wanted and (directory / point.file).exists()
+    ]
+    if not lost:
+        return
+    differences = "; ".join(_differences(before, plan)) or "what its inputs are"
+    raise InputError(
+        f"directory = {str(directory)!r}: it holds {len(lost)} points that this config does not have, so its report "
+        f"would mix two configs. There and here differ: {differences}. Name another directory, or keep in the config "
+        "what this one holds: lengths, seeds, variants and statistics may be added, and --only takes a part"
+    )
+
+
+def write_config(path: Path, text: str) -> bool:
+    """Writes a config next to its results. Removes the report of another config first; returns whether there was one.
+
+    A report can be drawn again from the results at any time.
+    """
+    try:
+        same = path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        same = False
+    stale = [] if same else [path.with_name(name) for name in _REPORT if path.with_name(name).exists()]
+    for file in stale:
+        file.unlink(missing_ok=True)
+    write_text(path, text)
+    return bool(stale)
+
+
+def _differences(before: SweepPlan, now: SweepPlan) -> list[str]:
+    """The differences between two plans that decide which points there are, each in a few words."""
+    found = []
+    for name in ("lengths", "seeds"):
+        missing = sorted(set(getattr(before, name)) - set(getattr(now, name)))
+        if missing:
+            found.append(f"{name}: {', '.join(map(str, missing))} there only")
+    models = {variant.name: variant.model for variant in now.variants}
+    found += [f'variant "{each.name}" there only' for each in before.variants if each.name not in models]
+    kept = [each for each in before.variants if each.name in models]
+    # A change of [model] shows in every variant, and is listed once.
+    changes = [change for each in kept for change in _changed("model", each.model, models[each.name])]
+    return list(dict.fromkeys([*found, *changes, *_changed("measure", before.measure, now.measure)]))
+
+
+def _changed(table: str, before: dict[str, object], now: dict[str, object]) -> list[str]:
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return [f"{table}.{key}: {before.get(key)!r} there, {now.get(key)!r} here" for key in keys]
+
+
+# The jobs
+
+
 class PointsJob(Job[Point, PointMetadata]):
     """Measures the points of a sweep in a directory."""
 
@@ -131,7 +314,7 @@ class PointsJob(Job[Point, PointMetadata]):
                 "the config has changed: the report of the one before is removed, and drawn again at the end"
             )
             say(console, changed)
-        self.sweep.plan.write(plan_path(self.directory))
+        self.sweep.plan.write(self.directory / PLAN)
 
     def path(self, item: Point) -> Path:
         """Where a point's record is kept."""
@@ -176,11 +359,8 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
 
     def compute(self, item: BoundPoint, reporter: Reporter) -> BoundRecord:
         """Searches and certifies."""
-
-        def progress(done: int, of: int | None) -> None:
-            reporter.inside(f"{item}: search", done, of, "measurements")
-
-        record = answer(item, progress, self._shared)
+        inside = partial(reporter.inside, f"{item}: search", unit="measurements")
+        record = answer(item, inside, self._shared)
         record.write(self.path(item))
         return record
 

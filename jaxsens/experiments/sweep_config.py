@@ -17,38 +17,139 @@ statistics = ["mean", "max"]
                                     free_fraction
 
 [[variant]]                         variants of one's own: name, model, add_positions, description
+
+A variant is a named change to `[model]`. All variants of a sweep share weights, seeds and inputs, so that each differs
+from the others only in what its table says.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.bounds import Bounds, longest_certified
 from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
-from jaxsens.experiments.sources import ModelSource, read_source
+from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
-from jaxsens.experiments.variants import BUILT_IN, Variant, check_label
-from jaxsens.experiments.words import (
-    InputsTable,
-    RandomWords,
-    SharedWords,
-    WordFile,
-    read_words,
-)
+from jaxsens.experiments.words import InputsTable, RandomWords, SharedWords, WordFile, read_words
 from jaxsens.memory import TOKEN_BYTES, check_fits
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config_tables import read_config
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
+
+# Variants
+
+
+def _usable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
+        raise ValueError("a name has up to 64 letters, digits and . _ + - and begins with a letter or digit")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_usable)]
+"""A variant's name is also a folder's, and a label in plots."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named change to the `[model]` table.
+
+    Attributes:
+        name: unique within a sweep.
+        model: keys that replace those of `[model]`. Another kind of model (`kind`, `formula` or `construction`), or
+            another construction, keeps only the keys of `[model]` that it has too.
+        add_positions: position embeddings in addition to those of the model.
+        description: one line for plots, tables and reports; made from the change where empty.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    model: dict[str, Any] = field(default_factory=dict)
+    add_positions: tuple[str, ...] = ()
+    description: str = ""
+
+    def table(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """The variant's model table, from the sweep's."""
+        table = changed(base, self.model)
+        if self.add_positions:
+            table["positions"] = [*_as_list(table.get("positions")), *self.add_positions]
+        return table
+
+    def line(self) -> str:
+        """The description, or the change itself in words, if there is none."""
+        if self.description:
+            return self.description
+        changes = [f"{key} = {value}" for key, value in self.model.items()]
+        changes += [f"positions and {name}" for name in self.add_positions]
+        return ", ".join(changes) or "as in [model]"
+
+
+def _as_list(positions: Any) -> list[Any]:
+    if positions is None:
+        positions = TransformerConfig.__dataclass_fields__["positions"].default
+    if positions == "none":
+        return []
+    return list(positions) if isinstance(positions, list | tuple) else [positions]
+
+
+def _weighting(name: str, description: str) -> Variant:
+    return Variant(name, {"weighting": name}, description=description)
+
+
+BUILT_IN: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        _weighting("softmax", "softmax attention: the baseline"),
+        _weighting("temperature-log", "softmax of log(n) times the scores"),
+        _weighting("temperature-sqrt", "softmax of sqrt(n) times the scores"),
+        _weighting("temperature-linear", "softmax of n times the scores"),
+        Variant(
+            "unbounded",
+            {"weighting": "softmax"},
+            ("length",),
+            "softmax, with n itself among the position embeddings",
+        ),
+        _weighting("leftmost-hard", "all attention on the leftmost of the highest scores"),
+        _weighting("rightmost-hard", "all attention on the rightmost of the highest scores"),
+        _weighting("average-hard", "attention shared equally by the highest scores"),
+        _weighting("sparsemax", "sparsemax attention: the nearest point of the simplex"),
+    )
+}
+"""The variants that `variants = [...]` in a config names."""
+
+
+def check_label(variant: Variant, base: Mapping[str, Any], faults: Faults) -> None:
+    """Notes a variant of one's own that has a built-in's name and changes nothing, if the built-in is another model:
+    what is measured would be the `[model]` table `base` under the name of something else."""
+    built_in = BUILT_IN.get(variant.name)
+    if built_in is None or variant is built_in or variant.model or variant.add_positions:
+        return
+    own, named = (read_config(table, "model", Faults("")) for table in (base, built_in.table(base)))
+    network = not any(key in base for key in ("formula", "construction", "checkpoint"))
+    if network and (own is None or own == named):
+        return
+    faults.add(
+        "variant.name",
+        variant.name,
+        "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
+        f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
+        "[[variant]] of this name",
+    )
+
+
+# Fields
 
 
 def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -105,29 +206,41 @@ def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
-Seeds = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...],
-    AfterValidator(_distinct),
-    BeforeValidator(_seeds),
-]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_distinct), BeforeValidator(_seeds)]
 _Variants = Annotated[tuple[str, ...], AfterValidator(_built_in)]
 _Statistics = Annotated[tuple[str, ...], AfterValidator(_statistics)]
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The config's tables as they are written."""
+# The config
 
-    __pydantic_config__ = STRICT
+
+@dataclass(frozen=True)
+class Settings:
+    """What the config of every experiment says.
+
+    Attributes:
+        lengths: n, rising, at least 2.
+        seeds: of what is drawn.
+        title, claim: for the report; may be empty.
+        measure: how flips are measured.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     lengths: Lengths
     seeds: Seeds = (0,)
     title: str = ""
     claim: str = ""
+    measure: Measurement = field(default_factory=Measurement)
+
+
+@dataclass(frozen=True)
+class _Tables(Settings):
+    """The config's tables as they are written."""
+
     variants: _Variants = ()
     statistics: _Statistics = ("mean", "max")
     model: dict[str, Any] = field(default_factory=dict)
     inputs: InputsTable = field(default_factory=RandomWords)
-    measure: Measurement = field(default_factory=Measurement)
     bounds: Bounds | None = None
     variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
 
@@ -159,7 +272,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     for variant in variants:
         _check_lengths(variant, lengths, bounds, faults)
         source = variant.source
-        build = partial(source.build, seed=0)
+        build = partial(source.build, 0)
         check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, faults)
     check_points(len(variants), lengths, sound.get("seeds", ()), faults)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, faults)
@@ -201,7 +314,7 @@ def _variants(
 
 
 def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
-    if second is None or first.source.expanded() != second.expanded():
+    if second is None or first.source.expanded != second.expanded:
         return "this name is taken by another variant"
     kind = "the built-in variant" if first.name in BUILT_IN else "another variant"
     return f"a copy of {kind} of this name, with the same model: leave one of them out"
@@ -251,11 +364,7 @@ def check_measure(
 
 
 def _inputs(
-    table: Any,
-    variants: tuple[SweepVariant, ...],
-    lengths: tuple[int, ...],
-    folder: Path,
-    faults: Faults,
+    table: Any, variants: tuple[SweepVariant, ...], lengths: tuple[int, ...], folder: Path, faults: Faults
 ) -> Any:
     """The inputs, which all variants read; None where they cannot be read.
 

@@ -7,23 +7,26 @@ and what is evaluated is kept by model and length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.experiments.job import Failure, Job, Outcome, one_line, run
 from jaxsens.experiments.progress import Reporter, say, watching
-from jaxsens.experiments.results import write_config
-from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell
-from jaxsens.experiments.theorem6_config import Entry, ExactEntry, Theorem6, TrainedEntry
+from jaxsens.experiments.sweep import row_of, write_config
+from jaxsens.experiments.theorem6_config import ModelEntry, Theorem6
 from jaxsens.experiments.theorem6_results import (
     CONFIG,
     PLAN,
+    Cell,
     PlannedModel,
+    Subject,
     Theorem6Plan,
     cell_path,
+    measure_cell,
     models_folder,
     write_tables,
 )
@@ -33,7 +36,6 @@ from jaxsens.stopping import check
 from jaxsens.strict import messages
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.loop import train
-from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 
 def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Outcome:
@@ -42,15 +44,9 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     Raises:
         InputError: before any training, if the directory holds trainings by other configs: all of them.
     """
-    _check_directory(experiment, directory)
-    return run(Theorem6Job(experiment, directory), console)
-
-
-def _check_directory(experiment: Theorem6, directory: Path) -> None:
-    """Refuses trainings by other configs, before anything is trained."""
     faults = Faults(str(directory))
     for entry in experiment.models:
-        if isinstance(entry, TrainedEntry):
+        if entry.config is not None:
             folder = models_folder(directory, entry.name)
             try:
                 check_directory(folder, entry.config)
@@ -58,10 +54,10 @@ def _check_directory(experiment: Theorem6, directory: Path) -> None:
                 remedy = f"name another directory, or remove {folder} to train it again"
                 faults.messages.append(f'model "{entry.name}": {"; ".join(messages(error))}: {remedy}')
     faults.raise_if_any()
+    return run(Theorem6Job(experiment, directory), console)
 
 
-@dataclass(frozen=True)
-class CellPlace:
+class CellPlace(NamedTuple):
     """A model, by its name, at a length."""
 
     model: str
@@ -85,9 +81,6 @@ class Theorem6Job(Job[CellPlace, Cell]):
         every = [CellPlace(entry.name, n) for n in experiment.lengths for entry in experiment.models]
         super().__init__(every, directory)
         self.experiment = experiment
-        self.evaluation = Evaluation(
-            experiment.seeds, experiment.words, experiment.inputs, experiment.measure
-        )
         self._subjects: dict[str, Subject] = {}
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
@@ -113,7 +106,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
 
     def read(self, item: CellPlace) -> Cell:
         """Reads a cell."""
-        return Cell.read(self.path(item), self.evaluation.key(self._subjects[item.model], item.n))
+        return Cell.read(self.path(item), self._subjects[item.model].key(item.n, self.experiment))
 
     def compute(self, item: CellPlace, reporter: Reporter) -> Cell:
         """Measures a cell, part by part."""
@@ -121,7 +114,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
         cell = measure_cell(
             self._subjects[item.model],
             item.n,
-            self.evaluation,
+            self.experiment,
             lambda flips, of: reporter.inside(str(item), flips, of),
             parts,
             reporter.note,
@@ -134,43 +127,38 @@ class Theorem6Job(Job[CellPlace, Cell]):
         """Writes the three CSV files."""
         write_tables(self.directory, records, self._plan)
 
-    def _subject(self, entry: Entry, console: Console) -> Subject:
-        if isinstance(entry, ExactEntry):
-            p = entry.language.end_probability
-            model = exact_parity_rnn(p)
+    def _subject(self, entry: ModelEntry, console: Console) -> Subject:
+        if entry.config is None:
+            model, p = entry.untrained(), entry.language.settings["end_probability"]
             fingerprint = f"exact_parity_rnn({p!r}, {model.config.dtype})"
-            return Subject(entry.name, entry.task, entry.language, model, fingerprint)
-        with watching(console, entry.config.optimiser.steps, entry.name) as watch:
-            trained = train(entry.config, models_folder(self.directory, entry.name), watch)
-        return Subject(entry.name, entry.task, entry.language, trained.model, trained.fingerprint)
+        else:
+            with watching(console, entry.config.optimiser.steps, entry.name) as watch:
+                trained = train(entry.config, models_folder(self.directory, entry.name), watch)
+            model, fingerprint = trained.model, trained.fingerprint
+        return Subject(entry.name, entry.task, entry.language, model, fingerprint)
 
     def _planned(self, failures: dict[str, str]) -> Theorem6Plan:
         experiment = self.experiment
         return Theorem6Plan(
             config=experiment.text,
-            **{name: getattr(experiment, name) for name in _AS_CONFIGURED},
+            **row_of(experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
             measure=asdict(experiment.measure),
             models=tuple(
                 self._planned_model(entry, failures.get(entry.name, "")) for entry in experiment.models
             ),
         )
 
-    def _planned_model(self, entry: Entry, failure: str) -> PlannedModel:
-        config = entry.config if isinstance(entry, TrainedEntry) else None
+    def _planned_model(self, entry: ModelEntry, failure: str) -> PlannedModel:
+        config, subject = entry.config, self._subjects.get(entry.name)
         network = None if config is None else config.model
-        subject = self._subjects.get(entry.name)
         return PlannedModel(
             name=entry.name,
             description=entry.description,
             task=entry.task,
             language=dict(entry.language.settings),
             bounded=network.bounded if isinstance(network, TransformerConfig) else True,
-            origin="exact" if config is None else "trained",
             longest_trained=None if config is None else config.data.lengths[1],
             steps=None if config is None or subject is None else config.optimiser.steps,
-            keys={n: self.evaluation.key(subject, n) for n in self.experiment.lengths} if subject else {},
+            keys={n: subject.key(n, self.experiment) for n in self.experiment.lengths} if subject else {},
             failure=failure,
         )
-
-
-_AS_CONFIGURED = ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")

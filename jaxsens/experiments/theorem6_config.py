@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -29,8 +29,7 @@ from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
 from jaxsens.errors import Faults, InputError, collecting
 from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.sweep_config import Lengths, Seeds, check_measure, check_points
-from jaxsens.experiments.variants import Name
+from jaxsens.experiments.sweep_config import Name, Settings, check_measure, check_points
 from jaxsens.inputs import count
 from jaxsens.languages import Language, Parity
 from jaxsens.models.config import TransformerConfig
@@ -42,78 +41,49 @@ from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 
 @dataclass(frozen=True)
-class TrainedEntry:
-    """A model to train. Attributes: its name, what it is in one line, and its training config."""
+class ModelEntry:
+    """One model of the experiment.
+
+    Attributes:
+        name, description: the latter in one line.
+        task: what it is trained for.
+        language: what it learns.
+        config: its training; None for the hand-set recurrent network for PARITY, which no training changes.
+    """
 
     name: str
     description: str
-    config: TrainConfig
-
-    @property
-    def task(self) -> Task:
-        """What it is trained for."""
-        return self.config.task
-
-    @property
-    def language(self) -> Language:
-        """What it learns."""
-        return self.config.language
+    task: Task
+    language: Language
+    config: TrainConfig | None
 
     def untrained(self) -> Any:
-        """A model of this config with random weights."""
-        return build(self.config.model)
+        """The model with random weights; the hand-set network as it is."""
+        if self.config is not None:
+            return build(self.config.model)
+        return exact_parity_rnn(self.language.settings["end_probability"])
 
 
 @dataclass(frozen=True)
-class ExactEntry:
-    """The hand-set recurrent network for PARITY. Attributes: its name, what it is in one line, and the language."""
-
-    name: str
-    description: str
-    language: Parity
-    task: ClassVar[Task] = "prediction"
-
-    def untrained(self) -> Any:
-        """The network, which no training changes."""
-        return exact_parity_rnn(self.language.end_probability)
-
-
-Entry = TrainedEntry | ExactEntry
-"""One model of the experiment."""
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What the experiment's config says apart from its models."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    lengths: Lengths
-    seeds: Seeds = (0,)
+class _Settings(Settings):
     words: Annotated[int, checked_by(count, least=2)] = 64
     inputs: Positive = 1
     fit_from: Annotated[int, checked_by(count, least=2)] = 2
-    title: str = ""
-    claim: str = ""
-    measure: Measurement = field(default_factory=Measurement)
 
 
 @dataclass(frozen=True)
 class Theorem6(_Settings):
-    """The experiment, checked and complete.
+    """The experiment, checked and complete: n counts the symbols of a word or prefix.
 
     Attributes:
-        lengths: n, the symbols of a word or prefix, rising, at least 2.
-        seeds: of the words.
         words: words a length and seed for cross-entropy and accuracy.
         inputs: words a length and seed whose flips are measured.
         fit_from: only lengths from this one on enter the fitted exponents.
-        title, claim: for the report; may be empty.
-        measure: how they are measured.
         models: in the order of the config.
         text: the config as it was given.
     """
 
-    models: tuple[Entry, ...] = ()
+    models: tuple[ModelEntry, ...] = ()
     text: str = ""
 
 
@@ -143,7 +113,7 @@ def _entry(model: _Model, info: ValidationInfo) -> _Model:
     return model
 
 
-def _exact(model: _Model, faults: Faults) -> ExactEntry | None:
+def _exact(model: _Model, faults: Faults) -> ModelEntry | None:
     if model.end_probability is None:
         faults.add("end_probability", None, "that of PARITY, which the network knows")
         return None
@@ -152,10 +122,11 @@ def _exact(model: _Model, faults: Faults) -> ExactEntry | None:
     except InputError as error:
         faults.messages += messages(error)
         return None
-    return ExactEntry(model.name, model.description or "recurrent network for PARITY, set by hand", parity)
+    description = model.description or "recurrent network for PARITY, set by hand"
+    return ModelEntry(model.name, description, "prediction", parity, None)
 
 
-def _trained(model: _Model, folder: Path, faults: Faults) -> TrainedEntry | None:
+def _trained(model: _Model, folder: Path, faults: Faults) -> ModelEntry | None:
     if model.end_probability is not None:
         faults.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
     try:
@@ -166,7 +137,8 @@ def _trained(model: _Model, folder: Path, faults: Faults) -> TrainedEntry | None
     except InputError as error:
         faults.messages += [f"train: {message}" for message in messages(error)]
         return None
-    return TrainedEntry(model.name, model.description or _line(config), config)
+    description = model.description or _line(config)
+    return ModelEntry(model.name, description, config.task, config.language, config)
 
 
 @dataclass(frozen=True)
@@ -189,7 +161,7 @@ def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
 def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Path()) -> Theorem6:
     """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, faults = parse_toml(text, subject), Faults(subject)
-    entries: list[Entry] = []
+    entries: list[ModelEntry] = []
     sound = read_fields(_Theorem6Tables, raw, "", faults, entries=entries, folder=folder)
     written = sound.pop("model", None)
     if written == ():
@@ -212,7 +184,9 @@ def _line(config: TrainConfig) -> str:
     return f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
 
 
-def _check_entry(entry: Entry, lengths: Sequence[int], measure: Measurement | None, faults: Faults) -> None:
+def _check_entry(
+    entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, faults: Faults
+) -> None:
     """Notes lengths that a model cannot be evaluated at, outputs that it lacks, and an engine that refuses it.
 
     `lengths` is empty, and `measure` None, where they are not known.
@@ -223,9 +197,10 @@ def _check_entry(entry: Entry, lengths: Sequence[int], measure: Measurement | No
         if without:
             remedy = f"lengths for which {entry.language.name} has words, which {where} is to recognise"
             faults.add("lengths", without, remedy)
-    if lengths and isinstance(entry, TrainedEntry) and isinstance(entry.config.model, TransformerConfig):
+    network = None if entry.config is None else entry.config.model
+    if lengths and isinstance(network, TransformerConfig):
         own = Faults("lengths")
-        check_runs(entry.config.model, lengths[-1] + 1, own)
+        check_runs(network, lengths[-1] + 1, own)
         faults.messages += [f"lengths: {where}, with the boundary symbol: {found}" for found in own.messages]
     size = 2 if entry.task == "recognition" else entry.language.outcomes
     if lengths:

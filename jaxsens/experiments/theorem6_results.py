@@ -1,4 +1,6 @@
-"""What a directory of the Theorem 6 experiment holds: the plan, the cells that are done, and the tables of them.
+"""What the Theorem 6 experiment measures and keeps: the plan, the cells, and the tables of them.
+
+A cell is everything that is measured of one model at one length.
 
 DIR/theorem6.toml       the config as it was given, when its models were trained last
 DIR/theorem6.json       the plan of that config: every model, and every cell with its key
@@ -11,16 +13,283 @@ DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.record import Record, read_finished, write_table
-from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
+from jaxsens.experiments.job import Record, read_finished, write_table
+from jaxsens.experiments.theorem6_config import Theorem6
 from jaxsens.languages import Dyck, Language, language
-from jaxsens.sealed import DamagedFile
+from jaxsens.models.initialisation import generator
+from jaxsens.sealed import DamagedFile, digest
+from jaxsens.sensitivity.placement import Progress
+from jaxsens.stopping import check
+from jaxsens.training.config import Task
+from jaxsens.training.data import with_boundary
+from jaxsens.training.evaluation import accuracy, cross_entropy
+
+FORMAT = 1
+"""Raised when the meaning of a cell's key, or of the numbers behind it, changes."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model ready to be evaluated.
+
+    Attributes:
+        name: in the experiment.
+        task: what it was made for.
+        language: of the words it is evaluated on.
+        model: the module.
+        fingerprint: of its parameters: the same text for the same ones.
+    """
+
+    name: str
+    task: Task
+    language: Language
+    model: Any
+    fingerprint: str
+
+    @property
+    def network(self) -> tuple[Any, Any]:
+        """The model as a config and its parameters."""
+        return self.model.config, self.model.parameters
+
+    def key(self, n: int, experiment: Theorem6) -> str:
+        """SHA-256 of everything that determines the numbers of its cell at length n."""
+        described = {
+            "format": FORMAT,
+            "model": self.fingerprint,
+            "task": self.task,
+            "language": self.language.settings,
+            "n": n,
+            **{name: getattr(experiment, name) for name in ("seeds", "words", "inputs")},
+            **experiment.measure.expanded(),
+        }
+        return digest(described)
+
+
+@dataclass(frozen=True)
+class _Row:
+    model: str
+    n: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class PredictionRow(_Row):
+    """Cross-entropy of the symbol after prefixes of n symbols, in nats.
+
+    Attributes:
+        words: the number of prefixes.
+        cross_entropy: the optimum, which is exact, and the excess.
+        excess: the mean over the prefixes of the divergence from the law of the next symbol to its prediction.
+        standard_error: of both.
+        choice: the part of it that chooses the kind of a closing bracket, after prefixes that end in a closing bracket
+            and are not balanced; None for languages without brackets.
+        choice_error: the standard error of that.
+    """
+
+    words: int
+    cross_entropy: float
+    excess: float
+    standard_error: float
+    choice: float | None
+    choice_error: float | None
+
+
+@dataclass(frozen=True)
+class RecognitionRow(_Row):
+    """How well words of n symbols are told from near misses.
+
+    Attributes:
+        words: their number, half of them in the language.
+        accuracy: the share that is labelled right.
+        margin: the mean of the right label's logit minus the other's.
+        accuracy_error, margin_error: their standard errors.
+    """
+
+    words: int
+    accuracy: float
+    accuracy_error: float
+    margin: float
+    margin_error: float
+
+
+@dataclass(frozen=True)
+class SensitivityRow(_Row):
+    """Flip sensitivity of the logits on words of n symbols.
+
+    Attributes:
+        inputs: the number of words.
+        flips: measured, of `population`.
+        mean, max: over them.
+    """
+
+    inputs: int
+    flips: int
+    population: int
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Cell(Record):
+    """What was measured of one model at one length: a row a seed in each tuple that suits its task.
+
+    Attributes:
+        key: see `Subject.key`.
+        engine: which engine measured the flips, and why.
+        dtype: of the arithmetic.
+        versions: of Python, the packages that matter and the device.
+        seconds: wall time, compilation included, over all runs that it took.
+    """
+
+    kind: ClassVar[str] = "cell of theorem6"
+    key: str
+    model: str
+    n: int
+    prediction: tuple[PredictionRow, ...]
+    recognition: tuple[RecognitionRow, ...]
+    sensitivity: tuple[SensitivityRow, ...]
+    engine: str
+    dtype: str
+    versions: dict[str, str]
+    seconds: float
+
+    def summary(self) -> str:
+        """One line for the progress."""
+        parts = []
+        if self.prediction:
+            parts.append(f"cross-entropy {np.mean([row.cross_entropy for row in self.prediction]):.4g}")
+        if self.recognition:
+            parts.append(f"accuracy {np.mean([row.accuracy for row in self.recognition]):.3g}")
+        return ", ".join([*parts, f"sensitivity {np.mean([row.mean for row in self.sensitivity]):.3g}"])
+
+
+@dataclass(frozen=True)
+class Parts(Record):
+    """What is measured of a cell so far: a run that is stopped again and again still comes to the cell's end.
+
+    parts: by name, what was found, and the seconds that it took.
+    """
+
+    kind: ClassVar[str] = "parts of a cell of theorem6"
+    key: str = ""
+    parts: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
+
+    @classmethod
+    def kept(cls, path: Path | None, key: str, note: Callable[[str], None]) -> Parts:
+        """Those of the cell of this key that are kept at `path`, if any. A damaged file is noted, and counts for
+        nothing."""
+        try:
+            return cls(key) if path is None else cls.read(path, key)
+        except FileNotFoundError:
+            pass
+        except DamagedFile as error:
+            note(f"damaged, computed again: {error}")
+        return cls(key)
+
+    def of(self, name: str, path: Path | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The part of this name; computed, and kept at `path`, if it is not there yet."""
+        if name not in self.parts:
+            check()
+            began = time.perf_counter()
+            found = compute()
+            self.parts[name] = found, time.perf_counter() - began
+            if path is not None:
+                self.write(path)
+        return self.parts[name][0]
+
+
+def measure_cell(
+    subject: Subject,
+    n: int,
+    experiment: Theorem6,
+    progress: Progress | None = None,
+    path: Path | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Cell:
+    """Evaluates a model at one length, seed by seed.
+
+    Args:
+        subject: the model.
+        n: symbols of a word.
+        experiment: says what is evaluated.
+        progress: called with the flips of the seed under way.
+        path: where the parts of the cell are kept until it is whole; None for nowhere.
+        note: called with what is wrong with that file, if it is damaged.
+    """
+    key = subject.key(n, experiment)
+    parts = Parts.kept(path, key, note)
+    predicts = subject.task == "prediction"
+    answers, flips = [], []
+    for seed in experiment.seeds:
+        answer = partial(_answered, subject, n, seed, experiment)
+        answers.append(parts.of(f"{subject.task}, seed {seed}", path, answer))
+        measured = partial(_sensitivity, subject, n, seed, experiment, progress)
+        flips.append(parts.of(f"sensitivity, seed {seed}", path, measured))
+    return Cell(
+        key=key,
+        model=subject.name,
+        n=n,
+        prediction=tuple(PredictionRow(**row) for row in answers if predicts),
+        recognition=tuple(RecognitionRow(**row) for row in answers if not predicts),
+        sensitivity=tuple(SensitivityRow(**part["row"]) for part in flips),
+        engine=flips[-1]["engine"],
+        dtype=flips[-1]["dtype"],
+        versions=flips[-1]["versions"],
+        seconds=sum(seconds for _, seconds in parts.parts.values()),
+    )
+
+
+def _answered(subject: Subject, n: int, seed: int, experiment: Theorem6) -> dict[str, Any]:
+    """A `PredictionRow` or `RecognitionRow` as a table."""
+    given = (subject.network, subject.language, n)
+    place = (subject.name, n, seed, experiment.words)
+    if subject.task == "prediction":
+        found = cross_entropy(*given, words=experiment.words, seed=seed)
+        numbers = (found.mean, found.excess, found.standard_error, found.choice, found.choice_standard_error)
+        return asdict(PredictionRow(*place, *numbers))
+    told = accuracy(*given, words=experiment.words, seed=seed)
+    numbers = (told.accuracy, told.accuracy_standard_error, told.margin, told.margin_standard_error)
+    return asdict(RecognitionRow(*place, *numbers))
+
+
+def _sensitivity(
+    subject: Subject, n: int, seed: int, experiment: Theorem6, progress: Progress | None
+) -> dict[str, Any]:
+    """A `SensitivityRow` as a table, and how it was measured."""
+    words = tokens_to_flip(subject.task, subject.language, n, experiment.inputs, seed)
+    result = experiment.measure.flip_sensitivity(subject.model, words, seed, progress)
+    numbers = (len(result), result.population, result.mean, result.max)
+    row = asdict(SensitivityRow(subject.name, n, seed, experiment.inputs, *numbers))
+    return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.versions}
+
+
+def tokens_to_flip(
+    task: Task, language: Language, n: int, count: int, seed: int
+) -> Int[np.ndarray, "count n1"]:
+    """Words of n symbols with the boundary symbol: prefixes to predict after, or labelled words to recognise.
+
+    They depend on the seed and the length, never on the model: models of one task and language read the same.
+    """
+    draw = generator(seed, f"theorem6.{task}.n={n}")
+    if task == "prediction":
+        words = language.sample_prefixes(count, n, draw)
+    else:
+        words, _ = language.sample_labelled(count, n, draw)
+    return with_boundary(words, language, task)
+
+
+# The directory
 
 _MODELS = "models"
 PLAN = "theorem6.json"
@@ -32,8 +301,6 @@ _TABLES: dict[str, tuple[str, type]] = {
     "recognition.csv": ("recognition", RecognitionRow),
     "sensitivity.csv": ("sensitivity", SensitivityRow),
 }
-_LINES = ("optimum", "unigram", "chance", "bound", "choice_bound")
-"""Columns of cross_entropy.csv after the measured ones: see `Lines`."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +312,7 @@ class PlannedModel:
         task: "prediction" or "recognition".
         language: its settings, as `jaxsens.languages.language` takes them.
         bounded: whether its position embeddings stay bounded; True where it has none.
-        origin: "trained", or "exact" for the hand-set network.
-        longest_trained: the largest number of symbols it was trained on; None where it was not trained.
+        longest_trained: the largest number of symbols it was trained on; None for the hand-set network.
         steps: how many steps it was trained; None where it was not trained, or could not be to the end.
         keys: of its cells by length; empty where it could not be trained.
         failure: why it could not; empty where it could.
@@ -57,7 +323,6 @@ class PlannedModel:
     task: str
     language: dict[str, Any]
     bounded: bool
-    origin: str
     longest_trained: int | None
     steps: int | None
     keys: dict[int, str]
@@ -90,9 +355,8 @@ class Theorem6Plan(Record):
         return tuple((model, n) for n in self.lengths for model in self.models)
 
 
-@dataclass(frozen=True)
-class Lines:
-    """What cross-entropy after n symbols is held against, in nats.
+class Lines(NamedTuple):
+    """What cross-entropy after n symbols is held against, in nats: the last columns of cross_entropy.csv.
 
     Attributes:
         optimum: the least possible.
@@ -164,7 +428,7 @@ def read_cells(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[Ce
         return Cell.read(cell_path(Path(directory), model.name, n), model.keys[n])
 
     trained = [(model, n) for model, n in plan.cells if n in model.keys]
-    return [cell for _, cell in read_finished(trained, read, _AGAIN)]
+    return [*read_finished(trained, read, _AGAIN)]
 
 
 def write_tables(directory: Path, cells: Iterable[Cell], plan: Theorem6Plan) -> None:
@@ -178,13 +442,13 @@ def write_tables(directory: Path, cells: Iterable[Cell], plan: Theorem6Plan) -> 
     lines = {(cell.model, cell.n): lines_of(languages[cell.model], cell.n) for cell in cells}
     for file, (name, kind) in _TABLES.items():
         rows = [
-            {**asdict(row), **asdict(lines[cell.model, cell.n])}
+            {**asdict(row), **lines[cell.model, cell.n]._asdict()}
             for cell in cells
             for row in getattr(cell, name)
         ]
         rows.sort(key=lambda row: (order[row["model"]], row["n"], row["seed"]))
         columns = [field.name for field in fields(kind)]
         if rows:
-            write_table(directory / file, [*columns, *(_LINES if name == "prediction" else ())], rows)
+            write_table(directory / file, [*columns, *(Lines._fields if name == "prediction" else ())], rows)
         else:
             (directory / file).unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -38,10 +38,6 @@ class Symbols:
             return words
         added = (1, 0) if self.end_first else (0, 1)
         return np.pad(words, ((0, 0), added), constant_values=self.end_of_sequence)
-
-    def described(self) -> dict[str, Any]:
-        """The part of the end-of-sequence symbol in what determines the inputs."""
-        return {"end_of_sequence": self.end_of_sequence, "end_first": self.end_first}
 
     def without_end(self) -> Symbols:
         """The same alphabet without an end-of-sequence symbol."""
@@ -78,12 +74,7 @@ class RandomWords:
 
     def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
-        return {
-            "kind": self.kind,
-            "count": self.count,
-            "alphabet_size": symbols.alphabet_size,
-            **symbols.described(),
-        }
+        return {**asdict(self), **asdict(symbols)}
 
 
 @dataclass(frozen=True)
@@ -123,7 +114,8 @@ class GivenWords:
             "count": self.count,
             "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
             "words": len(words),
-            **symbols.described(),
+            "end_of_sequence": symbols.end_of_sequence,
+            "end_first": symbols.end_first,
         }
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxsens.analysis.data import ProfileBuilder, SweepData, statistic_columns
 from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.points import PointMetadata
-from jaxsens.experiments.results import PlannedPoint, PlannedVariant, SweepPlan
+from jaxsens.experiments.sweep import PlannedPoint, PlannedVariant, SweepPlan
 
 LENGTHS = (16, 32, 64, 128, 256)
 Law = Callable[[int, int], float]
@@ -109,8 +109,7 @@ def sweep_data(
         lengths=(),
         seeds=(),
         statistics=statistics,
-        norm="l2",
-        measure={},
+        measure={"norm": "l2"},
         inputs={},
         variants=tuple(PlannedVariant(name=name, model={}, **given[name]) for name in names),  # pyright: ignore[reportArgumentType]
         points=tuple(PlannedPoint(*key, key="k", file="f") for key in keys),

@@ -12,7 +12,7 @@ from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.errors import InputError
 from jaxsens.experiments import constructions_table
-from jaxsens.experiments.constructions_table import ConstructionsJob, Exactness, TablePlan, TableRow, plan_of
+from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow, constructions_job, plan_of
 from jaxsens.experiments.job import run
 
 LENGTHS = (10, 20, 40)
@@ -91,7 +91,7 @@ def test_the_table_is_markdown_with_one_line_a_row():
 def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
     monkeypatch.setattr(constructions_table, "measure_row", lambda *planned: row())
     log, plan = io.StringIO(), plan_of("since", 50)
-    outcome = run(ConstructionsJob(plan), Console(file=log, width=80))
+    outcome = run(constructions_job(plan), Console(file=log, width=80))
     assert (outcome.finished, outcome.exit_code) == (6, 0)
     assert markdown(outcome.records, plan).count("| parity |") == 6
     assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
@@ -106,6 +106,6 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
         return row()
 
     monkeypatch.setattr(constructions_table, "measure_row", failing)
-    outcome = run(ConstructionsJob(plan_of("since", 50)), Console(file=io.StringIO()))
+    outcome = run(constructions_job(plan_of("since", 50)), Console(file=io.StringIO()))
     assert (outcome.finished, outcome.exit_code) == (4, 1)
     assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"

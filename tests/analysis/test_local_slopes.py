@@ -8,7 +8,6 @@ import pytest
 
 from jaxsens.analysis.data import spreads
 from jaxsens.analysis.fits import local_slopes
-from jaxsens.errors import InputError
 from tests.analysis.synthetic import points, power
 
 
@@ -62,8 +61,3 @@ def test_the_spread_is_over_the_seeds():
     table = local_slopes(points({"a": {"mean": lambda n, seed: n ** -(1.0 + seed)}}, lengths=(10, 20)))
     (value,) = spreads(table, "a", "mean").values()
     assert value[:3] == pytest.approx((-2, -3, -1))
-
-
-def test_a_statistic_that_is_not_there_is_refused_by_name():
-    with pytest.raises(InputError, match=r"statistics.*'median'"):
-        local_slopes(points({"a": {"mean": power(-1)}}), statistics=["median"])

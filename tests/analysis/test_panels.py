@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.data import spread
+from jaxsens.analysis.data import Spread
 from jaxsens.analysis.figures import sensitivity_figure
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.panels import (
@@ -83,7 +83,7 @@ def test_settings_are_given_back_after_an_error():
 
 def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:
     """Axes of a panel whose vertical axis extends from `low` to `high`, over these lengths."""
-    values = {1.0: spread([low * 1.25]), 10.0: spread([high / 1.25])}
+    values = {n: Spread(at, at, at, 1) for n, at in ((1.0, low * 1.25), (10.0, high / 1.25))}
     line = Line("a", variant_styles(["a"])["a"], values)
     return draw_panels([Panel("title", "y", [line], lengths or [1, 10])]).axes[0]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
 
-from jaxsens.analysis.data import BINS, Profile, ProfileBuilder
+from jaxsens.analysis.data import BINS, ProfileBuilder
 from jaxsens.analysis.figures import DECADES, MARGIN, profile_figure
 from tests.analysis.drawn import axes_titled, clashes
 
@@ -12,8 +12,8 @@ from tests.analysis.drawn import axes_titled, clashes
 def test_a_short_input_has_a_cell_a_position_and_none_for_what_was_not_flipped():
     builder = ProfileBuilder()
     builder.add("a", 4, [0, 1, 2, 0], [1.0, 2.0, 0.0, 3.0])
-    (profile,) = builder.profiles()
-    np.testing.assert_array_equal(profile.means, [2.0, 2.0, 0.0, np.nan])
+    (profile,) = builder.profiles().values()
+    np.testing.assert_array_equal(profile, [2.0, 2.0, 0.0, np.nan])
 
 
 def test_cells_are_means_over_all_flips_in_them_however_they_came_in():
@@ -23,17 +23,17 @@ def test_cells_are_means_over_all_flips_in_them_however_they_came_in():
     builder = ProfileBuilder()
     for part in np.array_split(np.arange(5000), 7):
         builder.add("a", n, positions[part], norms[part])
-    (profile,) = builder.profiles()
-    assert profile.means.size == BINS
+    (profile,) = builder.profiles().values()
+    assert profile.size == BINS
     expected = [norms[np.floor(positions * BINS / n) == cell].mean() for cell in range(BINS)]
-    np.testing.assert_allclose(profile.means, expected)
+    np.testing.assert_allclose(profile, expected)
 
 
 def test_variants_and_lengths_are_kept_apart():
     builder = ProfileBuilder()
     for variant, n, norm in (("b", 8, 1.0), ("a", 8, 2.0), ("b", 4, 3.0)):
         builder.add(variant, n, [0], [norm])
-    found = [(profile.variant, profile.n, profile.means[0]) for profile in builder.profiles()]
+    found = [(variant, n, means[0]) for (variant, n), means in builder.profiles().items()]
     assert found == [("a", 8, 2.0), ("b", 4, 3.0), ("b", 8, 1.0)]
 
 
@@ -42,7 +42,7 @@ def colour_scales(figure) -> list[LogNorm]:
 
 
 def test_all_panels_share_one_colour_scale():
-    profiles = [Profile("a", 4, np.array([1.0, 2.0])), Profile("b", 8, np.array([0.2, 0.5]))]
+    profiles = {("a", 4): np.array([1.0, 2.0]), ("b", 8): np.array([0.2, 0.5])}
     figure = profile_figure(profiles, ["b", "a"]).figure
     scales = colour_scales(figure)
     assert {(scale.vmin, scale.vmax) for scale in scales} == {(0.2, 2.0)}
@@ -50,23 +50,23 @@ def test_all_panels_share_one_colour_scale():
 
 
 def test_rounding_noise_does_not_stretch_the_colour_scale():
-    few = [Profile("a", 4, np.array([1.0, 1e-17, 0.3, 0.3]))]
+    few = {("a", 4): np.array([1.0, 1e-17, 0.3, 0.3])}
     (scale, *_) = colour_scales(profile_figure(few, ["a"]).figure)
     assert (scale.vmin, scale.vmax) == (pytest.approx(0.3 / MARGIN), 1.0)
-    many = [Profile("a", 4, np.array([1e-17] * 4)), Profile("b", 4, np.array([1.0] * 4))]
+    many = {("a", 4): np.array([1e-17] * 4), ("b", 4): np.array([1.0] * 4)}
     (scale, *_) = colour_scales(profile_figure(many, ["a", "b"]).figure)
     assert (scale.vmin, scale.vmax) == (10.0**-DECADES, 1.0)
 
 
 def test_no_row_falls_below_the_colour_scale():
-    profiles = [Profile("a", n, np.full(8, 1 / n)) for n in (8, 64, 4096)]
+    profiles = {("a", n): np.full(8, 1 / n) for n in (8, 64, 4096)}
     (scale, *_) = colour_scales(profile_figure(profiles, ["a"]).figure)
     assert (scale.vmin, scale.vmax) == (1 / 4096, 1 / 8)
 
 
 def test_exact_zeros_are_hatched_and_positions_without_a_flip_left_blank():
     means = np.array([0.5, 0.0, 0.0, np.nan])
-    axes = axes_titled(profile_figure([Profile("a", 4, means)], ["a"]).figure, "a")
+    axes = axes_titled(profile_figure({("a", 4): means}, ["a"]).figure, "a")
     mesh, zeros = axes.collections
     coloured = np.ma.masked_array(mesh.get_array())
     np.testing.assert_array_equal(np.ma.getmaskarray(coloured).ravel(), [False, True, True, True])
@@ -78,10 +78,10 @@ def test_exact_zeros_are_hatched_and_positions_without_a_flip_left_blank():
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_no_label_of_the_heat_maps_overlaps_or_is_cut_off(count):
     names = [f"variant-{k}" for k in range(count)]
-    profiles = [Profile(name, n, np.full(8, 1 / n)) for name in names for n in (16, 128, 1024)]
+    profiles = {(name, n): np.full(8, 1 / n) for name in names for n in (16, 128, 1024)}
     assert clashes(profile_figure(profiles, names).figure) == []
 
 
 def test_a_sweep_of_zeros_only_is_drawn():
-    figure = profile_figure([Profile("a", 4, np.zeros(4))], ["a"]).figure
+    figure = profile_figure({("a", 4): np.zeros(4)}, ["a"]).figure
     assert clashes(figure) == []

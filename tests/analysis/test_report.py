@@ -10,17 +10,17 @@ import pytest
 
 from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.page import render
-from jaxsens.analysis.panels import svg_bytes
-from jaxsens.analysis.report import build_report
-from jaxsens.analysis.tables import (
+from jaxsens.analysis.page import (
     duration,
     exponent_table,
     missing_text,
     points_table,
+    render,
     run_table,
     variant_table,
 )
+from jaxsens.analysis.panels import svg_bytes
+from jaxsens.analysis.report import build_report
 from tests.analysis.synthetic import points, power, six_variants, sweep_data
 
 BOUNDED = dict.fromkeys(
@@ -57,15 +57,20 @@ class Page(HTMLParser):
             self.words += data
 
 
-def page_of(data) -> tuple[str, Page]:
+def page_of(data, draw=lambda figure: b"<?xml a picture") -> tuple[str, Page]:
+    """The page and what it says; without `draw`, what turns a figure into SVG, there is a word for every picture."""
     report = build_report(data, fit_exponents(data.points))
-    text = render(report, {figure.name: svg_bytes(figure.figure) for figure in report.figures})
+    text = render(report, {figure.name: draw(figure) for figure in report.figures})
     return text, Page(text)
+
+
+def drawn(figure) -> bytes:
+    return svg_bytes(figure.figure)
 
 
 @pytest.fixture(scope="module")
 def six():
-    return page_of(sweep_data(six_variants()))
+    return page_of(sweep_data(six_variants()), drawn)
 
 
 def test_the_page_is_well_formed_and_needs_nothing_but_itself(six):
@@ -114,7 +119,7 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
 
 def test_a_single_finished_point_makes_a_report():
     table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
-    _, page = page_of(sweep_data(table))
+    _, page = page_of(sweep_data(table), drawn)
     assert len(page.references) == 2  # no local slopes
     assert "too few positive values" in " ".join(page.alternatives) or "has no exponent" in page.words
 
@@ -135,8 +140,8 @@ def test_what_a_config_says_is_shown_and_never_taken_for_html():
     assert "a < b" in page.words
 
 
-CONSTRUCTED = {
-    name: {"constructed": True, "outputs": "the coordinate of the result"}
+CONSTRUCTED: dict[str, dict[str, object]] = {
+    name: {"weights": "constructed", "outputs": "the coordinate of the result"}
     for name in ("temperature", "unbounded", "control", "rounded")
 }
 
@@ -150,7 +155,7 @@ def constructions(variants: dict[str, dict[str, object]] | None = None) -> Sweep
 
 
 def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
-    _, page = page_of(constructions())
+    _, page = page_of(constructions(), drawn)
     said = (
         "falls about as 1/n for random (−1.00) and control (−1.00); stays about constant for temperature (0.00) and "
         "unbounded (0.00); is exactly 0 for rounded."
@@ -176,9 +181,9 @@ def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measure
     assert rows["random"] == ("random", "bounded", "every coordinate")
     assert rows["control"] == ("constructed", "bounded", "the coordinate of the result")
     assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words
-    only = constructions({**CONSTRUCTED, "random": {"constructed": True}})
+    only = constructions({**CONSTRUCTED, "random": {"weights": "constructed"}})
     assert "random weights" not in page_of(only)[1].words
-    trained = constructions({"control": {"trained": True}})
+    trained = constructions({"control": {"weights": "trained"}})
     assert (
         "and on networks with trained weights, which do not depend on the seed (control), all"
         in page_of(trained)[1].words

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 
 from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.tables import summary_table, write_summary
+from jaxsens.analysis.page import summary_table, write_summary
 from tests.analysis.synthetic import points, power, six_variants
 
 

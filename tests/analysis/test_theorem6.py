@@ -10,21 +10,20 @@ import re
 import numpy as np
 import pytest
 
-from jaxsens.analysis.panels import variant_styles
 from jaxsens.analysis.theorem6 import (
     build_theorem6_report,
     cross_entropy_figure,
     load_theorem6,
-    prediction_sentences,
     prediction_table,
     recognition_figure,
-    recognition_sentences,
+    sentences,
     write_theorem6_report,
 )
 from jaxsens.errors import InputError
 from jaxsens.languages import Dyck, Parity
 from tests.analysis.drawn import clashes
 from tests.analysis.theorem6_synthetic import LENGTHS, alone, experiment, without, write
+from tests.experiments.tiny import draw_nothing
 
 DATA = experiment()
 PARITY, DYCK, RECOGNITION = DATA.groups
@@ -32,7 +31,7 @@ PARITY, DYCK, RECOGNITION = DATA.groups
 
 def figure_of(group):
     draw = recognition_figure if group.task == "recognition" else cross_entropy_figure
-    return draw(group, variant_styles(group.names)).figure
+    return draw(group).figure
 
 
 def guides(axes) -> dict[str, np.ndarray]:
@@ -105,20 +104,20 @@ def test_no_text_of_a_figure_overlaps_another(group):
 
 
 def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
-    soft, lstm, _ = prediction_sentences(PARITY)
+    soft, lstm, _ = sentences(PARITY)
     assert soft == (
         "parity-transformer: after n = 1024 symbols the cross-entropy is 1.0606, 2.0 % below the unigram level 1.0822; "
         "the optimum is 0.8664. This is 90 % of the way from the optimum to chance."
     )
     assert lstm.endswith("This is 0 % of the way from the optimum to chance.")
-    soft, lstm = prediction_sentences(DYCK)
+    soft, lstm = sentences(DYCK)
     gap = Dyck(2, 0.5).theorem6_gap(1024)
     assert (
         f"the cross-entropy is {1.0397207 + 0.9 * gap:.4f}, {0.9 * gap:.4f} above the optimum 1.0397" in soft
     )
     assert "costs 90 % of what a blind guess costs" in soft
     assert "costs 0 % of what" in lstm
-    soft, lstm = recognition_sentences(RECOGNITION)
+    soft, lstm = sentences(RECOGNITION)
     assert (
         soft
         == "recognition-transformer: at n = 1024 it labels 55 % of the words correctly, with a margin of 0.5."
@@ -127,7 +126,7 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
 
 def test_a_model_that_is_worse_than_chance_is_said_to_be_worse_and_not_part_of_the_way():
     data = alone(dict(PARITY.language.settings), LENGTHS, share=2.27)
-    (soft,) = prediction_sentences(data.groups[0])
+    (soft,) = sentences(data.groups[0])
     assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance.")
 
 
@@ -192,7 +191,7 @@ def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
     last = lengths[-1]
     data = dataclasses.replace(data, cells=tuple(cell for cell in data.cells if cell.n <= last))
     (group,) = data.groups
-    (sentence,) = prediction_sentences(group)
+    (sentence,) = sentences(group)
     assert text in sentence
     assert sentence.endswith(
         "; the optimum is the same: the prefix carries no information about what follows."
@@ -205,7 +204,7 @@ def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
 def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
     data = alone({"name": "dyck", "kinds": 3, "open_probability": 0.5}, LENGTHS)
     (group,) = data.groups
-    figure = cross_entropy_figure(group, variant_styles(group.names))
+    figure = cross_entropy_figure(group)
     formula = "P0 (1 \N{MINUS SIGN} p) log 3"
     assert f"the optimum + {formula}: what remains" in figure.caption
     assert formula in prediction_table(group).header
@@ -226,7 +225,8 @@ def test_of_a_hand_set_network_only_the_slope_of_the_sensitivity_is_said_to_mean
     )
 
 
-def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tmp_path):
+def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
     write(DATA, tmp_path)
     write_theorem6_report(tmp_path)
     own = tmp_path / "figures" / "my-notes.png"

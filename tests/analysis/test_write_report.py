@@ -14,9 +14,9 @@ from jaxsens.analysis.data import load_sweep
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.report import write_report
 from jaxsens.errors import InputError
-from jaxsens.experiments.results import read_flips, read_points
-from jaxsens.experiments.sweep import run_sweep
+from jaxsens.experiments.sweep import read_points, run_sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
+from tests.experiments.tiny import draw_nothing
 
 CONFIG = """# a comment
 title = "A small sweep"
@@ -78,7 +78,7 @@ def test_the_page_shows_title_claim_config_and_what_was_run(reported):
 
 def test_the_summary_holds_the_fits_of_the_points(reported):
     summary = pd.read_csv(reported / "summary.csv")
-    fits = fit_exponents(read_points(reported))
+    fits = fit_exponents(load_sweep(reported).points)
     assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
     np.testing.assert_array_equal(summary["exponent"], [fit.exponent for fit in fits])
 
@@ -95,8 +95,13 @@ def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
 
 def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
-    pd.testing.assert_frame_equal(data.points, read_points(swept))
-    assert (data.plan.title, data.plan.claim, data.plan.norm) == ("A small sweep", "It is small.", "l2")
+    table = pd.read_csv(swept / "points.csv")
+    pd.testing.assert_frame_equal(data.points, table)
+    assert (data.plan.title, data.plan.claim, data.plan.measure["norm"]) == (
+        "A small sweep",
+        "It is small.",
+        "l2",
+    )
     assert {variant.name: variant.bounded for variant in data.variants} == {
         "softmax": True,
         "unbounded": False,
@@ -106,15 +111,18 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     assert keys[0] == keys[1]
     assert len(keys[0]) == 12
     flips = pd.concat(
-        flips for metadata, flips in read_flips(swept) if (metadata.variant, metadata.n) == ("unbounded", 6)
+        flips.to_pandas()
+        for metadata, flips in read_points(swept, data.plan)
+        if (metadata.variant, metadata.n) == ("unbounded", 6)
     )
-    (profile,) = (profile for profile in data.profiles if (profile.variant, profile.n) == ("unbounded", 6))
+    profile = data.profiles["unbounded", 6]
     expected = [flips["norm"][flips["position"] == i].mean() for i in range(5)]
-    np.testing.assert_allclose(profile.means[:5], expected)
-    assert np.isnan(profile.means[5])  # the position that is read out
+    np.testing.assert_allclose(profile[:5], expected)
+    assert np.isnan(profile[5])  # the position that is read out
 
 
-def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy):
+def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkeypatch):
+    draw_nothing(monkeypatch)
     shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
     page, _ = write_report(load_sweep(sweep_copy), sweep_copy)
     text = page.read_text(encoding="utf-8")

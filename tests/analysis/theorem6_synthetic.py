@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxsens.analysis.theorem6 import Theorem6Data
-from jaxsens.experiments.theorem6_cells import Cell, PredictionRow, RecognitionRow, SensitivityRow
 from jaxsens.experiments.theorem6_results import (
     CONFIG,
     PLAN,
+    Cell,
     PlannedModel,
+    PredictionRow,
+    RecognitionRow,
+    SensitivityRow,
     Theorem6Plan,
     cell_path,
     lines_of,
@@ -43,7 +46,6 @@ def planned(
         task=task,
         language=settings,
         bounded=True,
-        origin="exact" if trained is None else "trained",
         longest_trained=trained,
         steps=None if trained is None else 600,
         keys={n: f"{name}{n}" for n in lengths},

@@ -12,8 +12,7 @@ from jaxsens.errors import InputError
 from jaxsens.experiments import bounds
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord, Shared, Unsound, answer
-from jaxsens.experiments.results import read_bounds, read_plan
-from jaxsens.experiments.sweep import run_bounds
+from jaxsens.experiments.sweep import read_bounds, read_plan, run_bounds
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.precision import SUBTRACTED
 from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from jaxsens.analysis.data import load_sweep
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.errors import Faults, PrecisionWarning
 from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments.results import read_plan, read_points
-from jaxsens.experiments.sources import ConstructionModel, FormulaModel, read_source
-from jaxsens.experiments.sweep import Sweep, run_sweep
+from jaxsens.experiments.sources import read_source
+from jaxsens.experiments.sweep import Sweep, read_plan, run_sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet
 
@@ -39,8 +39,8 @@ def faults_of(**table: Any) -> list[str]:
 
 def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
     source = read(**PARITY, condition="unbounded", read="everything", dtype="float32", autoregressive=False)
-    assert isinstance(source, FormulaModel)
-    model = source.build(seed=0)
+    assert (source.weights, source.expanded["type"]) == ("constructed", "FormulaModel")
+    model = source.build(0)
     assert isinstance(model, CompiledTransformer)
     assert (model.promise.condition, model.config.dtype, model.outputs) == ("unbounded", "float32", None)
     assert (source.symbols.alphabet_size, source.symbols.end_of_sequence) == (2, None)
@@ -69,24 +69,24 @@ def test_a_formula_is_expanded_as_logic_prints_it_with_the_defaults():
         "dtype": "float64",
         "read": "output",
     }
-    assert read(**PARITY).expanded() == expected
+    assert read(**PARITY).expanded == expected
     spelled_out = {"formula": "odd(#L[(Q_1)])", "alphabet": ["0", "1"], "condition": "temperature"}
-    assert read(**spelled_out) == read(**PARITY)
+    assert read(**spelled_out).expanded == expected
 
 
 def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
     source = read(construction="chiang-cholak-parity", sharpness=2.0, read="everything")
-    assert isinstance(source, ConstructionModel)
+    assert (source.weights, source.expanded["type"]) == ("constructed", "ConstructionModel")
     assert source.symbols.end_of_sequence == 2
-    expanded = source.expanded()
+    expanded = source.expanded
     assert expanded["options"] == {"sharpness": 2.0}
     assert expanded["condition"] is None
     reference = source.build(0)
     assert isinstance(reference, ReferenceTransformer)
     assert reference.variant.sharpness == 2.0
     parity = read(construction="parity")
-    assert parity.expanded()["condition"] == "temperature"
-    assert parity.expanded() == read(construction="parity", condition="temperature").expanded()
+    assert parity.expanded["condition"] == "temperature"
+    assert parity.expanded == read(construction="parity", condition="temperature").expanded
     assert parity.build(0).accepts("0111")
 
 
@@ -158,7 +158,7 @@ def mixed(tmp_path_factory):
 
 
 def test_one_sweep_measures_random_weights_and_constructions(mixed):
-    rows = read_points(mixed)
+    rows = load_sweep(mixed).points
     n = np.array([6, 9])
     largest = {name: np.asarray(rows["max"][rows["variant"] == name]) for name in rows["variant"].unique()}
     assert largest["temperature"].tolist() == [1, 1]
@@ -169,7 +169,7 @@ def test_one_sweep_measures_random_weights_and_constructions(mixed):
 
 def test_the_plan_says_what_is_constructed_and_what_is_measured(mixed):
     plan = {variant.name: variant for variant in read_plan(mixed).variants}
-    assert [v.constructed for v in plan.values()] == [False, True, True, True]
+    assert [v.weights for v in plan.values()] == ["random", "constructed", "constructed", "constructed"]
     assert [v.outputs for v in plan.values()] == [
         "every coordinate",
         "the coordinate of the result",

@@ -8,13 +8,13 @@ import signal
 
 import pytest
 
+from jaxsens.analysis.data import load_sweep
 from jaxsens.errors import InputError
 from jaxsens.experiments import job
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.points import select
-from jaxsens.experiments.results import read_flips, read_plan, read_points
-from jaxsens.experiments.sweep import PointsJob, run_sweep
+from jaxsens.experiments.sweep import PointsJob, read_plan, read_points, run_sweep
 from jaxsens.processes import own_mark
 from jaxsens.sealed import write_sealed
 from tests.disks import dead_mark
@@ -66,9 +66,10 @@ def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
 
 def test_the_tables_read_back_are_those_written(calls, tmp_path):
     run(tiny_sweep(), tmp_path)
-    table = read_points(tmp_path)
+    table = load_sweep(tmp_path).points
     assert table.to_csv(index=False).encode() == csv(tmp_path)
-    flips = {(point.variant, point.n, point.seed): frame for point, frame in read_flips(tmp_path)}
+    found = read_points(tmp_path, read_plan(tmp_path))
+    flips = {(point.variant, point.n, point.seed): flips.to_pandas() for point, flips in found}
     assert list(flips) == list(zip(table["variant"], table["n"], table["seed"], strict=True))
     assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
 
@@ -109,7 +110,7 @@ def test_a_damaged_file_is_reported_and_measured_again(calls, tmp_path):
     path.write_bytes(data)
     assert PointsJob(sweep, tmp_path).state(sweep.points[5]) == "damaged"
     with pytest.raises(InputError, match="run the sweep again"):
-        read_points(tmp_path)
+        load_sweep(tmp_path)
     outcome, log = run(sweep, tmp_path)
     assert outcome.computed == 1
     assert "damaged, computed again: leftmost-hard n=4 seed=1" in log
@@ -135,7 +136,7 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
     assert "\n" not in message
     assert "smaller memory_budget or batch_size" in message
     assert "failed: leftmost-hard n=6 seed=0" in log
-    assert outcome.finished == len(read_points(tmp_path)) == 6
+    assert outcome.finished == len(load_sweep(tmp_path).points) == 6
     assert PointsJob(sweep, tmp_path).state(sweep.points[6]) == "missing"
 
 
@@ -278,7 +279,7 @@ def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_t
     monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
     outcome, _ = run(sweep, tmp_path, only=["n=4"])
     assert (outcome.chosen, outcome.computed, outcome.finished) == (4, 4, 8)
-    assert len(read_points(tmp_path)) == 8
+    assert len(load_sweep(tmp_path).points) == 8
 
 
 def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
@@ -309,7 +310,7 @@ def test_the_claim_of_a_process_that_died_counts_for_nothing(calls, tmp_path):
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
     with pytest.raises(InputError, match="no sweep was run here"):
-        read_points(tmp_path)
+        load_sweep(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(InputError, match=r"sweep\.json: no file that jaxsens wrote.*run the sweep again"):
         read_plan(tmp_path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jaxsens.analysis.data import load_sweep
 from jaxsens.errors import InputError
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.job import Outcome
-from jaxsens.experiments.results import read_points, strangers
-from jaxsens.experiments.sweep import Sweep, run_sweep
+from jaxsens.experiments.sweep import Sweep, run_sweep, strangers
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
@@ -45,7 +45,7 @@ def test_a_sweep_that_grows_keeps_its_points_and_never_stands_beside_the_report_
     assert "the report of the one before is removed" in log
     assert not list(tmp_path.glob("report.html")) + list(tmp_path.glob("summary.csv"))
     assert (tmp_path / "sweep.toml").read_text() == larger.text
-    assert len(read_points(tmp_path)) == 8 + more
+    assert len(load_sweep(tmp_path).points) == 8 + more
 
 
 @pytest.mark.parametrize(

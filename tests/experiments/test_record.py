@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.record import Record, read_finished, write_table
+from jaxsens.experiments.job import Record, read_finished, write_table
 from jaxsens.sealed import DamagedFile, write_sealed
 
 
@@ -52,7 +52,7 @@ def test_missing_records_are_left_out_and_damaged_ones_refused_with_the_remedy(t
     paths = [tmp_path / f"{k}.json" for k in range(3)]
     WHOLE.write(paths[0])
     WHOLE.write(paths[2])
-    assert list(read_finished(paths, Whole.read, "again")) == [(paths[0], WHOLE), (paths[2], WHOLE)]
+    assert list(read_finished(paths, Whole.read, "again")) == [WHOLE, WHOLE]
     paths[2].write_text("{}")
     with pytest.raises(InputError, match=r"2\.json: .*; again$"):
         list(read_finished(paths, Whole.read, "again"))

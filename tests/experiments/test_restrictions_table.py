@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jaxsens.experiments.job import run
-from jaxsens.experiments.restrictions_table import RestrictionsJob, table
+from jaxsens.experiments.restrictions_table import restrictions_job, table
 from tests.experiments.tiny import printed, quiet
 
 
 def test_the_table_measures_what_it_says():
     console = quiet()
-    outcome = run(RestrictionsJob(numbers=(5,), lengths=(16, 32), free_fraction=0.5), console)
+    outcome = run(restrictions_job(numbers=(5,), lengths=(16, 32), free_fraction=0.5), console)
     assert (outcome.finished, outcome.exit_code) == (4, 0)
     assert "4/4  5: none, rightmost-hard, depth 2, n = 32: " in printed(console)
     rows = outcome.records

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.sources import ConstructionModel
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6_config import load_theorem6_config
 
@@ -37,11 +36,9 @@ def test_an_experiment_has_soft_attention_and_a_recurrent_network_for_both_langu
     assert len(experiment.lengths) >= 5
     assert len(experiment.seeds) >= 3
     assert sum(n >= experiment.fit_from for n in experiment.lengths) >= 3
-    kinds = {
-        (entry.language.name, type(getattr(entry, "config", entry)).__name__) for entry in experiment.models
-    }
+    kinds = {(entry.language.name, type(entry.config).__name__) for entry in experiment.models}
     assert {name for name, _ in kinds} == {"parity", "dyck"}
-    assert ("parity", "ExactEntry") in kinds
+    assert ("parity", "NoneType") in kinds
     assert load_theorem6_config(path) == experiment
 
 
@@ -65,9 +62,10 @@ def test_the_configs_of_random_weights_begin_with_the_same_six_variants(name):
 def test_the_constructions_stand_beside_random_weights_and_their_control():
     sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == "constructions"))
     sources = {variant.name: variant.source for variant in sweep.variants}
-    constructed = {name: source for name, source in sources.items() if isinstance(source, ConstructionModel)}
+    constructed = {name: source for name, source in sources.items() if source.weights == "constructed"}
     assert set(sources) - set(constructed) == {"random"}
-    assert {(source.construction, source.condition, source.read) for source in constructed.values()} == {
+    named = ("construction", "condition", "read")
+    assert {tuple(source.expanded[key] for key in named) for source in constructed.values()} == {
         ("parity", "temperature", "output"),
         ("parity", "unbounded", "output"),
         ("parity", "temperature-bounded", "output"),

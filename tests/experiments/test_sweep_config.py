@@ -7,7 +7,6 @@ import re
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.sources import Network
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.models.baselines_config import BaselineConfig
@@ -27,8 +26,8 @@ def transformer(variant: SweepVariant) -> TransformerConfig:
 
 def config_of(variant: SweepVariant) -> TransformerConfig | BaselineConfig:
     """The config of a variant that is a network with random weights."""
-    assert isinstance(variant.source, Network)
-    return variant.source.config
+    assert variant.source.weights == "random"
+    return variant.source.network
 
 
 def faults_of(text: str) -> list[str]:

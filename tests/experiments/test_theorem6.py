@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
 import io
 import os
@@ -17,18 +18,22 @@ import pytest
 
 from jaxsens.errors import InputError
 from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import theorem6, theorem6_cells
+from jaxsens.experiments import theorem6, theorem6_results
+from jaxsens.experiments.job import Outcome
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.theorem6 import run_theorem6
-from jaxsens.experiments.theorem6_cells import Cell, Evaluation, Subject, measure_cell, tokens_to_flip
 from jaxsens.experiments.theorem6_config import Theorem6, load_theorem6_config, parse_theorem6_config
 from jaxsens.experiments.theorem6_results import (
+    Cell,
+    Subject,
     cell_path,
     is_theorem6,
     lines_of,
+    measure_cell,
     models_folder,
     read_cells,
     read_plan,
+    tokens_to_flip,
 )
 from jaxsens.languages import Dyck, Parity
 from jaxsens.models.baselines import LSTM
@@ -43,13 +48,31 @@ from tests.experiments.tiny import printed, quiet
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
 
 ROOT = Path(__file__).resolve().parents[2]
-EVALUATION = Evaluation(seeds=(0, 3), words=8, inputs=2, measure=Measurement(engine="vmap", sample=5))
+EVALUATION = Theorem6(
+    lengths=(8,), seeds=(0, 3), words=8, inputs=2, measure=Measurement(engine="vmap", sample=5)
+)
 
 
 @pytest.fixture
 def experiment(tmp_path) -> Theorem6:
     write_training(tmp_path)
     return parse_theorem6_config(THEOREM6, "tiny", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, Outcome]:
+    """The directory of the experiment, run once, and how the run ended; tests must not change it."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_training(folder)
+    return folder / "out", run_theorem6(
+        parse_theorem6_config(THEOREM6, "tiny", folder), folder / "out", quiet()
+    )
+
+
+@pytest.fixture
+def out(finished, tmp_path) -> Path:
+    """A copy of that directory."""
+    return shutil.copytree(finished[0], tmp_path / "out")
 
 
 def lstm(logits: int, alphabet: int = 2) -> LSTM:
@@ -77,10 +100,10 @@ def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
 
 
 def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_end(
-    experiment, tmp_path, monkeypatch
+    experiment, finished, tmp_path, monkeypatch
 ):
     """Preempted after every part that it finishes, it does each of them once."""
-    places = {"cross_entropy": theorem6_cells, "flip_sensitivity": sweep_points}
+    places = {"cross_entropy": theorem6_results, "flip_sensitivity": sweep_points}
     done, original = [], {name: getattr(module, name) for name, module in places.items()}
 
     def ends_with_a_signal(name):
@@ -104,8 +127,7 @@ def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_
     for name, module in places.items():
         monkeypatch.setattr(module, name, original[name])
     assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 6
-    assert run_theorem6(experiment, tmp_path / "whole", quiet()).finished == 6
-    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
+    assert tables(tmp_path / "out") == tables(finished[0])
     assert not list((tmp_path / "out" / "cells").rglob(".*"))
 
 
@@ -135,27 +157,31 @@ def test_brackets_have_a_choice_and_the_line_of_theorem_6():
 
 
 def test_the_key_of_a_cell_depends_on_what_its_numbers_depend_on():
-    subject = Subject("a", "prediction", Parity(0.5), None, "f")
+    def key(name="a", p=0.5, fingerprint="f", n=8, **changes):
+        subject = Subject(name, "prediction", Parity(p), None, fingerprint)
+        return subject.key(n, dataclasses.replace(EVALUATION, **changes))
+
     keys = [
-        EVALUATION.key(subject, 8),
-        EVALUATION.key(subject, 9),
-        EVALUATION.key(Subject("a", "prediction", Parity(0.5), None, "g"), 8),
-        EVALUATION.key(Subject("a", "prediction", Parity(0.4), None, "f"), 8),
-        Evaluation((0, 3), 9, 2, EVALUATION.measure).key(subject, 8),
-        Evaluation((0, 4), 8, 2, EVALUATION.measure).key(subject, 8),
-        Evaluation((0, 3), 8, 1, EVALUATION.measure).key(subject, 8),
-        Evaluation((0, 3), 8, 2, Measurement(engine="vmap", sample=6)).key(subject, 8),
-        Evaluation((0, 3), 8, 2, Measurement(engine="vmap", sample=5, norm="l1")).key(subject, 8),
+        key(),
+        key(n=9),
+        key(fingerprint="g"),
+        key(p=0.4),
+        key(words=9),
+        key(seeds=(0, 4)),
+        key(inputs=1),
+        key(measure=Measurement(engine="vmap", sample=6)),
+        key(measure=Measurement(engine="vmap", sample=5, norm="l1")),
     ]
     assert len(set(keys)) == len(keys)
-    assert EVALUATION.key(Subject("b", "prediction", Parity(0.5), None, "f"), 8) == keys[0]
+    assert key(name="b") == keys[0]
     budget = Measurement(engine="vmap", sample=5, memory_budget=10**6, batch_size=2)
-    assert Evaluation((0, 3), 8, 2, budget).key(subject, 8) == keys[0]
+    assert key(measure=budget, title="t", lengths=(8, 9)) == keys[0]
 
 
-def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(experiment, tmp_path):
-    out, console = tmp_path / "out", quiet()
-    outcome = run_theorem6(experiment, out, console)
+def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(
+    experiment, finished, out
+):
+    _, outcome = finished
     assert (outcome.finished, outcome.planned, outcome.failures, outcome.exit_code) == (6, 6, (), 0)
     rows = list(csv.DictReader(io.StringIO((out / "cross_entropy.csv").read_text())))
     assert [(row["model"], row["n"], row["seed"]) for row in rows[:3]] == [
@@ -178,9 +204,7 @@ def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everyth
     assert tables(out) == written
 
 
-def test_a_damaged_cell_is_measured_again_and_a_missing_one_too(experiment, tmp_path):
-    out = tmp_path / "out"
-    run_theorem6(experiment, out, quiet())
+def test_a_damaged_cell_is_measured_again_and_a_missing_one_too(experiment, out):
     written = tables(out)
     damaged = cell_path(out, "lstm", 4)
     damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
@@ -237,12 +261,9 @@ def test_a_disk_that_takes_no_more_ends_the_evaluation_and_keeps_what_is_done(
     assert "make room there" in outcome.unwritable
 
 
-def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(tmp_path):
-    write_training(tmp_path)
-    out = tmp_path / "out"
-    run_theorem6(parse_theorem6_config(THEOREM6, "tiny", tmp_path), out, quiet())
+def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(experiment, out, tmp_path):
     (out / "report.html").write_text("of the one before")
-    run_theorem6(parse_theorem6_config(THEOREM6, "tiny", tmp_path), out, quiet())
+    run_theorem6(experiment, out, quiet())
     assert (out / "report.html").exists()
     run_theorem6(
         parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path), out, quiet()
@@ -262,16 +283,12 @@ def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkey
     assert (outcome.exit_code, outcome.finished) == (1, 5)
 
 
-def test_a_directory_with_another_training_is_refused_before_anything_is_trained(experiment, tmp_path):
-    out = tmp_path / "out"
-    run_theorem6(experiment, out, quiet())
+def test_a_directory_with_another_training_is_refused_before_anything_is_trained(experiment, out, tmp_path):
     written = (out / "theorem6.toml").read_text()
     path = tmp_path / "lstm.toml"
-    path.write_text(path.read_text().replace("width = 4", "width = 5"))
+    path.write_text(f"seed = 1\n{path.read_text()}")
     other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
-    with pytest.raises(
-        InputError, match=r'model "lstm": model\.width: 4 there, 5 here: name another'
-    ) as caught:
+    with pytest.raises(InputError, match=r'model "lstm": seed: 0 there, 1 here: name another') as caught:
         run_theorem6(other, out, quiet())
     assert f"or remove {models_folder(out, 'lstm')} to train it again" in str(caught.value)
     assert (out / "theorem6.toml").read_text() == written
@@ -281,13 +298,12 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
 
 
 def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one_run(
-    experiment, tmp_path, monkeypatch
+    out, tmp_path, monkeypatch
 ):
     def stopped(config, directory, progress):
         raise TrainingInterrupted(2, directory, 15)
 
-    out = tmp_path / "out"
-    run_theorem6(experiment, out, quiet())
+    write_training(tmp_path)
     names = ("theorem6.toml", "theorem6.json")
     written = [(out / name).read_bytes() for name in names]
     other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
@@ -313,14 +329,13 @@ def test_a_run_stopped_in_its_first_training_is_told_from_no_run_and_from_a_swee
         read_plan(tmp_path / "nowhere")
 
 
-def test_a_plan_in_which_anything_was_changed_is_refused(experiment, tmp_path):
-    run_theorem6(experiment, tmp_path, quiet())
-    text = (tmp_path / "theorem6.json").read_text()
-    (tmp_path / "theorem6.json").write_text(text.replace('"words": 4', '"words": 5'))
+def test_a_plan_in_which_anything_was_changed_is_refused(out):
+    text = (out / "theorem6.json").read_text()
+    (out / "theorem6.json").write_text(text.replace('"words": 4', '"words": 5'))
     with pytest.raises(
         InputError, match=r"theorem6\.json: its content.*checksum.*run `jaxsens theorem6` again"
     ):
-        read_plan(tmp_path)
+        read_plan(out)
 
 
 def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tmp_path):

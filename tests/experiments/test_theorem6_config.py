@@ -7,12 +7,7 @@ import re
 import pytest
 
 from jaxsens.errors import InputError
-from jaxsens.experiments.theorem6_config import (
-    ExactEntry,
-    TrainedEntry,
-    load_theorem6_config,
-    parse_theorem6_config,
-)
+from jaxsens.experiments.theorem6_config import load_theorem6_config, parse_theorem6_config
 from jaxsens.languages import Parity
 from jaxsens.training.config import TrainConfig
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
@@ -42,11 +37,9 @@ def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
     read = load_theorem6_config(tmp_path / "theorem6.toml")
     lstm, rnn = read.models
-    assert isinstance(lstm, TrainedEntry)
     assert lstm.config == TrainConfig.from_toml(train)
     assert lstm.description == "lstm, trained on 1 to 3 symbols in 4 steps"
-    assert isinstance(rnn, ExactEntry)
-    assert (rnn.language, rnn.task) == (Parity(0.5), "prediction")
+    assert (rnn.language, rnn.task, rnn.config) == (Parity(0.5), "prediction", None)
     assert (read.lengths, read.seeds, read.words, read.inputs, read.fit_from) == ((2, 4, 6), (0, 1), 4, 1, 2)
     assert read.measure.engine == "vmap"
     assert read.text == THEOREM6

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.experiments.variants import BUILT_IN, Variant
+from jaxsens.experiments.sweep_config import BUILT_IN, Variant
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.weighting import WEIGHTINGS
 from tests.experiments.tiny import tiny_sweep
@@ -23,16 +23,16 @@ def sources():
 
 
 def test_each_built_in_variant_changes_one_thing(sources):
-    baseline = sources["softmax"].config
+    baseline = sources["softmax"].network
     for name, source in sources.items():
         changed = [
             field
             for field in TransformerConfig.__dataclass_fields__
-            if getattr(source.config, field) != getattr(baseline, field)
+            if getattr(source.network, field) != getattr(baseline, field)
         ]
         assert changed == {"softmax": [], "unbounded": ["positions"]}.get(name, ["weighting"]), name
         if name != "unbounded":
-            assert source.config.weighting == WEIGHTINGS[name]
+            assert source.network.weighting == WEIGHTINGS[name]
 
 
 def test_only_the_unbounded_variant_is_marked_unbounded(sources):

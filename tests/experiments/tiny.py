@@ -6,8 +6,11 @@ import io
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 
+from jaxsens.analysis import page
+from jaxsens.analysis.figures import ReportFigure
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.sensitivity.engine import EngineChoice
@@ -44,6 +47,13 @@ def printed(console: Console) -> str:
     """What was printed on a quiet console."""
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the pictures of reports, where only what surrounds them is tested."""
+    monkeypatch.setattr(ReportFigure, "figure", None)
+    for name in ("svg_bytes", "png_bytes"):
+        monkeypatch.setattr(page, name, lambda figure: b"<?xml a picture")
 
 
 def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensitivity:
