@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,7 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
         return build(config, normal)
 
 
+@lru_cache(maxsize=256)
 def shapes(config: TransformerConfig) -> TransformerParameters:
     """The parameter tree with `jax.ShapeDtypeStruct` leaves: what `initialise` would return, without the work."""
 

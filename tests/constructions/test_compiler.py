@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 from random import Random
 
 import numpy as np
@@ -39,6 +40,7 @@ def words(symbols: int, n: int, most: int = 512, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, symbols, size=(most, n))
 
 
+@lru_cache(maxsize=256)  # every named formula in every condition, for all tests
 def compiled(source: Formula, alphabet, condition: str, autoregressive: bool) -> CompiledTransformer | None:
     """The model, or None where the condition does not promise this formula; there is no other reason to have none."""
     faults = Faults(condition)

@@ -17,7 +17,8 @@ from jaxsens.training.loop import train
 from tests.training.tiny import table
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = table(optimiser={"steps": 240}, checkpoint={"every": 4}, evaluation={"every": 80})
+STEPS = 160
+CONFIG = table(optimiser={"steps": STEPS}, checkpoint={"every": 4}, evaluation={"every": 80})
 
 RUN = """
 import json, sys
@@ -73,7 +74,7 @@ def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturb
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "the training ended before it could be killed"
-        assert done < newest(tmp_path) < 240
+        assert done < newest(tmp_path) < STEPS
         done = newest(tmp_path)
     finish_and_compare(tmp_path, undisturbed)
 
@@ -85,5 +86,5 @@ def test_a_terminated_process_saves_and_exits_with_the_signals_code(undisturbed,
     _, log = process.communicate(timeout=120)
     assert process.returncode == 143, log
     assert f"saved after step {newest(tmp_path)}; train again in {tmp_path} to go on" in log
-    assert 4 <= newest(tmp_path) < 240
+    assert 4 <= newest(tmp_path) < STEPS
     finish_and_compare(tmp_path, undisturbed)

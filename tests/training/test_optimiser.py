@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from jaxsens.training.optimiser import (
     state_shapes,
     transformation,
 )
-from jaxsens.training.sequence import next_symbol_loss
+from jaxsens.training.sequence import initial_parameters, next_symbol_loss
 from jaxsens.training.tables import OptimiserConfig
 from tests.training.tiny import tiny
 
@@ -43,15 +44,13 @@ def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
     """Adam with clipping and decoupled weight decay, a step at a time in NumPy."""
     options = config.optimiser
     parameters = jax.tree.map(np.asarray, initial_state(config).parameters)
+    loss_and_gradient = jax.jit(jax.value_and_grad(partial(next_symbol_loss, config.model)))
     first = jax.tree.map(np.zeros_like, parameters)
     second = jax.tree.map(np.zeros_like, parameters)
     losses, norms = [], []
     for k in range(steps):
         made = batches(config, 2 * (k // 2))
-        tokens, targets = jnp.asarray(made.tokens[k % 2]), jnp.asarray(made.targets[k % 2])
-        loss, gradient = jax.value_and_grad(
-            lambda tree, t=tokens, y=targets: next_symbol_loss(config.model, tree, t, y)
-        )(parameters)
+        loss, gradient = loss_and_gradient(parameters, made.tokens[k % 2], made.targets[k % 2])
         norm = math.sqrt(sum(float(np.sum(np.asarray(g) ** 2)) for g in jax.tree.leaves(gradient)))
         losses.append(float(loss))
         norms.append(norm)
@@ -115,11 +114,17 @@ def test_weight_decay_shrinks_matrices_and_embeddings_and_neither_biases_nor_nor
     config = tiny(
         task=task, model=model, optimiser={"weight_decay": 0.5, "schedule": "constant", "warmup": 0}
     )
+    transform = transformation(config.optimiser)
+
+    @jax.jit
+    def without_gradient(parameters: Any) -> Any:
+        return transform.update(
+            jax.tree.map(jnp.zeros_like, parameters), transform.init(parameters), parameters
+        )
+
     with numerics("float32"):
-        ones = jax.tree.map(jnp.ones_like, initial_state(config).parameters)
-        transform = transformation(config.optimiser)
-        zeros = jax.tree.map(jnp.zeros_like, ones)
-        updates, _ = transform.update(zeros, transform.init(ones), ones)
+        ones = jax.tree.map(np.ones_like, initial_parameters(config.model, config.seed))
+        updates, _ = without_gradient(ones)
     moved: dict[str, set[bool]] = {}
     for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
         moved.setdefault(jax.tree_util.keystr(path[-1:]).lstrip("."), set()).add(bool(np.any(update)))
