@@ -144,7 +144,7 @@ def test_precision_limits_parity_and_not_first():
         ("parity", SCALED, 33, "vmap", "output"),
         ("parity", NORMED, 33, "difference", "output"),
         ("parity", {**NORMED, **SCALED}, 8, "vmap", "everything"),
-        ("parity", SOFTENED, 9, "difference", "output"),
+        ("parity", SOFTENED, 9, "vmap", "output"),
         ("first", {}, 8, "vmap", "output"),
         ("first", SCALED, 33, "difference", "everything"),
         ("first", NORMED, 33, "difference", "output"),
