@@ -183,7 +183,7 @@ def test_the_script_is_the_command(config, tmp_path):
         (["measure", "--alphabet-size", "2", "--n", "8", "--variant", "hard"], "leftmost-hard"),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/proc/x.parquet"],
-            "nothing can be written to /proc",
+            "/proc cannot be written to",
         ),
         (["measure", "--alphabet-size", "2", "--n", "8", "--quiet"], "--quiet = True: give --save too"),
         (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
@@ -195,7 +195,7 @@ def test_the_script_is_the_command(config, tmp_path):
         ),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "x.csv"],
-            "--save = 'x.csv': a name that ends in .parquet",
+            "--save = 'x.csv': a file name that ends in .parquet",
         ),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/dev/null/x.parquet"],
