@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
+import signal
 
 import pytest
 
@@ -123,6 +126,41 @@ def test_the_table_of_restrictions_is_written(tmp_path, capsys):
     assert head.startswith("| model | depth | n = 64 |")
     assert [row.split("|")[2].strip() for row in rows] == ["1", "2"]
     assert all("| 1/1 | 0 | 2/2 |" in row for row in rows)
+
+
+def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch, capsys):
+    arguments = ["restrictions", "--models", "1", "--longest", "128", "--out", str(tmp_path / "table.md")]
+    measured = []
+
+    def row(planned, free_fraction):
+        measured.append(planned)
+        if len(measured) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        refusal = "too long" if planned.depth == 2 else ""  # its numbers are NaN
+        share = {} if refusal else {"accepted": True, "largest_change": 0.0, "free_fraction": 0.5, "c": 1}
+        return restrictions_table.RestrictionRow("0", planned.depth, planned.n, 1.0, refusal=refusal, **share)
+
+    monkeypatch.setattr(restrictions_table, "measure_restriction", row)
+    assert main(arguments) == 143
+    assert f"3 of 4 rows are kept in {tmp_path / 'table.md.rows'}" in capsys.readouterr().err
+    assert not (tmp_path / "table.md").exists()
+    damaged = sorted((tmp_path / "table.md.rows").iterdir())[0]
+    damaged.write_text(damaged.read_text().replace("0.5", "0.7").replace("too long", "too late"))
+    main(arguments)
+    assert len(measured) == 5, "the damaged row and the missing one are computed, and no other"
+    assert "damaged, computed again" in capsys.readouterr().err
+    resumed = (tmp_path / "table.md").read_text()
+    (tmp_path / "table.md").unlink()
+    shutil.rmtree(tmp_path / "table.md.rows", ignore_errors=True)
+    main(arguments)
+    assert (tmp_path / "table.md").read_text() == resumed
+
+
+def test_rows_are_removed_once_the_table_holds_them(tmp_path, monkeypatch):
+    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
+    assert main(["restrictions", "--models", "1", "--longest", "64", "--out", str(tmp_path / "t.md")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["t.md"]
 
 
 def test_wrong_arguments_are_refused_together(capsys):

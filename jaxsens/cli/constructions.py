@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out, rows_folder
 from jaxsens.errors import InputError, collecting
 
 
@@ -27,7 +27,7 @@ def constructions(
     Args:
         name: The construction to describe or measure: parity, majority, dyck, ...
         measure: Measure sensitivity and exactness, and print a Markdown table. Takes minutes per construction.
-        out: Write the table to this file.
+        out: Write the table to this file. If the command is stopped, running it again resumes it.
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
@@ -44,5 +44,5 @@ def constructions(
     with collecting("constructions") as faults:
         check_output("--out", out, faults)
     plan = plan_of(name, CAP if cap is None else cap)
-    outcome = run(constructions_job(plan), Console(stderr=True, quiet=quiet))
+    outcome = run(constructions_job(plan, rows_folder(out)), Console(stderr=True, quiet=quiet))
     return put_out(out, markdown(outcome.records, plan), outcome)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out
+from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out, rows_folder
 from jaxsens.errors import Faults
 
 
@@ -28,7 +28,7 @@ def restrictions(
         models: The number of models to use, from 1 to 10.
         longest: The greatest input length.
         free_fraction: The smallest share of inputs to leave free.
-        out: Write the table to this file.
+        out: Write the table to this file. If the command is stopped, running it again resumes it.
         quiet: Do not print progress.
     """
     from jaxsens.experiments.job import run
@@ -44,7 +44,7 @@ def restrictions(
         faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, faults)
     faults.raise_if_any()
-    job = restrictions_job(range(models or MODELS), lengths, free_fraction)
+    job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
     outcome = run(job, Console(stderr=True, quiet=quiet))
     sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
     code = put_out(out, table(outcome.records) + "\n", outcome)

@@ -201,17 +201,31 @@ def write_output(option: str, path: Path, write: Callable[[], None], text: str =
     return 0
 
 
+def rows_folder(path: Path | None) -> Path | None:
+    """Returns the folder that keeps the finished rows of a table until it is written to the --out file."""
+    return None if path is None else path.with_name(f"{path.name}.rows")
+
+
 def put_out(path: Path | None, table: str, outcome: Outcome) -> int:
     """Prints a table, or writes it to the --out file. Returns the exit code.
+
+    The folder of rows is removed once the table holds all of them.
 
     Raises:
         Stopped: if a signal ended the measurement early, so that there is no table.
     """
+    console, folder = Console(stderr=True), rows_folder(path)
+    if outcome.ended_early and folder is not None:
+        kept = f"{outcome.finished} of {outcome.planned} rows are kept in {folder}"
+        say_why_ended(console, outcome, kept, "run the same command again")
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
     for failure in outcome.failures:
-        say(Console(stderr=True), f"failed: {failure}")
+        say(console, f"failed: {failure}")
     if path is None:
         print(table, end="")
         return outcome.exit_code
-    return write_output("--out", path, lambda: write_text(path, table), table) or outcome.exit_code
+    code = write_output("--out", path, lambda: write_text(path, table), table) or outcome.exit_code
+    if code == 0 and folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return code

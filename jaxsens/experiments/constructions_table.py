@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.dyck import brackets, dyck
 from jaxsens.errors import collecting
-from jaxsens.experiments.job import InMemory
+from jaxsens.experiments.job import RowsJob
 from jaxsens.inputs import count
 from jaxsens.logic import Formula, evaluate_tokens, named_formula, parse
 from jaxsens.logic.library import LETTERS
@@ -152,6 +153,9 @@ CASES: tuple[TableCase, ...] = (
 )
 """The cases of the table, in its order."""
 
+FORMAT = 1
+"""Raised when the meaning of a row, or of the numbers behind it, changes."""
+
 CAP = 4000
 """The longest words that exactness is tried on by default: a forward pass of one word takes seconds there."""
 
@@ -179,7 +183,8 @@ class PlannedRow(NamedTuple):
 
     def __str__(self) -> str:
         decoder = ", autoregressive" if self.condition.autoregressive else ""
-        return f"{self.case.name}, {self.condition.name}{decoder}"
+        read = "" if self.read == "output" else f", {self.read}"
+        return f"{self.case.name}, {self.condition.name}{decoder}{read}"
 
 
 @dataclass(frozen=True)
@@ -271,9 +276,13 @@ def plan_of(name: str | None = None, cap: int = CAP) -> TablePlan:
     return TablePlan(cases, cap=cap)
 
 
-def constructions_job(plan: TablePlan) -> InMemory[PlannedRow, TableRow]:
-    """Measures the rows of the table. A row takes up to a minute on two cores."""
-    return InMemory(plan.rows, lambda row: measure_row(*row, plan))
+def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[PlannedRow, TableRow]:
+    """Measures the rows of the table. A row takes up to a minute on two cores.
+
+    Rows are kept in `folder`, if there is one, for a run that goes on with a stopped one.
+    """
+    settings = {"format": FORMAT, "lengths": plan.lengths, "cap": plan.cap}
+    return RowsJob(plan.rows, lambda row: measure_row(*row, plan), TableRow, settings, folder)
 
 
 def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:

@@ -28,7 +28,7 @@ from jaxsens.errors import InputError
 from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
 from jaxsens.files import clear_leftovers, remedy, takes_no_more, write_text
 from jaxsens.processes import has_ended, own_mark
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import check, noting
 
 
@@ -114,7 +114,7 @@ class Job(abc.ABC, Generic[Item, Kept]):
         directory: where records are kept, if they are.
     """
 
-    folders: ClassVar[tuple[str, ...]] = ()
+    folders: tuple[str, ...] = ()
     """Below the directory, where killed processes may have left temporary files."""
 
     def __init__(self, items: Sequence[Item], directory: Path = Path()) -> None:
@@ -151,18 +151,6 @@ class Job(abc.ABC, Generic[Item, Kept]):
         except DamagedFile:
             return "damaged"
         return "done"
-
-
-class InMemory(Job[Item, Kept]):
-    """A job that keeps its records in memory, each the result of a function of its item."""
-
-    def __init__(self, items: Sequence[Item], measure: Callable[[Item], Kept]) -> None:
-        super().__init__(items)
-        self._measure = measure
-
-    def compute(self, item: Item, reporter: Reporter) -> Kept:
-        """Calls the function."""
-        return self._measure(item)
 
 
 def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
@@ -427,6 +415,65 @@ def check_key(path: Path, found: str, wanted: str) -> None:
     """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
     if found != wanted:
         raise DamagedFile(f"{path}: holds the record of another key ({found[:12]}, not {wanted[:12]})")
+
+
+@dataclass(frozen=True)
+class KeptRow(Record):
+    """A row of a table with the key that it is kept under."""
+
+    kind: ClassVar[str] = "row of a table"
+    key: str
+    row: dict[str, Any]
+
+
+class RowsJob(Job[Item, Kept]):
+    """A job that makes one table: each row is a dataclass that a function makes of its item.
+
+    Args:
+        items: The rows to come. No two have the same text.
+        measure: Computes a row.
+        row: The class of the rows.
+        settings: What else determines the rows, as JSON values.
+        folder: Where rows are kept, so that a stopped job can go on; None for memory only.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        measure: Callable[[Item], Kept],
+        row: type[Kept],
+        settings: Mapping[str, Any],
+        folder: Path | None,
+    ) -> None:
+        super().__init__(items, Path() if folder is None else folder)
+        self.folders = () if folder is None else (".",)
+        self._measure, self._row, self._settings, self._kept = measure, row, settings, folder is not None
+
+    def _key(self, item: Item) -> str:
+        return digest({"row": self._row.__name__, "item": str(item), **self._settings})
+
+    def path(self, item: Item) -> Path | None:
+        """Where a row is kept, if it is."""
+        return self.directory / f"{self._key(item)[:12]}.json" if self._kept else None
+
+    def read(self, item: Item) -> Kept:
+        """Reads a row."""
+        path = self.path(item)
+        if path is None:
+            return super().read(item)
+        kept = KeptRow.read(path, self._key(item))
+        try:
+            return _adapter(self._row).validate_python(kept.row)
+        except ValidationError as error:
+            raise DamagedFile(f"{path}: no {self._row.__name__}") from error
+
+    def compute(self, item: Item, reporter: Reporter) -> Kept:
+        """Calls the function, and keeps what it returns."""
+        row: Any = self._measure(item)
+        path = self.path(item)
+        if path is not None:
+            KeptRow(self._key(item), asdict(row)).write(path)
+        return row
 
 
 def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:

@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxsens import stopping
-from jaxsens.experiments.job import InMemory
+from jaxsens.experiments.job import RowsJob
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.misclassified import misclassified_pair
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
+
+FORMAT = 1
+"""Raised when the meaning of a row, or of the numbers behind it, changes."""
 
 LENGTHS = (64, 128, 256, 512, 1024)
 DEPTHS = (1, 2)
@@ -113,17 +117,21 @@ class PlannedRestriction(NamedTuple):
 
 
 def restrictions_job(
-    numbers: Sequence[int], lengths: Sequence[int], free_fraction: float
-) -> InMemory[PlannedRestriction, RestrictionRow]:
+    numbers: Sequence[int], lengths: Sequence[int], free_fraction: float, folder: Path | None = None
+) -> RowsJob[PlannedRestriction, RestrictionRow]:
     """Restricts, checks and measures random models at every depth and length.
 
     Args:
         numbers: of the models, from 0 to 9.
         lengths: of the inputs.
         free_fraction: the least share of inputs to leave free.
+        folder: where rows are kept for a run that goes on with a stopped one.
     """
     items = [PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)]
-    return InMemory(items, lambda item: measure_restriction(item, free_fraction))
+    settings = {"format": FORMAT, "free_fraction": free_fraction}
+    return RowsJob(
+        items, lambda item: measure_restriction(item, free_fraction), RestrictionRow, settings, folder
+    )
 
 
 def measure_restriction(planned: PlannedRestriction, free_fraction: float) -> RestrictionRow:

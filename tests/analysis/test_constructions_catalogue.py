@@ -86,12 +86,15 @@ def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
     from jaxsens.analysis import constructions
     from jaxsens.experiments import constructions_table as experiment
 
-    class Measured(str):
-        def summary(self) -> str:
-            return "done"
+    def measured(case, condition, read, plan):
+        promise = case.build(condition, "float64").promise
+        return experiment.TableRow(case.name, promise, read, "last", (32,), (1.0,), (0.5,), {})
 
-    monkeypatch.setattr(experiment, "measure_row", lambda case, *rest: Measured(case.name))
-    monkeypatch.setattr(constructions, "markdown", lambda rows, plan: f"{len(rows)} {rows[0]} {plan.cap}\n")
+    def markdown(rows, plan):
+        return f"{len(rows)} {rows[0].name} {plan.cap}\n"
+
+    monkeypatch.setattr(experiment, "measure_row", measured)
+    monkeypatch.setattr(constructions, "markdown", markdown)
     assert main(["constructions", "since", "--measure", "--cap", "50", "--out", str(tmp_path / "t.md")]) == 0
     assert (tmp_path / "t.md").read_text() == "6 since 50\n"
     assert main(["constructions", "--measure"]) == 0

@@ -109,3 +109,15 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
     outcome = run(constructions_job(plan_of("since", 50)), Console(file=io.StringIO()))
     assert (outcome.finished, outcome.exit_code) == (4, 1)
     assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"
+
+
+def test_a_row_is_kept_as_it_was_measured_and_read_back(tmp_path):
+    plan = plan_of("since", 50)
+    job = constructions_job(plan, tmp_path)
+    assert len({str(item) for item in plan.rows}) == len(plan.rows)
+    control = next(item for item in plan.rows if item.read == "everything")
+    for item in (plan.rows[0], control):
+        computed = job.compute(item, reporter=None)  # pyright: ignore[reportArgumentType] - not used
+        assert constructions_job(plan, tmp_path).read(item) == computed
+    with pytest.raises(FileNotFoundError):
+        constructions_job(plan_of("since", 60), tmp_path).read(plan.rows[0])
