@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, Faults
+from jaxsens.errors import EngineRefusal, Faults, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
 from jaxsens.models.weighting import Softmax
@@ -78,6 +78,8 @@ def choose(
     Raises:
         EngineRefusal: if the engine asked for cannot serve the model.
     """
+    if name not in ("auto", *ENGINES):
+        raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES))
     config = subject.config
     refused = "it is no jaxsens transformer" if config is None else difference.refusal(config)
     if name == "difference" and refused is not None:

@@ -99,3 +99,11 @@ def test_the_choice_knows_no_clock(monkeypatch):
     for name in ("perf_counter", "monotonic", "process_time"):
         monkeypatch.setattr(time, name, unknown)
     assert [chosen(one, n) for one in models for n in (64, 512)] == before
+
+
+def test_an_engine_that_nobody_knows_is_no_other_one():
+    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
+    with pytest.raises(
+        jaxsens.InputError, match="no rule for the engine first-order; it knows auto, vmap, difference"
+    ):
+        choose(measurable(model), "first-order", "l2", None, 8)
