@@ -1,7 +1,7 @@
-"""jaxsens: how much can one symbol of the input move a transformer's output, and how does that scale with n?
+"""jaxsens measures how much one input symbol changes a transformer's output, and how that scales with n.
 
-Public names are loaded on first use, so that `import jaxsens` is quick. `__init__.pyi` lists them, once for this module
-and for type checkers.
+Public names are loaded on first use, so that `import jaxsens` is fast. `__init__.pyi` lists them, for this module and
+for type checkers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return package_version()
     if name not in __all__:
-        # lazy_loader's own message names neither the module nor the attribute as Python's does.
+        # Unlike Python's, lazy_loader's own message names neither the module nor the attribute.
         raise AttributeError(f"module 'jaxsens' has no attribute {name!r}", name=name)
     return _load(name)
 

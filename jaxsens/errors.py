@@ -1,4 +1,4 @@
-"""How unusable input is refused: one message that lists every error found, each with its remedy."""
+"""Exceptions for unusable input. One message lists every error found, each with its remedy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Rule = TypeVar("Rule")
 
 
 class InputError(ValueError):
-    """An argument that cannot be used. The message names the argument, its value and what to do instead."""
+    """Raised for an unusable argument. The message names the argument, its value and the remedy."""
 
 
 class EngineRefusal(InputError):
-    """An engine was asked for by name but cannot serve this model. The message says why and what can."""
+    """Raised if an engine requested by name cannot measure this model. The message says why, and which engine can."""
 
 
 class PrecisionWarning(UserWarning):
-    """A model is asked for more digits than its dtype holds. The message says where, and the remedy."""
+    """Issued if a model needs more digits than its dtype has. The message says where, and gives the remedy."""
 
 
 def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
-    """The error for a kind of part that a function cannot handle, to be raised where its last rule ends.
+    """Returns the error for a kind of part that a function has no rule for.
 
-    Whoever treats the kinds of a family (weightings, position terms, activations, ...) case by case closes the list
-    with this error, so that a new kind is refused by name and never takes another kind's rule:
+    Raise it as the last case of every function that treats the kinds of a family (weightings, position terms,
+    activations, ...) separately. A new kind is then rejected by name and never takes another kind's rule:
 
         match activation:
             case "relu" | "tanh":
@@ -34,10 +34,10 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
                 raise no_rule("lipschitz_bound", "activation", activation, ("relu", "tanh"))
 
     Args:
-        consumer: Name of the function that refuses, as its caller knows it.
-        family: What the kind is a kind of, in the singular: "weighting", "position term", "activation".
+        consumer: The name of the rejecting function, as its caller knows it.
+        family: The family of the kind, in the singular: "weighting", "position term", "activation".
         kind: The part, its class, or its name.
-        known: The kinds with a rule, as classes or names. Leave it out where the list would not help.
+        known: The kinds with a rule, as classes or names. Omit it if the list would not help.
     """
 
     def name(kind: object) -> str:
@@ -52,7 +52,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
 
 
 def rule_for(consumer: str, family: str, name: str, rules: Mapping[str, Rule]) -> Rule:
-    """The entry of a table of rules, one for each name of a family; `no_rule` where it has none.
+    """Returns the entry for `name` in a table of rules, which has one for each known name of a family.
 
     Raises:
         InputError: naming the kind and those the table knows.
@@ -63,7 +63,7 @@ def rule_for(consumer: str, family: str, name: str, rules: Mapping[str, Rule]) -
 
 
 class Faults:
-    """Collects all errors of an input, so that they are raised together.
+    """Collects all errors in an input, so that they can be raised together.
 
     >>> faults = Faults("SweepConfig")
     >>> faults.add("lengths", [], "give at least three lengths")
@@ -78,14 +78,14 @@ class Faults:
         self.messages: list[str] = []
 
     def add(self, argument: str, value: object, remedy: str) -> None:
-        """Notes that `argument` has the unusable `value`; `remedy` says what is accepted."""
+        """Adds the error that `argument` has an unusable `value`; `remedy` says what is accepted."""
         shown = repr(value)
         if len(shown) > 200:
             shown = shown[:197] + "..."
         self.messages.append(f"{argument} = {shown}: {remedy}")
 
     def extend(self, other: Faults, prefix: str = "") -> None:
-        """Adds the errors of a part, each with `prefix` before its argument's name."""
+        """Adds all errors of `other`, with `prefix` before each argument's name."""
         self.messages.extend(prefix + message for message in other.messages)
 
     def __bool__(self) -> bool:

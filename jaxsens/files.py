@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one, and a failure says which file and what to do."""
+"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxsens.processes import has_ended, own_mark
 _REMEDIES = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there, or have the quota raised",
-    errno.EROFS: "mount it so that it can be written to, or name another place",
+    errno.EROFS: "mount it writable, or use another path",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
 }
 _NUMBER = re.compile(r"os_error_code='(\d+)'|\[[Ee]rrno (\d+)\]")
@@ -27,21 +27,21 @@ _ABANDONED_SECONDS = 24 * 3600
 
 
 def takes_no_more(error: BaseException) -> bool:
-    """Whether a file could not be written because the disk is full, a quota is used up, a file would be longer than the
-    process may write, or the disk is read-only: whatever is computed next could not be kept either."""
+    """Returns whether a write failed because the disk is full or read-only, a quota is used up, or the file would be
+    longer than the process may write. Results computed later could not be saved either."""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def remedy(error: OSError) -> str:
-    """What to do where `takes_no_more(error)`."""
+    """Returns the remedy for an error for which `takes_no_more` is true."""
     return _REMEDIES[error.errno or errno.ENOSPC]
 
 
 @contextmanager
 def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[str]) -> Iterator[None]:
-    """Failures to write `temporary` become an OSError with an errno that names `path`, for which it stands.
+    """Turns failures to write `temporary` into an OSError with an errno that names `path`, its final name.
 
-    Python names no file where a write fails, and libraries in C++ raise ValueError with the number in its text.
+    Python's own error for a failed write names no file, and C++ libraries raise ValueError with the errno in its text.
     """
     try:
         yield
@@ -58,12 +58,12 @@ def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[st
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; renames it to `path` when the block succeeds.
+    """Yields a temporary path next to `path`, and renames it to `path` when the block succeeds.
 
-    The temporary file is flushed to disk before the rename and removed when the block fails, so `path` holds
-    either its old content or all of the new one, also after a crash. Parent folders are made. Concurrent
-    writers are safe: the last rename wins. What killed writers of `path` left is cleared away. Through a symbolic link
-    the file it points to is written.
+    The temporary file is flushed to disk before the rename, and removed if the block fails. So `path` holds either its
+    old content or all of the new content, even after a crash. Parent folders are created. Concurrent writers are safe:
+    the last rename wins. Temporary files of killed writers are removed. If `path` is a symbolic link, its target is
+    written.
 
     Raises:
         OSError: naming `path`, if it cannot be written.
@@ -95,25 +95,25 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def clear_leftovers(paths: Iterable[Path]) -> None:
-    """Removes those of the paths that are temporary files of `atomic_path` whose writer has died.
+    """Removes the paths that are temporary files of `atomic_path` whose writer has died.
 
-    Where that cannot be told, for a writer on another machine, those that nobody has written to for a day are removed.
+    If the writer is on another machine, so that this is unknown, files not written to for a day are removed.
     """
     for path in paths:
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
             continue
-        with suppress(OSError):  # Another process may clear away the same, or it is not ours to remove.
+        with suppress(OSError):  # Another process may remove the same file, or we may not be allowed to.
             ended = match[1] is not None and has_ended(match[1])
             if ended or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink()
 
 
 def try_writing_to(folder: str | os.PathLike[str]) -> None:
-    """Writes to the folder, or to the nearest one above that is there, and leaves nothing behind.
+    """Tests whether the folder, or its nearest existing parent, can be written to. Leaves no files behind.
 
     Raises:
-        OSError: naming that folder, if nothing can be written to it.
+        OSError: naming that folder, if it cannot be written to.
     """
     place = Path(folder)
     while not os.path.lexists(place) and place != place.parent:
@@ -125,6 +125,6 @@ def try_writing_to(folder: str | os.PathLike[str]) -> None:
             file.write(b"\0" * 4096)
             file.flush()
     except OSError as error:
-        # The file has a name that says nothing, or none.
+        # The temporary file's own name, if it has one, would not help the user.
         number = error.errno or errno.EIO
         raise OSError(number, os.strerror(number), str(place)) from error

@@ -1,12 +1,12 @@
-"""The one vocabulary of arguments: what lengths, seeds, tokens, positions, symbols and the like may be.
+"""Checks for common arguments: lengths, seeds, tokens, positions, symbols and so on.
 
-Each function takes an argument as the user gave it. It notes in `faults` what cannot be used, with the value and the
-remedy, and returns the argument in the form that jaxsens computes with: Python's numbers, NumPy arrays. NumPy's
-numbers count as the numbers they are; True and False never count as numbers.
+Each function takes an argument as the user gave it. It adds errors, with the value and the remedy, to `faults`, and
+returns the argument in the form that jaxsens computes with: Python numbers and NumPy arrays. NumPy numbers are accepted
+as numbers; True and False are not.
 
-What is returned for an unusable argument is a stand-in (0, an empty array or mapping), so that the arguments after it
-are still checked and all errors are raised together. A length of 0 stands for "not known": nothing is checked against
-it. Call `faults.raise_if_any()` before computing with any of it.
+For an unusable argument the functions return a stand-in (0, or an empty array or mapping), so that later arguments are
+still checked and all errors are raised together. A length of 0 means "unknown": nothing is checked against it. Call
+`faults.raise_if_any()` before using any of the values.
 
 >>> faults = Faults("worst_input")
 >>> n = length(np.int64(4), faults)
@@ -42,43 +42,43 @@ Norm = Literal["l2", "l1", "linf"]
 NORMS: tuple[str, ...] = get_args(Norm)
 
 LARGEST_ID = 2**31 - 1
-"""Models read ids as 32-bit integers: a larger one would wrap around, 2**40 + 1 to 1."""
+"""The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
 
 FEWER_FLIPS = (
-    "put in fewer symbols (symbols=...), flip fewer positions, or a sample: positions=jaxsens.sample(count)"
+    "use fewer symbols (symbols=...), flip fewer positions, or draw a sample: positions=jaxsens.sample(count)"
 )
-"""The remedy where flips do not fit this machine's memory."""
+"""The remedy if the flips do not fit in this machine's memory."""
 
 # Kinds of values
 
 
 def is_count(value: object, least: int = 0) -> bool:
-    """Whether a value is a whole number of at least `least`."""
+    """Returns whether a value is a whole number of at least `least`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_real(value: object) -> bool:
-    """Whether a value is a real number; infinity and NaN are."""
+    """Returns whether a value is a real number, including infinity and NaN."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def plain_numbers(value: Any) -> Any:
-    """NumPy's whole numbers as Python's, in tuples and lists too; anything else as it is."""
+    """Converts NumPy integers to Python's, also in tuples and lists; returns anything else unchanged."""
     if isinstance(value, tuple | list):
-        # A namedtuple is built from separate arguments, and is no list of numbers.
+        # A namedtuple takes separate arguments, and is not a list of numbers.
         return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def keep_plain(config: object, *fields: str) -> None:
-    """Makes whole numbers in fields of a frozen dataclass Python's, which compare, print and serialise alike."""
+    """Converts integers in fields of a frozen dataclass to Python's, which compare, print and serialise alike."""
     for name in fields:
         object.__setattr__(config, name, plain_numbers(getattr(config, name)))
 
 
 def array_of(value: object) -> np.ndarray:
-    """The value as an array. A value that is none (lists of unequal length, a tensor on another device) becomes an
-    empty array of objects, which no check accepts."""
+    """Converts the value to an array. A value that cannot be converted (lists of unequal length, a tensor on another
+    device) becomes an empty object array, which no check accepts."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError):
@@ -181,13 +181,13 @@ def norm(value: Any, faults: Faults) -> Norm:
 
 
 def generator(value: Any, faults: Faults) -> None:
-    """Notes a value that is not a NumPy generator of random numbers."""
+    """Adds an error if the value is not a NumPy random generator."""
     if not isinstance(value, np.random.Generator):
         faults.add("generator", value, "give numpy.random.default_rng(seed)")
 
 
 def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
-    """The first of some whole numbers of at least `least`; an error of any of them is raised at once."""
+    """Checks that all values are whole numbers of at least `least`, raises their errors, and returns the first."""
     with collecting(subject) as faults:
         found = [count(name, value, faults, least) for name, value in values.items()]
     return found[0]
@@ -201,7 +201,7 @@ def checked_number(
     below: float | None = None,
     **values: Any,
 ) -> float:
-    """The first of some numbers within the limits of `number`; an error of any of them is raised at once."""
+    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
     with collecting(subject) as faults:
         found = [
             number(name, value, faults, above=above, least=least, below=below)
@@ -211,7 +211,7 @@ def checked_number(
 
 
 def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar: bool = True) -> None:
-    """Notes a value that is neither None nor a function of this number of arguments, nor, with `bar`, a Boolean.
+    """Adds an error if the value is neither None, a function of this number of arguments, nor, with `bar`, a Boolean.
 
     `wanted` completes "a function that is called with ...".
     """
@@ -221,7 +221,7 @@ def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar:
 
 
 def takes(function: Any, arguments: int) -> bool:
-    """Whether a callable accepts this number of arguments, as far as its signature tells."""
+    """Returns whether a callable accepts this number of arguments. True if it has no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -237,9 +237,9 @@ def takes(function: Any, arguments: int) -> bool:
 
 
 def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults) -> None:
-    """Notes ids that are negative, that the model does not read, or that 32 bits do not hold.
+    """Adds errors for ids that are negative, outside the model's vocabulary, or too large for 32 bits.
 
-    `vocabulary` is how many symbols the model reads, where it says.
+    `vocabulary` is the number of symbols that the model reads, or None if unknown.
     """
     least, largest = int(ids.min()), int(ids.max())
     if least < 0:
@@ -253,7 +253,7 @@ def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults
 def tokens(
     value: Any, vocabulary: int | None, faults: Faults, *, one: bool = False
 ) -> Int[np.ndarray, "batch n"]:
-    """Inputs (batch, n) as int32; one input (n,) becomes a batch of one. With `one`, only that is accepted.
+    """Returns inputs (batch, n) as int32; one input (n,) becomes a batch of one. With `one`, only (n,) is accepted.
 
     The stand-in has shape (0, 0).
     """
@@ -265,7 +265,7 @@ def tokens(
         return np.zeros((0, 0), np.int32)
     found, words = array_of(value), whole_numbers(value)
     if words is None and found.dtype.kind in "US":
-        remedy = "ids, not text: such as [int(symbol) for symbol in word], or what a tokenizer gives"
+        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
         faults.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
@@ -283,7 +283,7 @@ def tokens(
 
 
 def words(value: Any, alphabet: Sequence[str], faults: Faults) -> Int[np.ndarray, "*batch n"]:
-    """Words over a named alphabet, int64, the last axis along the word; they may be empty."""
+    """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
     found = whole_numbers(value)
     if found is None or found.ndim == 0:
         given = array_of(value)
@@ -299,7 +299,7 @@ def words(value: Any, alphabet: Sequence[str], faults: Faults) -> Int[np.ndarray
 
 
 def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positions"]:
-    """0-based positions of an input, in the order given, each once."""
+    """Returns the 0-based positions of an input, in the order given, without duplicates."""
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or not found.size:
         faults.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
@@ -313,7 +313,7 @@ def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positi
 def symbols(
     value: object, vocabulary: int | None, faults: Faults, *, least: int = 1, name: str = "symbols"
 ) -> Int[np.ndarray, " symbols"]:
-    """Ids of at least `least` different symbols, in the order given, each once."""
+    """Returns the ids of at least `least` different symbols, in the order given, without duplicates."""
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or len(np.unique(found)) < least:
         some = "at least one symbol id" if least == 1 else f"at least {least} different symbol ids"
@@ -327,14 +327,14 @@ def symbols(
 def alphabet(
     size: Any, chosen: Any, own: int | None, vocabulary: int | None, faults: Faults
 ) -> Int[np.ndarray, " symbols"]:
-    """The symbols that flips may put in, sorted: those of `chosen`, or 0 .. size - 1.
+    """Returns the symbols that flips may insert, sorted: those of `chosen`, or 0 .. size - 1.
 
     Args:
-        size: given as `alphabet_size`; None for the model's own.
-        chosen: given as `symbols`.
-        own: the size of the model's alphabet, where it says.
-        vocabulary: how many symbols the model reads, where it says.
-        faults: takes the errors.
+        size: the user's `alphabet_size`; None for the model's own.
+        chosen: the user's `symbols`.
+        own: the size of the model's alphabet, or None if unknown.
+        vocabulary: the number of symbols that the model reads, or None if unknown.
+        faults: collects the errors.
     """
     if size is not None and chosen is not None:
         faults.add("symbols", chosen, "give alphabet_size or symbols, not both")
@@ -343,7 +343,7 @@ def alphabet(
     size = own if size is None else size
     if size is None:
         faults.add(
-            "alphabet_size", None, "say which symbols may be put in: alphabet_size=2, or symbols=[...]"
+            "alphabet_size", None, "say which symbols flips may insert: alphabet_size=2, or symbols=[...]"
         )
     elif not is_count(size, 2):
         faults.add("alphabet_size", size, "a whole number of at least 2")
@@ -359,7 +359,7 @@ def alphabet(
 
 
 def fixed(value: Any, n: int, vocabulary: int | None, faults: Faults) -> dict[int, int]:
-    """Positions that hold the same symbol in all inputs: 0-based position to symbol, sorted by position."""
+    """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(is_count(i) and is_count(s) for i, s in value.items()):
@@ -378,9 +378,9 @@ def fixed(value: Any, n: int, vocabulary: int | None, faults: Faults) -> dict[in
 
 
 def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | None:
-    """0-based coordinates of an output of `size` numbers, in the order given; None for all, which "all" asks for.
+    """Returns 0-based coordinates of an output of `size` numbers, in the order given; None for all (or "all").
 
-    `size` is None where it is not known yet.
+    `size` is None if it is not yet known.
     """
     if value is None or (isinstance(value, str) and value == "all"):
         return None
@@ -403,9 +403,9 @@ def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | N
 
 
 def readout(value: object, own: int | str | None, n: int, faults: Faults) -> bool:
-    """Notes an unusable readout ("last", "mean", a 0-based position, None, or "auto"); whether it is usable.
+    """Returns whether a readout ("last", "mean", a 0-based position, None, or "auto") is usable; if not, adds an error.
 
-    `own` is where the model itself says that it reads its output, "auto" where it does not say.
+    `own` is the readout that the model declares, or "auto" if it declares none.
     """
     if isinstance(value, Integral) and not isinstance(value, bool):
         place = int(value)
@@ -420,21 +420,21 @@ def readout(value: object, own: int | str | None, n: int, faults: Faults) -> boo
         faults.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
         return False
     if value != "auto" and own not in ("auto", value):
-        elsewhere = "for another, config.replace(readout=...)"
-        faults.add("readout", value, f"this model reads where its config says, {own!r}; {elsewhere}")
+        elsewhere = "for another, use config.replace(readout=...)"
+        faults.add("readout", value, f"this model's config sets its readout to {own!r}; {elsewhere}")
         return False
     return True
 
 
 def config_readout(name: str, value: Any, faults: Faults) -> int | str:
-    """Where a config says that its model reads out: "last", "mean" or a 0-based position."""
+    """Returns the readout in a config: "last", "mean" or a 0-based position."""
     if not is_count(value) and value not in ("last", "mean"):
         faults.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 
 
 def mesh(value: object, faults: Faults) -> None:
-    """Notes a value that is neither None nor a mesh of devices."""
+    """Adds an error if the value is neither None nor a mesh of devices."""
     from jax.sharding import Mesh
 
     if value is None or (isinstance(value, Mesh) and value.size):

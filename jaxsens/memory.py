@@ -1,7 +1,7 @@
-"""What cannot fit this machine's memory is refused before any of it is made, with the figure.
+"""Rejects work that cannot fit in this machine's memory before it starts, and says how much it needs.
 
-Estimates are lower bounds: what they refuse could not have run. What they let through may still be too large for the
-memory that other programs leave.
+Estimates are lower bounds: rejected work could not have run. Accepted work may still be too large if other programs use
+much of the memory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from jaxsens.errors import Faults
 
 TOKEN_BYTES = 24
-"""A position of an input: its id as given and as measured, and the count of its flips."""
+"""Bytes per input position: its id as given and as measured, and the count of its flips."""
 
 FLIP_BYTES = 64
-"""A flip: what enumerating it takes. Position, symbol, input and norm, which stay, are half of it."""
+"""Bytes needed to enumerate one flip. Half of them remain: position, symbol, input and norm."""
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @lru_cache(maxsize=1)
 def machine_memory() -> int:
-    """Bytes of this machine's memory, or of what the container it looks like may take."""
+    """Returns the bytes of memory of this machine, or the limit of the container if that is smaller."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(whole, int(_LIMIT.read_text(encoding="utf-8")))
@@ -32,7 +32,7 @@ def machine_memory() -> int:
 
 
 def check_fits(argument: str, value: object, needed: float, what: str, remedy: str, faults: Faults) -> bool:
-    """Notes an argument for which `what` would take more bytes than this machine has; whether it fits.
+    """Returns whether `needed` bytes fit in this machine's memory; if not, adds an error for the argument.
 
     `what` is a noun in the singular, such as "the list of its flips".
     """
@@ -46,7 +46,7 @@ def check_fits(argument: str, value: object, needed: float, what: str, remedy: s
 
 
 def in_words(count: float) -> str:
-    """Bytes with a unit: 1.5 GiB."""
+    """Returns a number of bytes with a unit, such as 1.5 GiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The precision of all arithmetic, set on purpose, and the sizes up to which it resolves attention scores."""
+"""Sets the precision of all arithmetic, and defines the sizes up to which it resolves attention scores."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ DTYPES = ("float32", "float64")
 MATMUL_PRECISION = "highest"
 """Precision of every matrix product jaxsens makes.
 
-JAX's default rounds the operands of float32 products to TF32 on recent GPUs and to bfloat16 on TPUs: three or
-two significant digits. A flip changes the output by O(1/n), which such rounding drowns."""
+By default JAX rounds the operands of float32 products to TF32 on recent GPUs and to bfloat16 on TPUs: three or
+two significant digits. Such rounding hides the effect of a flip, which is O(1/n)."""
 
 
 @contextmanager
 def numerics(dtype: str) -> Iterator[None]:
-    """The setting all of jaxsens computes in: matmul precision `highest`, 64-bit types for "float64" and only then.
+    """Sets JAX up for jaxsens: matmul precision `highest`, and 64-bit types if and only if `dtype` is "float64".
 
-    Whatever JAX was set to outside has no say: where 64-bit types are allowed JAX draws other random numbers, and so
-    trains other weights; where promotion of ranks or dtypes is forbidden, or a mesh is set, programs that rely on JAX's
-    defaults are refused. All settings are thread-local and restored on leaving; compiled functions are cached apart for
-    each. Inside a function that is being traced a mesh stays: it is part of the caller's program, and JAX lets nobody
-    change it there. Never to be held while a generator yields: its caller would compute in it too.
+    It overrides the caller's JAX settings: with 64-bit types JAX draws other random numbers, and so trains other
+    weights; with rank or dtype promotion forbidden, or a mesh set, JAX rejects programs that rely on its defaults. All
+    settings are thread-local and restored on exit; compiled functions are cached separately for each. While a function
+    is traced the mesh is kept: it belongs to the caller's program, and JAX does not let us change it. Do not hold this
+    context while a generator yields: its caller would compute in it too.
     """
     import jax
 
@@ -39,30 +39,30 @@ def numerics(dtype: str) -> Iterator[None]:
 
 
 UNRESOLVED = 1.0
-"""`PrecisionWarning` is due where the largest score times eps is above this.
+"""A `PrecisionWarning` is issued if the largest score times eps exceeds this.
 
-A score s is rounded by about eps |s|. At 1, rounding alone changes the ratio of two softmax weights by a factor of e:
-it chooses between keys that lie close. Where one key is ahead of all others by far more, the weights are right all the
-same, so below 1 nothing is said. The score that reaches it is 8.4e6 in float32 and 4.5e15 in float64."""
+A score s is rounded by about eps |s|. At 1, rounding alone changes the ratio of two softmax weights by a factor of e,
+so it decides between keys with close scores. The weights are still right if one key is far ahead of the others, so
+there is no warning below 1. The limit is reached at a score of 8.4e6 in float32 and 4.5e15 in float64."""
 
 
 LARGEST_SCORE = {"float32": 64.0, "float64": float("inf")}
-"""Scores, and changes of scores, up to which the difference engine keeps its digits, by dtype.
+"""The largest scores, and changes of scores, at which the difference engine stays accurate, by dtype.
 
 A score s is rounded by eps |s|, which is the relative error of its weight: 4e-6 at 64 in float32. Larger scores are
-measured in float64. No wider type is at hand there, so float64 has no limit: a forward pass loses the same digits."""
+measured in float64. There is no wider type, so float64 has no limit: a forward pass loses the same digits."""
 
 LARGEST_TIED = 1e3
-"""Scores up to which a tie between two keys keeps its digits in float64, where eps |s| = 2e-13 is lost.
+"""The largest scores at which a tie between two keys stays accurate in float64, where the error is eps |s| = 2e-13.
 
-Equal keys have bitwise equal scores in a forward pass, whose weights are then right however large the scores are. In
-the difference engine a score after the flip is s + ds, which is rounded once more, so a tie between a moved key and
+In a forward pass equal keys have bitwise equal scores, so the weights are right for scores of any size. In the
+difference engine a score after the flip is s + ds, which is rounded once more, so a tie between a changed key and
 another is lost."""
 
 
 @dataclass(frozen=True)
 class EngineTolerance:
-    """How far an engine may be from the sensitivity in wider arithmetic: |a - b| <= relative |b| + absolute y.
+    """The largest difference allowed from the sensitivity in wider arithmetic: |a - b| <= relative |b| + absolute y.
 
     y is the largest activation of any layer, times the factor by which scores were sharpened.
     """
@@ -76,4 +76,4 @@ SUBTRACTED = {
     "float64": EngineTolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
     "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
 }
-"""Of engines that run the model on the flipped input, by dtype."""
+"""The tolerance of engines that run the model on the flipped input, by dtype."""

@@ -1,4 +1,4 @@
-"""Marks of processes: what a process writes on its temporary files, so that another can tell whether it still lives."""
+"""Process marks. A process puts its mark in the names of its temporary files, so others can tell if it still runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MARK = re.compile(r"([0-9a-f]{8})-(\d+)")
 
 
 def own_mark() -> str:
-    """The mark of this process: a short digest of where its number counts, and its number."""
+    """Returns the mark of this process: a short digest of its machine and PID namespace, and its PID."""
     return f"{_machine()}-{os.getpid()}"
 
 
 def has_ended(mark: str) -> bool:
-    """Whether the process of a mark is known to live no more. False where that cannot be told from here: for a process
-    of another machine, or of this one before it was started anew."""
+    """Returns whether the process with this mark is known to have ended. False if that cannot be determined: for a
+    process on another machine, or on this one before its last boot."""
     match = _MARK.fullmatch(mark)
     if match is None or match[1] != _machine():
         return False
@@ -27,18 +27,18 @@ def has_ended(mark: str) -> bool:
         os.kill(int(match[2]), 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:  # It lives, and is another user's.
+    except PermissionError:  # It is running, as another user.
         return False
     return False
 
 
 @cache
 def _machine() -> str:
-    # Several containers may have one host's name, and each counts its processes from 1.
+    # Several containers may share a host name, and each numbers its processes from 1.
     parts = [socket.gethostname()]
     try:
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")]
         parts += [os.readlink("/proc/self/ns/pid")]
-    except OSError:  # There is no /proc but on Linux.
+    except OSError:  # Only Linux has /proc.
         pass
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

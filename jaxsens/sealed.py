@@ -1,7 +1,7 @@
-"""Files that are read only as they were written: the one digest of them all, and JSON files sealed with it.
+"""Checksummed files: a digest that detects any change, and JSON files sealed with it.
 
-A sealed JSON file holds its kind, its content, and the digest of both. A saved result keeps the same digest, over its
-metadata and its arrays, in its metadata.
+A sealed JSON file holds its kind, its content, and the digest of both. A saved result stores the same digest, over its
+metadata and arrays, in its metadata.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 class DamagedFile(Exception):
-    """A file that is not, or no longer, what was written for this purpose. The message names the file and the fault."""
+    """Raised if a file is damaged or was written for another purpose. The message names the file and the problem."""
 
 
 def write_sealed(
     path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], indent: int | None = 1
 ) -> None:
-    """Writes a JSON object with its kind and checksum, atomically; on one line where `indent` is None."""
-    # Through JSON and back, as it is read: tuples are lists there, and numbers that are keys strings.
+    """Writes a JSON object with its kind and checksum, atomically; on one line if `indent` is None."""
+    # Convert to JSON and back first, as a reader would: tuples become lists, and numeric keys become strings.
     sealed = json.loads(json.dumps({"kind": kind, "content": dict(content)}))
     write_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
 
 
 def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """The object that `write_sealed` wrote there.
+    """Returns the object written by `write_sealed`.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        DamagedFile: if it is damaged, or holds another kind.
+        DamagedFile: if the file is damaged, or holds another kind.
     """
     try:
         with open(path, encoding="utf-8") as file:
             stored = json.load(file)
         if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
-            raise DamagedFile(f"{path}: no file that jaxsens wrote: it has no kind, content and checksum")
+            raise DamagedFile(f"{path}: not written by jaxsens: it has no kind, content and checksum")
         stated = stored.pop("sha256")
         found, content = stored["kind"], stored["content"]
         sound = stated == digest(stored) and isinstance(content, dict)
@@ -51,14 +51,14 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
     if not sound:
-        raise DamagedFile(f"{path}: its content does not have the checksum it states")
+        raise DamagedFile(f"{path}: its content does not match its checksum")
     if found != kind:
         raise DamagedFile(f"{path}: it holds a {found}, not a {kind}")
     return content
 
 
 def digest(stored: Mapping[str, Any], arrays: Iterable[np.ndarray] = ()) -> str:
-    """SHA-256 of JSON values, whatever their layout in a file, and of arrays: their dtypes, shapes and bytes."""
+    """Returns the SHA-256 of JSON values, in any file layout, and of arrays: their dtypes, shapes and bytes."""
     text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
     found = hashlib.sha256(text.encode())
     for array in arrays:

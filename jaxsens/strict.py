@@ -1,4 +1,4 @@
-"""Configs checked by pydantic: in Python and from TOML, strictly, with every error reported at once and by its path."""
+"""Strict config validation with pydantic, in Python and from TOML. All errors are reported at once, by path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""Unknown keys are refused, and so are 3.7 or "3" for a whole number and "false" for a Boolean."""
+"""Rejects unknown keys, 3.7 or "3" for a whole number, and "false" for a Boolean."""
 
 
 # Configs in Python
@@ -42,12 +42,12 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def config(cls: C) -> C:
-    """Makes a class a frozen dataclass whose fields pydantic checks, also where values are of NumPy.
+    """Turns a class into a frozen dataclass whose fields pydantic checks. NumPy values are accepted.
 
-    Its constructor raises one `InputError` that lists every error. `__post_init__` runs once all fields are sound, and
-    may raise an `InputError` of its own.
+    The constructor raises one `InputError` that lists every error. `__post_init__` runs once all fields are valid, and
+    may raise another `InputError`.
     """
-    # Defaults are checked too: a check turns the name of a weighting into the weighting.
+    # Defaults are checked too, because checks convert values: the name of a weighting becomes the weighting.
     options: ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
     made: Any = pydantic_dataclass(cls, frozen=True, config=options)
     names, validate = field_names(made), made.__init__
@@ -68,7 +68,7 @@ def config(cls: C) -> C:
 
 
 class _FieldErrors(ValueError):
-    """What `checked_by` found: messages that name the field themselves."""
+    """The errors found by `checked_by`. Each message names its field."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__("; ".join(messages))
@@ -77,7 +77,7 @@ class _FieldErrors(ValueError):
 
 @contextmanager
 def field_errors() -> Iterator[Faults]:
-    """Collects errors in a field's validator. Their messages name fields of the class, not only the one validated."""
+    """Collects errors in a field's validator. Their messages may name other fields of the class too."""
     faults = Faults("")
     yield faults
     if faults:
@@ -85,7 +85,8 @@ def field_errors() -> Iterator[Faults]:
 
 
 def checked_by(check: Callable[..., Any], **options: Any) -> PlainValidator:
-    """The check of a field: a function like those of `jaxsens.inputs`, check(name, value, faults=faults, **options)."""
+    """Returns the validator of a field. `check` is like the functions of `jaxsens.inputs`:
+    check(name, value, faults=faults, **options)."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
         with field_errors() as faults:
@@ -101,14 +102,14 @@ def typed(
     faults: Faults,
     named: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
-    """The dataclass that a table such as `{type = "Learned", max_length = 64}` describes; None after noting errors.
+    """Returns the dataclass described by a table such as `{type = "Learned", max_length = 64}`, or None after errors.
 
     Args:
-        name: of the table, for messages.
-        table: may hold further such tables.
+        name: the table's name, for messages.
+        table: may contain further such tables.
         known: the dataclasses, by `type`.
-        faults: takes the errors.
-        named: by field, values that have a name.
+        faults: collects the errors.
+        named: the values that have a name, by field.
     """
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in known:
@@ -147,7 +148,7 @@ OptionalPositive = Annotated[int | None, checked_by(inputs.optional_count)]
 
 
 def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file, and its table.
+    """Returns the text of a TOML file, and its table.
 
     Raises:
         InputError: if the file cannot be read, or is not TOML.
@@ -160,7 +161,7 @@ def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[s
 
 
 def parse_toml(text: str, subject: str) -> dict[str, Any]:
-    """The table of a TOML file's text. Raises an `InputError` that begins with `subject` if it is not TOML."""
+    """Returns the table of a TOML text. Raises an `InputError` that begins with `subject` if it is not TOML."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -170,22 +171,22 @@ def parse_toml(text: str, subject: str) -> dict[str, Any]:
 def read_fields(
     kind: type, table: object, path: str, faults: Faults, *, python: bool = False, **context: Any
 ) -> dict[str, Any]:
-    """The fields of a dataclass that a table gives, and the defaults of the others.
+    """Returns the fields of a dataclass given by a table, and the defaults of the others.
 
-    A field with an error is noted and left out. So one pass reports every error, and what depends on sound fields can
-    be checked although other fields are not sound.
+    A field with an error is reported and omitted. So one pass reports every error, and checks that depend only on valid
+    fields can still run.
 
     Args:
         kind: the dataclass. Fields that are dataclasses are tables within the table.
-        table: of a TOML file. It passes through JSON, where a strict check takes a list for a tuple and a table for a
-            dataclass, but still no number for another kind of number.
-        python: whether `table` holds typed values, tuples and dataclasses, and is checked as it is.
-        path: of the table within the file, for messages.
-        faults: takes the errors.
-        context: for validators that need more than the value: `info.context`.
+        table: a table of a TOML file. It is converted to JSON, for which a strict check accepts a list as a tuple and a
+            table as a dataclass, but no conversion between kinds of numbers.
+        python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
+        path: the path of the table within the file, for messages.
+        faults: collects the errors.
+        context: passed to validators that need more than the value, as `info.context`.
     """
     dates = list(_dates(table, path))
-    faults.messages += [f"{where}: no date or time is meant anywhere; put it in quotes" for where in dates]
+    faults.messages += [f"{where}: dates and times are not accepted; put it in quotes" for where in dates]
     sound: dict[str, Any] = {}
     try:
         model, context = _fields_model(kind), {**context, "sound": sound}
@@ -205,7 +206,7 @@ def read_fields(
 
 
 def read_table(kind: type[T], table: object, path: str, faults: Faults, **context: Any) -> T | None:
-    """The dataclass that a table describes, or None after noting every error below `path`. As `read_fields`."""
+    """Returns the dataclass that a table describes, or None after adding all errors below `path`. See `read_fields`."""
     own = Faults(path)
     fields = read_fields(kind, table, path, own, **context)
     if not own:
@@ -219,7 +220,7 @@ def read_table(kind: type[T], table: object, path: str, faults: Faults, **contex
 
 @cache
 def _fields_model(kind: type) -> type[BaseModel]:
-    """A model with the fields of a dataclass that keeps what is sound in the context's dictionary `sound`."""
+    """Returns a model with a dataclass's fields, which stores valid values in the context's dictionary `sound`."""
 
     def keep(cls: type, value: Any, info: ValidationInfo) -> Any:
         info.context["sound"][info.field_name] = value  # pyright: ignore[reportOptionalSubscript]
@@ -234,7 +235,7 @@ def _fields_model(kind: type) -> type[BaseModel]:
 
 
 def _dates(table: object, path: str) -> Iterator[str]:
-    """Where a table holds TOML's dates and times, which JSON does not have."""
+    """Yields the paths of dates and times in a TOML table, which JSON does not support."""
     if isinstance(table, date | time):
         yield path
     elif isinstance(table, dict | list):
@@ -246,13 +247,13 @@ def _dates(table: object, path: str) -> Iterator[str]:
 
 
 def note_errors(error: ValidationError, path: str, faults: Faults, kind: type) -> None:
-    """Notes each of pydantic's findings about a dataclass, those on the members of one union as one."""
+    """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
     remedies: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         parts = [part for part in detail["loc"] if not _is_member(part)]
         where, cause = join(path, parts), detail.get("ctx", {}).get("error")
         if isinstance(cause, _FieldErrors):
-            # These name the field, the last part of the location that is not a place in a list.
+            # These messages name the field: the last part of the location that is not a list index.
             names = [k for k, part in enumerate(parts) if isinstance(part, str)]
             faults.messages += [join(join(path, parts[: names[-1]]), [message]) for message in cause.messages]
             continue
@@ -273,7 +274,7 @@ _NO_VALUE = (*_UNKNOWN, *_MISSING)
 
 
 def _is_member(part: object) -> bool:
-    """Whether a part of a location names a member of a union (`int`, `tuple[int, ...]`, a class) and not a key."""
+    """Returns whether part of a location is a union member (`int`, `tuple[int, ...]`, a class), not a key."""
     return isinstance(part, str) and (
         part in ("int", "float", "str", "bool") or part.endswith(("]", "-table")) or part[:1].isupper()
     )
@@ -283,7 +284,7 @@ def _remedy(detail: Any, kind: type) -> str:
     if detail["type"] in _UNKNOWN:
         *above, key = (part for part in detail["loc"] if isinstance(part, str) and not _is_member(part))
         known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
-        # A key of another member of a union is no help.
+        # A key of another union member would not help.
         return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
     if detail["type"] in _MISSING:
         return "required, but not given"
@@ -294,7 +295,7 @@ def _remedy(detail: Any, kind: type) -> str:
 
 @cache
 def _keys(kind: type) -> dict[str, list[str]]:
-    """The keys of a dataclass's tables, by the name of the table; "" is the dataclass itself."""
+    """Returns the keys of a dataclass's tables, by table name; "" is the dataclass itself."""
     found = {"": [*field_names(kind)]}
     for name, hint in get_type_hints(kind).items():
         for part in _dataclasses(hint):
@@ -310,7 +311,7 @@ def _dataclasses(hint: Any) -> Iterator[type]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean "lengths"?` where a known word is close, else the known words if they are few."""
+    """Returns `; did you mean "lengths"?` if a known word is close, otherwise the known words if they are few."""
     known = tuple(known)
     close = difflib.get_close_matches(word, known, n=1)
     if close:
@@ -319,19 +320,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def join(path: str, parts: Iterable[object]) -> str:
-    """A location as `variant[2].model.width`."""
+    """Formats a location, such as `variant[2].model.width`."""
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
 
 
 def messages(error: InputError) -> list[str]:
-    """The single errors that an `InputError` made by `Faults` lists, without their subject."""
+    """Returns the errors listed in an `InputError` made by `Faults`, without their subject."""
     _, _, text = str(error).partition(": ")
     first, *rest = text.split("\n  - ")
     return rest or [first]
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields."""
+    """Returns the names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(kind))

@@ -1,4 +1,4 @@
-"""What a result was made with."""
+"""The versions and device with which a result was computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def package_version() -> str:
-    """The version of jaxsens, or "unknown" where it runs from a bare source tree."""
+    """Returns the version of jaxsens, or "unknown" if it runs from a source tree without installation."""
     try:
         return version("jaxsens")
     except PackageNotFoundError:
@@ -15,7 +15,7 @@ def package_version() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of jaxsens, jax, jaxlib, flax, numpy and Python, and the device's kind."""
+    """Returns the versions of jaxsens, jax, jaxlib, flax, numpy and Python, and the kind of device."""
     import jax
 
     packages = {name: version(name) for name in ("jax", "jaxlib", "flax", "numpy")}

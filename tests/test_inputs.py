@@ -83,7 +83,7 @@ def test_ids_come_back_as_arrays_without_repetitions():
         (partial(inputs.fixed, n=0, vocabulary=3), {4: 3}, "fixed = {4: 3}: the model reads ids 0 to 2"),
         (partial(inputs.readout, own="auto", n=4), -1, 'readout = -1: positions count from the front'),
         (partial(inputs.readout, own="auto", n=4), 4, "readout = 4: a position from 0 to 3"),
-        (partial(inputs.readout, own="mean", n=4), "last", "this model reads where its config says, 'mean'"),
+        (partial(inputs.readout, own="mean", n=4), "last", "this model's config sets its readout to 'mean'"),
         (inputs.mesh, "gpu", 'jax.sharding.Mesh(numpy.array(jax.devices(\'gpu\')), ("flips",))'),
     ],
 )  # fmt: skip

@@ -64,7 +64,7 @@ def test_every_flipped_bit_is_noticed_or_without_effect(tmp_path):
 )
 def test_other_json_is_told_apart_from_what_was_written(tmp_path, text):
     (tmp_path / "one.json").write_text(text)
-    with pytest.raises(DamagedFile, match="no file that jaxsens wrote"):
+    with pytest.raises(DamagedFile, match="not written by jaxsens"):
         read_sealed(tmp_path / "one.json", "thing")
 
 

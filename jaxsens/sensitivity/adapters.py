@@ -1,4 +1,4 @@
-"""Whatever a user calls a model, as one thing: a pure function of (parameters, tokens) and its parameters.
+"""Adapters that turn every kind of model into a pure function of (parameters, tokens) and its parameters.
 
 The function is hashable and compares by value, so that it can be a static argument of `jax.jit`: a second call
 with the same architecture does not compile again, and weights are arguments, not constants of the program.
@@ -24,7 +24,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.sensitivity.model_faults import check_is_model
 
 RANDOM_OUTPUT = (
-    "model: two calls on the same input differ; switch off what is random (model.eval(), deterministic=True, "
+    "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "
     "eqx.nn.inference_mode(model))"
 )
 
@@ -36,13 +36,13 @@ class Measurable:
     Attributes:
         apply: pure, hashable: (parameters, tokens (n,)) -> output.
         parameters: a pytree of arrays.
-        call: the model as its owner would call it, state and randomness included: tokens -> output.
-        config: the config of a jaxsens transformer, which engines with closed forms need; else None.
-        alphabet_size: how many symbols may be put in, where the model says.
-        vocabulary_size: symbols it can read, where the model says.
-        readout: "last", a 0-based position, "mean", or None for none in particular; "auto" while nobody has said.
+        call: the model as the user would call it, with state and randomness: tokens -> output.
+        config: the config of a jaxsens transformer, which engines with closed forms need; otherwise None.
+        alphabet_size: the number of symbols that flips may insert; None if unknown.
+        vocabulary_size: the number of symbols that the model reads; None if unknown.
+        readout: "last", a 0-based position, "mean", or None if unspecified; "auto" until it is determined.
         outputs: the output coordinates that the model designates to be measured; None for all.
-        exact_length: the longest input on which the model is exact in its dtype, where it promises to be exact.
+        exact_length: the longest input on which the model promises to be exact in its dtype; None without a promise.
         exact_outputs: the output coordinates that the model promises to be exactly 0 or 1.
     """
 
@@ -58,28 +58,28 @@ class Measurable:
     exact_outputs: tuple[int, ...] = ()
 
     def position_read(self, n: int) -> int | None:
-        """The position of an input of length n that is read out, and so not flipped by default, or None."""
+        """Returns the readout position of an input of length n, which is not flipped by default, or None."""
         if self.readout in ("last", "auto"):
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
     def reading(self, readout: int | str | None) -> Measurable:
-        """The model, read out at `readout`; with "auto", where it says itself."""
+        """Returns the model with another readout; "auto" keeps its own."""
         if isinstance(readout, str) and readout == "auto":
             return self
         return dataclasses.replace(self, readout=plain_numbers(readout))
 
     def chosen_outputs(self, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
-        """The output coordinates that enter the norm: those asked for, else the model's own; None means all."""
+        """Returns the output coordinates that enter the norm: those given, otherwise the model's; None means all."""
         if outputs is None:
             return self.outputs
         return None if isinstance(outputs, str) else tuple(int(k) for k in outputs)
 
     @property
     def dtype(self) -> str:
-        """ "float64" if any parameter is, else "float32": which setting the arithmetic needs.
+        """ "float64" if any parameter is float64, otherwise "float32": the setting that the arithmetic needs.
 
-        A model that is not of jaxsens may hold constants that nobody sees: it is "float64" too where JAX is set so.
+        Models from elsewhere may hold hidden constants, so they are also "float64" if JAX is set to 64 bits.
         """
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
         if self.config is None and jnp.result_type(float) == "float64":
@@ -104,12 +104,12 @@ class TransformerApply:
 
 @dataclass(frozen=True)
 class NnxApply:
-    """A Flax NNX module, taken apart into its graph and its state."""
+    """A Flax NNX module, split into its graph and its state."""
 
     graph: Any
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """Puts the module together and calls it."""
+        """Merges the module and calls it."""
         from flax import nnx
 
         return nnx.merge(self.graph, parameters, copy=True)(tokens)
@@ -137,13 +137,13 @@ class PytreeApply:
     fixed: tuple[Any, ...]
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """Puts the pytree together and calls it."""
+        """Rebuilds the pytree and calls it."""
         return _put_together(self.structure, self.fixed, parameters)(tokens)
 
 
 @dataclass(frozen=True)
 class PairApply:
-    """A function of (parameters, tokens), given with the parameters. Of those, too, only arrays are arguments."""
+    """A function of (parameters, tokens) with its parameters. Only the arrays among them are arguments."""
 
     function: Callable[[Any, Any], Any]
     structure: Hashable
@@ -155,19 +155,19 @@ class PairApply:
 
 
 class _ArrayPlace:
-    """Stands in `PytreeApply.fixed` where an array leaf goes."""
+    """Marks the place of an array leaf in `PytreeApply.fixed`."""
 
 
 _ARRAY = _ArrayPlace()
 
 
 def measurable(model: Any) -> Measurable:
-    """The adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a pair
-    (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens), or a
-    callable tokens -> array.
+    """Returns the adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a
+    pair (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens),
+    or a callable tokens -> array.
 
     Raises:
-        InputError: if it is none of these, saying what it is instead, and what to write.
+        InputError: if it is none of these; the message says what it is instead, and what to write.
     """
     if isinstance(model, Measurable):
         return model
@@ -213,7 +213,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             exact_outputs=getattr(model, "exact_outputs", ()),
         )
     graph, state = nnx.split(model)
-    # Called on a copy, so that counters of random streams move there and not in the user's model.
+    # Call a copy, so that counters of random streams advance there and not in the user's model.
     copy = nnx.clone(model)
 
     def drawn() -> list[int]:
@@ -255,7 +255,7 @@ def _from_callable(model: Any) -> Measurable:
 
 
 def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:
-    """The array leaves of a pytree, its structure, and its leaves with a mark in place of each array."""
+    """Returns the array leaves of a pytree, its structure, and its leaves with a mark in place of each array."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
     return (
@@ -275,5 +275,5 @@ def _check_hashable(apply: Any, model: str) -> None:
         hash(apply)
     except TypeError:
         raise InputError(
-            f"model = {model}: it cannot be hashed, which compiling needs; wrap it: lambda t: model(t)"
+            f"model = {model}: it is not hashable, which compilation requires; wrap it: lambda t: model(t)"
         ) from None

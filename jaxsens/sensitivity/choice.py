@@ -1,17 +1,16 @@
-"""Which engine measures a model, and why.
+"""Chooses the engine that measures a model, with a reason.
 
-`auto` takes the engine with the smaller estimate of seconds, unless only one of them keeps the digits of the
-sensitivities. The estimate counts operations and compilation on a reference machine. It never looks at the speed or the
-load of this one: a model and a length have the same engine everywhere, and the points of a sweep agree wherever they
-were measured.
+`auto` takes the engine with the lower estimated time, unless only one is accurate enough. The estimate counts
+operations and compilation on a reference machine. It ignores the speed and load of this machine, so a model and length
+get the same engine everywhere, and the points of a sweep agree wherever they were measured.
 
-Subtracting two outputs leaves a change that is a part r of the output with a relative error of eps / r. Under softmax
-with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and a forward pass for each
-flip will do while n eps is at most `ROUNDING`. The change has to be carried where it may be far smaller:
+Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
+with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and one forward pass per flip
+suffices while n eps is at most `ROUNDING`. The change must be carried through the layers where it may be far smaller:
 
-- under hard attention, where a flip that moves no choice changes nothing, which must not be mistaken for rounding;
-- where a temperature or unbounded embeddings make weights fall faster than any power of n;
-- where a constructed model designates its output.
+- under hard attention, where a flip that changes no choice has no effect, which must not be confused with rounding;
+- if a temperature or unbounded embeddings make weights fall faster than any power of n;
+- if a constructed model designates its output.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from jaxsens.sensitivity.engine import Engine, EngineChoice
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ENGINES: tuple[str, ...] = ("vmap", "difference")
-"""The engines that can be asked for by name."""
+"""The engines that can be requested by name."""
 
 ROUNDING = 1e-3
-"""The part of a change of order 1/n that may be rounding: three digits are kept up to n = 8000 in float32."""
+"""The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
 
 RATE = 1e11
-"""Operations a second of a large float32 matrix product on the reference machine, two cores of an AMD EPYC."""
+"""Operations per second of a large float32 matrix product on the reference machine, two cores of an AMD EPYC."""
 
 INPUTS = 8
-"""How many inputs of one length are assumed to share a compilation: a sweep has several for each length."""
+"""The number of inputs assumed to share a compilation: a sweep has several inputs of each length."""
 
 COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
     VmapEngine: (0.8, 0.07),
     DifferenceEngine: (2.0, 0.75),
     FoldedEngine: (2.6, 0.0),
 }
-"""Seconds on the reference machine, and more for each layer; `scripts/benchmark_auto.py` checks them."""
+"""Seconds to compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` checks them."""
 
 FASTER = "estimated to be faster, compilation included"
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
@@ -61,7 +60,7 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 def check_measuring(
     norm: Any, outputs: Any, engine: Any, batch_size: Any, memory_budget: Any, mesh: Any, faults: Faults
 ) -> None:
-    """Notes what is wrong with the arguments that say how flips are measured."""
+    """Adds the errors in the arguments that say how flips are measured."""
     inputs.norm(norm, faults)
     inputs.outputs(outputs, None, faults)
     inputs.choice("engine", engine, ("auto", *ENGINES), faults)
@@ -73,10 +72,10 @@ def check_measuring(
 def choose(
     subject: Measurable, name: str, norm: str, outputs: tuple[int, ...] | None, n: int
 ) -> tuple[Engine, EngineChoice]:
-    """The engine `name` ("auto": the one that fits best) for inputs of length n, with the reason.
+    """Returns the engine `name` ("auto": the best choice) for inputs of length n, with the reason.
 
     Raises:
-        EngineRefusal: if the engine asked for cannot serve the model.
+        EngineRefusal: if the requested engine does not support the model.
     """
     if name not in ("auto", *ENGINES):
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES))
@@ -96,7 +95,7 @@ def choose(
     if name == "difference":
         return carried, EngineChoice("difference", f"asked for{how}")
     if _exact(subject, outputs):
-        # Constructed networks are deep and narrow, and what changes is 0 or 1: subtracting loses nothing.
+        # Constructed networks are deep and narrow, and changes are 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return forward, EngineChoice("vmap", reason)
     digits = lost_digits(subject, config, n)
@@ -108,7 +107,7 @@ def choose(
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
-    """Why subtracting two outputs would lose the digits of their change, or None where it keeps enough of them."""
+    """Returns why subtracting two outputs would be too inaccurate, or None if it is accurate enough."""
     kinds = [config.layer(k).weighting for k in range(config.layers)]
     soft = [kind.inverse_temperature for kind in kinds if isinstance(kind, Softmax)]
     if subject.outputs is not None:
@@ -125,10 +124,10 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
 
 
 def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> float:
-    """The estimated seconds for all flips of `INPUTS` inputs of length n on the reference machine, with compilation."""
+    """Estimates the seconds for all flips of `INPUTS` inputs of length n on the reference machine, with compilation."""
     flips = (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
     if isinstance(engine, VmapEngine):
-        # Not `engine.cost`, which traces the model: as many operations, at once.
+        # The same count as `engine.cost`, without tracing the model.
         once = sum(layer_operations(config, k, n) for k in range(config.layers))
         prepare, per_flip, efficiency = once, once, vmap_engine.EFFICIENCY
     else:
@@ -143,5 +142,5 @@ def _eps(subject: Measurable) -> float:
 
 
 def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:
-    """Whether the model promises that every output measured is exactly 0 or 1."""
+    """Returns whether the model promises that every measured output is exactly 0 or 1."""
     return outputs is not None and set(outputs) <= set(subject.exact_outputs)

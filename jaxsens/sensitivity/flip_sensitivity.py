@@ -1,4 +1,4 @@
-"""`jaxsens.flip_sensitivity`: from a model and an input to the sensitivity of every single-symbol flip."""
+"""`jaxsens.flip_sensitivity`: measures the sensitivity of a model to every single-symbol flip of an input."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from jaxsens.versions import versions
 
 
 class MeasurementInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `flip_sensitivity`. `partial` is the result on the flips that were finished, no random sample;
-    another call with `resume=partial` completes it."""
+    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
+    sample. Another call with `resume=partial` completes it."""
 
     def __init__(self, partial: FlipSensitivity) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
@@ -60,45 +60,45 @@ def flip_sensitivity(
 ) -> FlipSensitivity:
     """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
 
-    Arithmetic is in the model's dtype; float64 parameters are computed with in float64 whatever JAX's global setting.
-    Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep two to three
-    digits, and a flip's effect of O(1/n) is lost in the rest. Programs are compiled once for each shape, so a second
-    input of the same length runs at once. Memory stays within the budget at any n.
+    Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
+    Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep only two to three
+    digits, and a flip's effect is O(1/n). Programs are compiled once per shape, so a second input of the same length
+    starts immediately. Memory stays within the budget at any n.
 
     Args:
         model: a jaxsens model, a Flax NNX module, a Linen module with variables (bound, or `(module, variables)`),
             an Equinox module, a pair `(function, parameters)`, which is called as function(parameters, tokens), or any
-            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` chooses one.
-            Make a function once: one that is made for each call is compiled for each call. The arrays of a pair or a
+            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` selects one.
+            Reuse function objects: a new function for each call is compiled for each call. The arrays of a pair or a
             module are arguments of the compiled program; those that a function closes over are its constants.
         tokens: integers (n,), or (batch, n) for several inputs.
-        alphabet_size: symbols 0 .. alphabet_size - 1 are put in; known for jaxsens models. Larger tokens (the
-            end-of-sequence symbol, id alphabet_size) are never put in, and positions that hold one not flipped.
-        symbols: puts in these instead.
+        alphabet_size: flips insert symbols 0 .. alphabet_size - 1; known for jaxsens models. Larger tokens (the
+            end-of-sequence symbol, id alphabet_size) are never inserted, and positions that hold one are not flipped.
+        symbols: insert these symbols instead.
         positions: 0-based positions to flip, or `jaxsens.sample(count, seed)` for a random sample of the flips.
-            By default all but the readout position: it reaches the output through the skip connection and changes it
+            By default all except the readout position: it reaches the output through the skip connection and changes it
             by O(1) in every model.
-        readout: where the model reads its output: a 0-based position (0: a [CLS] symbol in front), "last", "mean" over
-            all, or None for nowhere in particular. If the model returns rows (n, d), it selects the row and has to be
-            given. If the model returns a vector, it only says which position is not flipped by default: "auto" means
-            the last, "mean" and None leave out none. A jaxsens model says it itself: "auto" is its config's readout.
+        readout: where the model reads its output: a 0-based position (0: a leading [CLS] symbol), "last", "mean" over
+            all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
+            required. If the model returns a vector, it only sets the position not flipped by default: the last for
+            "auto", and none for "mean" and None. For a jaxsens model, "auto" is the readout of its config.
         norm: "l2", "l1" or "linf".
-        outputs: which coordinates of the output enter the norm, or "all". By default those that the model designates
-            (`model.outputs` of a jaxsens transformer, as compiled ones have), and all where it designates none.
-        engine: "vmap", the specification: one forward pass a flip; "difference": carries the change through a jaxsens
-            transformer exactly, without subtracting outputs; or "auto": "difference" where only that keeps the digits,
-            else the one estimated to be faster for several inputs, compilation included. The choice is the same on
-            every machine; `jaxsens.explain` says what it is, why, and what it costs.
-        batch_size: flips at a time on each device; by default what is fast and fits the budget.
+        outputs: the output coordinates that enter the norm, or "all". By default those that the model designates
+            (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if it designates none.
+        engine: "vmap", the specification: one forward pass per flip; "difference": carries the change through a jaxsens
+            transformer exactly, without subtracting outputs; or "auto": "difference" if only that is accurate,
+            otherwise the one estimated to be faster for several inputs, including compilation. The choice is the same
+            on every machine; `jaxsens.explain` reports it with the reason and the cost.
+        batch_size: the number of flips per batch on each device; by default a fast size that fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
-        mesh: the devices to spread the flips over; by default all of this process. On one CPU device all cores work,
-            a thread each. Results depend on the devices and the batch size by rounding only.
-        progress: a function, called with (flips done, flips in all) about once a second; True for a bar on standard
-            error, False for nothing. By default a bar on a terminal, where a measurement takes over two seconds.
-        resume: what an interrupted call left (`MeasurementInterrupted.partial`, which may have been saved and loaded).
-            Its flips are taken over and the others measured. The result is that of a call that was not interrupted,
-            up to rounding where flips end up in other batches. Model, tokens, options, versions and device must be
-            those of the interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
+        mesh: the devices to spread the flips over; by default all of this process. A single CPU device uses one thread
+            per core. Results depend on the devices and the batch size only by rounding.
+        progress: a function called with (flips done, flips in all) about once a second; True for a bar on standard
+            error, False for nothing. By default, a bar on a terminal if the measurement takes over two seconds.
+        resume: the result of an interrupted call (`MeasurementInterrupted.partial`, possibly saved and loaded). Its
+            flips are reused and the others measured. The result is that of an uninterrupted call, up to rounding if
+            flips end up in other batches. Model, tokens, options, versions and device must be those of the
+            interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
@@ -110,11 +110,11 @@ def flip_sensitivity(
             temperature.
 
     Raises:
-        MeasurementInterrupted: on Ctrl-C, with what was finished, norms that are not finite among it.
-        InputError: naming each argument that cannot be used and the remedy; also for a model whose output is not
-            finite, differs between two identical calls, is not a vector, or has a size that depends on n, and for one
-            that indexes beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result
-            that is not of this call, naming all that differs.
+        MeasurementInterrupted: on Ctrl-C, with the finished flips, including norms that are not finite.
+        InputError: naming each unusable argument and the remedy; also for a model whose output is not finite, differs
+            between two identical calls, is not a vector, or has a size that depends on n; for a model that indexes
+            beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result of another
+            call, naming all differences.
     """
     partial = check_resumable(resume)
     subject = measurable(model)
@@ -164,7 +164,7 @@ def flip_sensitivity(
 def _flips(
     words: np.ndarray, alphabet: np.ndarray, where: np.ndarray, drawn: Sample | None, anywhere: bool
 ) -> Flips:
-    """The flips asked for. Unless `anywhere`, a symbol that is never put in, such as the end symbol, stays.
+    """Returns the requested flips. Unless `anywhere`, symbols that are never inserted, such as the end symbol, stay.
 
     Raises:
         InputError: if there are none.
@@ -173,7 +173,7 @@ def _flips(
     flips = enumerate_flips(words, alphabet, where, replaced, drawn)
     if not len(flips):
         raise InputError(
-            f"tokens of shape {words.shape}: nothing to flip; the readout position is left out by default, "
+            f"tokens of shape {words.shape}: nothing to flip, because the readout position is excluded by default; "
             "give a longer input or positions=..."
         )
     return flips
@@ -189,7 +189,7 @@ def _described(
     dtype: str,
     asked: AskedArguments,
 ) -> dict[str, Any]:
-    """The fields of a result that say what was measured. A partial result is completed only by a call with the same."""
+    """Returns the fields of a result that say what was measured. `resume=` requires them to be equal."""
     return {
         "tokens": words,
         "alphabet": tuple(alphabet.tolist()),
@@ -215,10 +215,10 @@ def _measured(
     devices: placement.Placement,
     progress: Callable[[int, int], object] | bool | None,
 ) -> FlipSensitivity:
-    """The result on all flips: those of `partial` are taken over, the others measured.
+    """Returns the result on all flips, reusing those of `partial` and measuring the others.
 
     Raises:
-        MeasurementInterrupted: on Ctrl-C, with the flips that were finished.
+        MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
     rest = np.delete(np.arange(len(flips)), known)
@@ -257,16 +257,16 @@ def _measured(
 
 
 def _counting_from(known: int, progress: placement.Progress | None) -> placement.Progress | None:
-    """Progress over all flips, of which some are known."""
+    """Returns the progress function over all flips, of which `known` are done."""
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
 def _check_size(
     subject: Measurable, words: np.ndarray, where: np.ndarray, alphabet: np.ndarray, drawn: Sample | None
 ) -> None:
-    """Refuses more flips than this machine holds, before they are listed.
+    """Rejects more flips than fit in this machine's memory, before they are listed.
 
-    A position that holds a symbol that is never put in is counted like the others.
+    Positions with a symbol that is never inserted are counted like the others.
 
     Raises:
         InputError: with the bytes that the flips take.

@@ -1,4 +1,4 @@
-"""Threads side by side on one CPU device, which alone leaves most cores idle while an engine's small operations run."""
+"""Parallel threads for one CPU device, which leaves most cores idle during an engine's small operations."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_one_cpu(mesh: Mesh) -> bool:
-    """Whether a mesh is a single CPU device."""
+    """Returns whether a mesh is a single CPU device."""
     return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
 
 
 def lanes_on(mesh: Mesh) -> int:
-    """How many threads are worth having for a mesh: one for each core where it is one CPU device, else a single one.
+    """Returns the number of threads to use for a mesh: one per core if it is a single CPU device, otherwise one.
 
     XLA itself spreads work over several devices, and one thread keeps an accelerator busy.
     """
@@ -36,15 +36,15 @@ def lanes_on(mesh: Mesh) -> int:
 
 
 class Lanes:
-    """A context manager with `count` threads. All of them have ended when it is left, by whatever way.
+    """A context manager with `count` threads. All of them have ended when it exits, also after an exception.
 
-    Even a single lane is a thread of its own: the main thread then waits where signals are handled. An interrupted
-    computation is waited for, because one that still runs while the interpreter shuts down crashes it.
+    Even a single lane is a separate thread, so that the main thread can handle signals while it waits. Interrupted
+    computations are waited for, because one that is still running when the interpreter shuts down crashes it.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # JAX's settings are thread-local: each thread has to enter those that are in force here.
+        # JAX's settings are thread-local: each thread must enter those in force here.
         self._dtype = str(jnp.result_type(float))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jaxsens-lane")
 
@@ -57,10 +57,10 @@ class Lanes:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def run(self, work: Callable[[int], Result]) -> list[Result]:
-        """work(0) .. work(count - 1), side by side.
+        """Returns work(0) .. work(count - 1), run in parallel.
 
         Raises:
-            Exception: that of the first lane that failed, once all lanes have ended.
+            Exception: the exception of the first lane that failed, after all lanes have ended.
         """
         futures = [self._threads.submit(self._in_lane, work, lane) for lane in range(self.count)]
         results, errors = [], []

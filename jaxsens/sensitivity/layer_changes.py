@@ -1,7 +1,7 @@
-"""Lemma 5's induction as a measurement: how far each row moves in each layer when one symbol is exchanged.
+"""Measures Lemma 5's induction: how far each row moves in each layer when one symbol changes.
 
-The lemma (Hahn 2020) follows two numbers through the layers: the change of the flipped row y_i^(k), which is O(1), and
-that of every other row y_j^(k), which is O(1/n) under softmax without masks. Here both are measured.
+The lemma (Hahn 2020) tracks two numbers through the layers: the change of the flipped row y_i^(k), which is O(1), and
+that of every other row y_j^(k), which is O(1/n) under softmax without masks. This module measures both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxsens.sensitivity.norms import norm_of
 from jaxsens.versions import versions
 
 SYMBOLS_AT_ONCE = 2**12
-"""The default number of symbols in a batch of flipped words: more of them would leave a CPU's cache."""
+"""The default number of symbols in a batch of flipped words: larger batches do not fit in a CPU's cache."""
 
 
 class LayerChange(NamedTuple):
@@ -49,18 +49,18 @@ class LayerChanges:
     """||y_j^(k)(x) - y_j^(k)(x')|| for flips x' of one input x. Layer k = 0 is the embedding, k = L the last.
 
     Attributes:
-        own: of the flipped row, j = i.
-        others_max: the largest over the other rows; 0 where there is none.
-        others_mean: the mean over the other rows, summed in float64; 0 where there is none.
-        positions: the 0-based position flipped.
-        symbols: the symbol put in.
+        own: the change of the flipped row, j = i.
+        others_max: the largest change of the other rows; 0 if there are none.
+        others_mean: the mean change of the other rows, summed in float64; 0 if there are none.
+        positions: the 0-based positions flipped.
+        symbols: the symbols inserted.
         kept: the flips whose rows were kept, as indices into the other arrays.
-        changes: of those, the norm of every row's change.
+        changes: the norm of every row's change, for the kept flips.
         tokens: the input.
-        population: how many flips there are; more than `len(result)` for a random sample.
+        population: the number of all flips; more than `len(result)` for a random sample.
         norm: "l2", "l1" or "linf".
-        dtype: of the arithmetic. In float32 a change below 1e-7 of an activation is rounding.
-        versions: of jaxsens, jax, numpy and the device.
+        dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of an activation is rounding.
+        versions: the versions of jaxsens, jax and numpy, and the device.
     """
 
     own: Float[np.ndarray, "flips layers+1"]
@@ -90,7 +90,7 @@ class LayerChanges:
         return self.own.shape[1] - 1
 
     def to_rows(self) -> list[LayerChange]:
-        """One row a flip and layer, sorted by position, symbol, layer."""
+        """Returns one row per flip and layer, sorted by position, symbol, layer."""
         return [
             LayerChange(
                 int(self.positions[f]),
@@ -121,27 +121,26 @@ def layer_changes(
     batch_size: int | None = None,
     keep: Sequence[int] | None = None,
 ) -> LayerChanges:
-    """Measures the change of every row in every layer under flips of an input, with one forward pass for each flip.
+    """Measures the change of every row in every layer under flips of an input, with one forward pass per flip.
 
-    Every weighting function is served. Arithmetic is in the model's dtype with matrix products at `highest` precision.
+    Every weighting function is supported. Arithmetic is in the model's dtype; matrix products have `highest` precision.
 
     Args:
         model: a jaxsens transformer.
         tokens: integers (n,), one input.
-        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all but the readout's. Where
-            they are not given, positions that hold the end-of-sequence symbol are left as they are.
-        symbol: put in this symbol only, at every position that does not hold it; by default every other symbol of the
+        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all except the readout
+            position and positions that hold the end-of-sequence symbol.
+        symbol: insert only this symbol, at every position that does not hold it; by default every other symbol of the
             alphabet.
         norm: "l2", "l1" or "linf".
-        batch_size: flips at a time.
-        keep: which flips' rows to keep, as 0-based indices into the flips, which are sorted by position, then symbol.
+        batch_size: the number of flips per batch.
+        keep: the flips whose rows to keep, as 0-based indices; flips are sorted by position, then symbol.
 
     Returns:
         A `LayerChanges`.
 
     Raises:
-        InputError: naming every argument that cannot be used; also if there is nothing to flip, or an activation is
-            not finite.
+        InputError: naming every unusable argument; also if there is nothing to flip, or an activation is not finite.
     """
     config, word, flipped, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep)
     drawn = positions if isinstance(positions, Sample) else None
@@ -159,7 +158,7 @@ def layer_changes(
         for start in range(0, len(flips), batch):
             part = slice(start, start + batch)
             where = flips.positions[part]
-            # The last batch is filled up with its last flip, so that one compiled program serves all.
+            # The last batch is padded with its last flip, so that all batches use one compiled program.
             full = np.minimum(np.arange(start, start + batch), len(flips) - 1)
             size = np.asarray(
                 _batch(config, norm, parameters, tokens_, before, flips.positions[full], flips.symbols[full])
@@ -210,7 +209,7 @@ def _batch(
     positions: Array,
     symbols: Array,
 ) -> Array:
-    """The norms of the changes of all rows in all layers under each flip: (flips, layers + 1, n)."""
+    """Returns the norms of the changes of all rows in all layers under each flip: (flips, layers + 1, n)."""
 
     def one(position: Array, symbol: Array) -> Array:
         after = levels(config, parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
@@ -222,7 +221,7 @@ def _batch(
 def _checked(
     model: Any, tokens: Any, positions: Any, symbol: Any, norm: Any, batch_size: Any, keep: Any
 ) -> tuple[TransformerConfig, np.ndarray, np.ndarray, np.ndarray]:
-    """The config, the word, the positions to flip and the symbols to put in; every fault at once."""
+    """Returns the config, the word, the positions to flip and the symbols to insert; raises all errors together."""
     faults = Faults("layer_changes")
     config = model.config if isinstance(model, Transformer) else None
     if config is None:
@@ -254,11 +253,11 @@ def _checked(
 
 
 def _kept(flips: Flips, keep: Any) -> np.ndarray:
-    """The indices of the flips to keep, once it is known how many flips there are."""
+    """Returns the indices of the flips to keep, once the number of flips is known."""
     faults = Faults("layer_changes")
     kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
     if not len(flips):
-        faults.add("positions", "no flip", "positions that hold another symbol than the one put in")
+        faults.add("positions", "no flip", "positions that hold a symbol other than the one inserted")
     elif len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
         wrong = kept.min() if kept.min() < 0 else kept.max()
         faults.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")

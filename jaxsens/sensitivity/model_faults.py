@@ -1,4 +1,4 @@
-"""What is said where a model is no function from tokens to an array: what it is, and two lines that would work."""
+"""Error messages for models that are not functions from tokens to an array, with code that would work."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _KINDS = "a jaxsens model, an NNX module, (Linen module, variables), (function, 
 
 
 def lines(model: str, readout: str = "") -> str:
-    """The two lines: how to make the model, and the call."""
+    """Returns the two lines of code: how to make the model, and the call."""
     return f":\n    model = {model}\n    jaxsens.flip_sensitivity(model, tokens, alphabet_size=...{readout})"
 
 
 def called_back(call: str) -> str:
-    """The two lines for a model that computes outside JAX, `call` being its call on a NumPy array `t`."""
+    """Returns the two lines for a model that computes outside JAX; `call` is its call on a NumPy array `t`."""
     return (
         ":\n"
         f'    kind = jax.ShapeDtypeStruct((d,), "float32")  # of the model\'s output\n'
@@ -45,7 +45,7 @@ def called_back(call: str) -> str:
 
 
 def check_is_model(model: Any) -> None:
-    """Refuses what is no model.
+    """Rejects an object that is not a model.
 
     Raises:
         InputError: saying what it is instead, and what to write.
@@ -67,7 +67,7 @@ def _what_it_is(model: Any) -> str | None:
         return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{called_back(call)}"
     if isinstance(model, TransformerConfig | BaselineConfig):
         network = name.removesuffix("Config")
-        return f"{name}, no model yet: make one{lines(f'jaxsens.{network}(config, seed=0)')}"
+        return f"{name}, a config: make a model of it{lines(f'jaxsens.{network}(config, seed=0)')}"
     if isinstance(model, str | os.PathLike):
         return f"{os.fspath(model)!r}, a path: load it{lines('jaxsens.load_checkpoint(path).model')}"
     if isinstance(model, tuple) and len(model) == 2 and not callable(model):
@@ -76,14 +76,14 @@ def _what_it_is(model: Any) -> str | None:
         held = any(map(_is_array, jax.tree.leaves(model)))
         if held and (isinstance(model, Mapping | list | tuple) or dataclasses.is_dataclass(model)):
             return (
-                f"{name}: parameters alone are no model; pass the function with them, which is called as "
+                f"{name}: parameters alone are not a model; pass them with the function, which is called as "
                 f"function(parameters, tokens){lines('(function, parameters)')}"
             )
         return f"{name}: pass {instead_of(model, f'{_KINDS} callable tokens -> array')}"
     if not takes(model, 1):
         return (
-            f"{_called(model)}: it is called with the tokens alone. What comes before them is passed beside it"
-            f"{lines('(function, parameters)')}\nWhat comes after them, or has a name: lambda tokens: "
+            f"{_called(model)}: it is called only with the tokens. Pass an argument before them in a pair"
+            f"{lines('(function, parameters)')}\nFor arguments after them, or keyword arguments: lambda tokens: "
             "model(tokens, deterministic=True)"
         )
     return None
@@ -91,13 +91,13 @@ def _what_it_is(model: Any) -> str | None:
 
 def _what_the_pair_is(function: Any, parameters: Any) -> str | None:
     if type(function).__name__ == "GraphDef":
-        return f"what nnx.split made: put it together{lines('nnx.merge(graphdef, state)')}"
+        return f"the result of nnx.split: merge it{lines('nnx.merge(graphdef, state)')}"
     if callable(function) and type(function) is type(parameters) and not inspect.isfunction(function):
-        return f"two {type(function).__name__}, as eqx.partition makes: put them together{lines('eqx.combine(*parts)')}"
+        return f"two {type(function).__name__}, as from eqx.partition: combine them{lines('eqx.combine(*parts)')}"
     if not callable(function):
         if callable(parameters):
-            return f"a pair with the function behind: it comes first{lines('(function, parameters)')}"
-        return f"a pair without a function: parameters alone are no model{lines('(function, parameters)')}"
+            return f"a pair in the wrong order: the function comes first{lines('(function, parameters)')}"
+        return f"a pair without a function: parameters alone are not a model{lines('(function, parameters)')}"
     if inspect.isclass(function):
         return (
             f"a pair with {function.__name__}, a class: pass an instance{lines(f'{function.__name__}(...)')}"
@@ -125,16 +125,16 @@ def _called(function: Any) -> str:
 
 
 def _framework(kind: type) -> str | None:
-    """The framework that a class comes from, if it is none of JAX's."""
+    """Returns the non-JAX framework that a class comes from, or None."""
     rooms = {base.__module__.split(".")[0] for base in kind.__mro__}
     return next((name for room, name in _ELSEWHERE.items() if room in rooms), None)
 
 
 def check_is_array(output: Any) -> None:
-    """Refuses an output that is no array and no number.
+    """Rejects an output that is neither an array nor a number.
 
     Raises:
-        InputError: saying what it is, and how to take an array of it.
+        InputError: saying what it is, and how to select an array from it.
     """
     if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
         if not jnp.issubdtype(jnp.result_type(output), np.number) and jnp.result_type(output) != jnp.bool_:
@@ -163,7 +163,7 @@ def check_is_array(output: Any) -> None:
             f"a {name}" + (f" with {', '.join(fields)}" if fields else ""),
         )
     raise InputError(
-        f"model: it returns {has}; an array is needed. Take the one to be measured"
+        f"model: it returns {has}; an array is needed. Select the one to measure"
         + lines(f"lambda tokens: network(tokens){part}")
     )
 
@@ -173,7 +173,7 @@ def _likeliest(names: list[Any]) -> Any:
 
 
 def raised(error: Exception, n: int) -> str:
-    """What is said of an exception that a model raised when it was called on tokens of shape (n,)."""
+    """Returns the message for an exception that a model raised when called on tokens of shape (n,)."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = f"{type(error).__name__}: {said[0].rstrip('.')}" if said else type(error).__name__
     home = next((name for name in map(_of_module, _modules(error.__traceback__)) if name), None)
@@ -185,7 +185,7 @@ def raised(error: Exception, n: int) -> str:
     if isinstance(error, _UNTRACEABLE):
         return (
             "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls, float() or Python "
-            f"branches on the values of tokens ({type(error).__name__}). What must stay NumPy, let JAX call"
+            f"branches on the values of tokens ({type(error).__name__}). If it must use NumPy, let JAX call it"
             + called_back("numpy_model(np.asarray(t))")
         )
     if "vmap_method" in str(error):
@@ -193,15 +193,15 @@ def raised(error: Exception, n: int) -> str:
         return f"model: its callback takes one input at a time; say so: {remedy} ({named})"
     if "context mesh" in str(error):
         return (
-            "model: it has a shard_map of its own, and jaxsens spreads the flips over the devices itself: pass the "
+            "model: it uses shard_map, but jaxsens itself spreads the flips over the devices: pass the "
             f"function that the shard_map runs ({named})"
         )
     if type(error).__name__ == "InvalidRngError" or "dropout" in str(error).lower():
         remedy = "model.eval(), deterministic=True, eqx.nn.inference_mode(model)"
-        return f"model: it asks for random numbers; switch off what is random ({remedy}) ({named})"
+        return f"model: it needs random numbers; switch off randomness ({remedy}) ({named})"
     return (
-        f"model: called on whole numbers of shape ({n},) it raised {named}. It is called with one input and nothing "
-        "else; for a batch axis in front, lambda tokens: model(tokens[None])[0]"
+        f"model: called on whole numbers of shape ({n},) it raised {named}. It is called with a single input; "
+        "to add a leading batch axis, use lambda tokens: model(tokens[None])[0]"
     )
 
 

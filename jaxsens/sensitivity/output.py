@@ -1,4 +1,4 @@
-"""What a model returns, looked at before anything is measured: one vector, or rows of which one is read out."""
+"""Checks a model's output before anything is measured: one vector, or rows of which one is read out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RowApply:
-    """A model that returns rows (n, d), and what of them is read out: a row, "last", or "mean"."""
+    """A model that returns rows (n, d), and their readout: a row, "last", or "mean"."""
 
     apply: Callable[[Any, Any], Any]
     readout: int | str
@@ -37,12 +37,12 @@ class RowApply:
 
 @dataclass(frozen=True)
 class OneArray:
-    """A model, held to return one array or number."""
+    """A model that must return one array or number."""
 
     apply: Callable[[Any, Any], Any]
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The output, once it is known to be an array."""
+        """Returns the output after checking that it is an array."""
         output = self.apply(parameters, tokens)
         check_is_array(output)
         return output
@@ -50,7 +50,7 @@ class OneArray:
 
 @dataclass(frozen=True)
 class Many:
-    """A model on several inputs at once, in a program for several devices: as engines run it."""
+    """A model on several inputs, in a program for several devices, as engines run it."""
 
     apply: Callable[[Any, Any], Any]
 
@@ -67,16 +67,16 @@ class Many:
 def checked_output(
     subject: Measurable, words: Int[np.ndarray, "batch n"], outputs: Sequence[int] | None
 ) -> tuple[Measurable, str]:
-    """Calls a user's model twice on the first input, and once abstractly.
+    """Calls a user's model twice on the first input, and traces it once.
 
-    A jaxsens transformer is known to be a pure function with one vector as its output: it is not called.
+    A jaxsens transformer is not called: it is known to be a pure function that returns one vector.
 
     Returns:
-        The model as it is measured, which returns a vector or a number and whose `readout` is settled; and the dtype
-        of its output.
+        The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
+        its output.
 
     Raises:
-        InputError: with the remedy, for an output that is not finite, not the same twice, not a vector, or one that
+        InputError: with the remedy, for an output that is not finite, differs between the calls, is not a vector, or
             grows with n.
     """
     if subject.config is not None:
@@ -91,9 +91,9 @@ def checked_output(
 
 
 def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
-    """A user's model as it is measured, its `readout` settled, and shape and dtype of its output; nothing is computed.
+    """Returns a user's model as measured, its `readout` determined, with the shape and dtype of its output.
 
-    To be called within `numerics(subject.dtype)`. Raises as `checked_output` does.
+    Nothing is computed. Call it within `numerics(subject.dtype)`. Raises as `checked_output` does.
     """
     shape, dtype = _abstract_output(subject, n)
     if len(shape) > 1:
@@ -101,11 +101,11 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
         shape = shape[1:]
     elif len(shape) == 1 and _grows(subject, shape, n):
         raise InputError(
-            f"model: its output has one entry a position (shape {shape} at n = {n}); read out one, "
+            f"model: its output has one entry per position (shape {shape} at n = {n}); select one, "
             "e.g. lambda tokens: model(tokens)[-1]"
         )
     if 0 in shape:
-        raise InputError(f"model: its output is empty (shape {shape}); return what is to be measured")
+        raise InputError(f"model: its output is empty (shape {shape}); return the values to measure")
     _traced(Many(subject.apply), subject, n)
     if subject.readout == "auto":
         subject = dataclasses.replace(subject, readout="last")
@@ -113,7 +113,7 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
 
 
 def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
-    """Refuses a model that gives norms that are no numbers; `positions` are those of the flips."""
+    """Rejects a model whose norms are not finite; `positions` are those of the flips."""
     bad = ~np.isfinite(norms)
     if bad.any():
         raise InputError(
@@ -123,18 +123,18 @@ def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
 
 
 def _reading_rows(subject: Measurable, shape: Shape, n: int) -> Measurable:
-    """A model that returns rows, as one that returns the vector read out of them."""
+    """Turns a model that returns rows into one that returns the vector read out of them."""
     if len(shape) != 2 or shape[0] != n or not _grows(subject, shape, n, unknown=True):
         inner = "model(tokens)[0]" if shape[0] == 1 else "model(tokens)[-1]"
         raise InputError(
             f"model: its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
-            f"positions. Take what is to be measured, e.g. lambda tokens: {inner}; with a batch axis, "
+            f"positions. Select the values to measure, e.g. lambda tokens: {inner}; with a batch axis, "
             "lambda tokens: model(tokens[None])[0]"
         )
     if subject.readout == "auto":
         raise InputError(
             f'readout = "auto": the model returns a row for each position (shape {shape}) and does not say '
-            'which is read out; give readout="last", readout=0 (a [CLS] symbol in front) or another position, or '
+            'which is read out; give readout="last", readout=0 (a leading [CLS] symbol) or another position, or '
             'readout="mean". If the first axis is a batch: lambda tokens: model(tokens[None])[0]'
         )
     if subject.readout is None:
@@ -155,11 +155,11 @@ def _read(rows: Any, readout: int | str) -> Any:
 
 
 def _grows(subject: Measurable, shape: Shape, n: int, unknown: bool = False) -> bool:
-    """Whether the first axis of an output follows the input's length; `unknown` where another length cannot be read.
+    """Returns whether the first axis of an output grows with the input's length; `unknown` if no other length works.
 
-    A model for inputs of one length only has an output of one size only.
+    A model for a single input length has a single output size.
     """
-    if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are no two positions
+    if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are not two positions
         return False
     try:
         other = _abstract_output(subject, n - 1 if n > 2 else n + 1)[0]
@@ -193,7 +193,7 @@ def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
         raise InputError(RANDOM_OUTPUT)
     if shape != first.shape:
         raise InputError(
-            f"model: called it returns shape {first.shape}, compiled {shape}; make it a pure function"
+            f"model: it returns shape {first.shape} when called and {shape} when compiled; make it a pure function"
         )
 
 
@@ -203,7 +203,7 @@ def _check_outputs(outputs: Sequence[int] | None, size: int) -> None:
 
 
 def _abstract_output(subject: Measurable, n: int) -> tuple[Shape, str]:
-    """Shape and dtype of the output, traced and not computed."""
+    """Returns the shape and dtype of the output, by tracing."""
     result = _traced(OneArray(subject.apply), subject, n)
     return result.shape, str(jnp.promote_types(result.dtype, jnp.float32))
 
@@ -223,6 +223,6 @@ def _traced(function: Callable[[Any, Any], Any], subject: Measurable, n: int) ->
 def _shape_of(
     function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> Any:
-    """Shape and dtype of what the function returns. `wide` (64-bit types are on) is part of the key."""
+    """Returns the shape and dtype of a function's result. `wide` (64-bit types are on) is part of the cache key."""
     parameters = jax.tree.unflatten(structure, shapes)
     return jax.eval_shape(function, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))

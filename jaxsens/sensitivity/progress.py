@@ -1,4 +1,4 @@
-"""How far a measurement is: a bar on a terminal, a function of the caller's, or nothing."""
+"""Progress of a measurement: a bar on a terminal, the caller's function, or nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Self
 from jaxsens.sensitivity.placement import Progress
 
 PATIENCE = 2.0
-"""Seconds before a bar that nobody asked for appears: what takes less needs none."""
+"""Seconds before the default bar appears: shorter measurements need none."""
 
 
 @contextmanager
 def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
-    """What to call with (flips done, flips in all): for True a bar, for None a bar if it takes long on a terminal."""
+    """Yields the function to call with (flips done, flips in all): a bar for True, a delayed one on a terminal for None."""
     if callable(progress):
         yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
     elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
@@ -30,7 +30,7 @@ def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Pr
 class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    Nothing is written to standard output. In a notebook the bar stands below the cell.
+    Nothing is written to standard output. In a notebook the bar appears below the cell.
     """
 
     def __init__(self, patience: float) -> None:

@@ -1,4 +1,4 @@
-"""One forward pass before a transformer is measured: is its output a number, does its dtype tell its scores apart?"""
+"""Runs one forward pass before a transformer is measured, to check that it is finite and its scores are resolved."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jaxsens.sensitivity.adapters import Measurable
 
 
 def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
-    """Why the scores of a jaxsens transformer cannot be told apart in its dtype on these inputs, or None.
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on these inputs, or None.
 
-    With `widens`, in float64: the engine measures in that type what float32 does not resolve.
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
 
-    The limit is `precision.UNRESOLVED`. Only scores of keys that get weight matter, so it looks at the log-normaliser
-    of each row, which is within log n of the largest score and is part of every forward pass. In the last layer only
-    the row that is read out matters. One forward pass for each input, compiled once a shape; O(n) with one layer.
+    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
+    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
+    readout row matters. The cost is one forward pass per input, compiled once per shape; O(n) with one layer.
 
-    Hard weightings compare scores of any size and are passed over, as are sparsemax and a constructed model up to its
-    `exact_length`, within which it promises to be exact. Call it within `numerics(subject.dtype)`.
+    Hard weightings compare scores of any size and are skipped, as are sparsemax and a constructed model up to its
+    `exact_length`, where it promises to be exact. Call it within `numerics(subject.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
@@ -56,8 +56,8 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
     if dtype == "float32":
         remedy = f'engine="difference", which measures in float64 what float32 cannot, dtype="float64", or {remedy}'
     return (
-        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, which {dtype} knows to "
-        f"{error[layer]:.2g} only. A difference of 1 is a factor of e between attention weights, so what is measured "
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
+        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
         f"may be an effect of rounding; use {remedy}"
     )
 
@@ -66,7 +66,7 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
 def _pass(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> tuple[Bool[Array, ""], Float[Array, " layers"]]:
-    """Whether the output is finite, and the largest |log-normaliser| of each layer."""
+    """Returns whether the output is finite, and the largest |log-normaliser| of each layer."""
     traces, y = layers.trace(config, parameters, tokens, layers.readout_position(config, tokens.shape[0]))
     sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
     output = layers.read_out(config, parameters, y)
@@ -74,7 +74,7 @@ def _pass(
 
 
 def beyond_precision(subject: Measurable, n: int) -> str | None:
-    """Why a model that is exact only up to some length cannot be trusted at length n, or None if it can."""
+    """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
     limit = subject.exact_length
     if limit is None or n <= limit:
         return None
@@ -82,6 +82,6 @@ def beyond_precision(subject: Measurable, n: int) -> str | None:
     if subject.dtype == "float32":
         remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
     return (
-        f"n = {n}: in {subject.dtype} this model is exact up to n = {limit} only. Rounding blurs which key its "
-        f"attention chooses, so what is measured may be an effect of rounding; build the model {remedy}"
+        f"n = {n}: in {subject.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+        f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
     )

@@ -1,4 +1,4 @@
-"""The specification: one forward pass for each flip, and the difference of two outputs."""
+"""The vmap engine, which is the specification: one forward pass per flip, and the difference of two outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EFFICIENCY = 0.45
 
 @dataclass(frozen=True)
 class VmapEngine(Engine):
-    """Runs the model on every flipped input. It serves every model; n flips cost n forward passes.
+    """Runs the model on every flipped input. It supports every model; n flips cost n forward passes.
 
-    Outputs are subtracted, so a change below their rounding is lost. In float32 that is 1e-7 of the output, and at
-    n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
+    Outputs are subtracted, so a change below their rounding error is lost. In float32 this is 1e-7 of the output, and
+    at n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -38,7 +38,7 @@ class VmapEngine(Engine):
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        """Output of each flipped input minus that of the input."""
+        """Returns the output of each flipped input minus that of the input."""
         tokens, output = prepared
 
         def one(position: Array, symbol: Array) -> Array:
@@ -52,14 +52,14 @@ class VmapEngine(Engine):
         return "a forward pass each"
 
     def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU a thousand symbols, so one flip from n = 1024 on: larger batches leave the cache and are slower."""
+        """On CPU a thousand symbols, so one flip from n = 1024: larger batches leave the cache and are slower."""
         symbols = 2**10 if platform == "cpu" else 2**20
         return max(1, symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
-        """Counted on one forward pass that is lowered but not compiled. Loops in a user's model count once.
+        """Counts the operations of one forward pass, lowered but not compiled. Loops in a user's model count once.
 
-        Temporary memory is estimated as three times the largest intermediate value, for every flip of a block.
+        Temporary memory is estimated as three times the largest intermediate value, per flip of a block.
         """
         traced = jax.jit(self._output).trace(parameters, tokens)
         if isinstance(self.apply, TransformerApply):
@@ -75,7 +75,7 @@ class VmapEngine(Engine):
 
 
 def _largest(program: Any) -> int:
-    """Bytes of the largest value that a traced program, or a program called in it, computes."""
+    """Returns the bytes of the largest value computed in a traced program or the programs it calls."""
     largest = 0
     for equation in program.eqns:
         values = [value.aval for value in equation.outvars if hasattr(value.aval, "dtype")]

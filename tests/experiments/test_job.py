@@ -312,7 +312,7 @@ def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(t
     with pytest.raises(InputError, match="no sweep was run here"):
         load_sweep(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(InputError, match=r"sweep\.json: no file that jaxsens wrote.*run the sweep again"):
+    with pytest.raises(InputError, match=r"sweep\.json: not written by jaxsens.*run the sweep again"):
         read_plan(tmp_path)
 
 
@@ -362,7 +362,7 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
     [
         (errno.ENOSPC, "make room there"),
         (errno.EDQUOT, "make room there, or have the quota raised"),
-        (errno.EROFS, "mount it so that it can be written to, or name another place"),
+        (errno.EROFS, "mount it writable, or use another path"),
         (errno.EFBIG, "raise the limit on the size of a file (ulimit -f)"),
     ],
 )

@@ -257,7 +257,7 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     with pytest.raises(jaxsens.InputError, match="checksum"):
         load_worst_input(path)
     path.write_text('{"value": 1.0}')
-    with pytest.raises(jaxsens.InputError, match=r"no file that jaxsens wrote.*WorstInput\.save"):
+    with pytest.raises(jaxsens.InputError, match=r"not written by jaxsens.*WorstInput\.save"):
         load_worst_input(path)
     os.remove(path)
     with pytest.raises(jaxsens.InputError, match="no such file"):

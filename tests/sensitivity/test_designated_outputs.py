@@ -64,7 +64,7 @@ def test_beyond_its_exact_length_one_warning_names_lengths_dtype_and_remedy(dtyp
     with pytest.warns(jaxsens.PrecisionWarning, match=remedy) as caught:
         jaxsens.flip_sensitivity(model(dtype), np.stack([WORD, WORD]))
     assert len(caught) == 1
-    assert f"n = 6: in {dtype} this model is exact up to n = 5" in str(caught[0].message)
+    assert f"n = 6: in {dtype} this model is exact only up to n = 5" in str(caught[0].message)
     assert caught[0].filename == __file__
 
 

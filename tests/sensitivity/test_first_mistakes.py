@@ -103,7 +103,7 @@ OUTPUTS = {
     "nothing": (
         lambda t: network(t)[:0],
         "its output is empty (shape (0,))",
-        "return what is to be measured",
+        "return the values to measure",
     ),
     "function": (lambda t: network, "a function", "network(tokens)"),
 }
@@ -122,20 +122,20 @@ def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind
 MODELS = {
     "class": (NnxBatched, "NnxBatched, a class: pass an instance", "model = NnxBatched(...)"),
     "torch": (TorchModel(), "TorchModel, of PyTorch", "jax.pure_callback"),
-    "config": (jaxsens.LSTMConfig(2, 4, 1), "LSTMConfig, no model yet", "model = jaxsens.LSTM(config, seed=0)"),
+    "config": (jaxsens.LSTMConfig(2, 4, 1), "LSTMConfig, a config", "model = jaxsens.LSTM(config, seed=0)"),
     "path": ("results/x", "'results/x', a path: load it", "jaxsens.load_checkpoint(path).model"),
-    "parameters": (PARAMETERS, "dict: parameters alone are no model", "model = (function, parameters)"),
+    "parameters": (PARAMETERS, "dict: parameters alone are not a model", "model = (function, parameters)"),
     "list": ([apply, PARAMETERS], "list: parameters alone", "model = (function, parameters)"),
-    "reversed": ((PARAMETERS, apply), "a pair with the function behind", "model = (function, parameters)"),
+    "reversed": ((PARAMETERS, apply), "a pair in the wrong order", "model = (function, parameters)"),
     "two of parameters": ((PARAMETERS, PARAMETERS), "a pair without a function", "(function, parameters)"),
     "init and apply": ((lambda key: PARAMETERS, apply), "a pair of two functions", "model = (apply, init("),
     "pair with a class": ((NnxBatched, PARAMETERS), "a pair with NnxBatched, a class", "pass an instance"),
     "pair of one argument": ((network, PARAMETERS), "a pair with network(tokens): it is called as", "lambda"),
     "pair of three": ((lambda p, key, t: t, PARAMETERS), "a pair with <lambda>(p, key, t)", "lambda parameters,"),
-    "two arguments": (apply, "apply(parameters, tokens): it is called with the tokens alone", "(function, parameters)"),
+    "two arguments": (apply, "apply(parameters, tokens): it is called only with the tokens", "(function, parameters)"),
     "a keyword": (lambda t, *, train: t, "<lambda>(t, *, train)", "lambda tokens: model(tokens, deterministic=True)"),
-    "no argument": (lambda: 1.0, "<lambda>(): it is called with the tokens alone", "(function, parameters)"),
-    "nnx.split": (nnx.split(NnxBatched()), "what nnx.split made", "model = nnx.merge(graphdef, state)"),
+    "no argument": (lambda: 1.0, "<lambda>(): it is called only with the tokens", "(function, parameters)"),
+    "nnx.split": (nnx.split(NnxBatched()), "the result of nnx.split", "model = nnx.merge(graphdef, state)"),
     "eqx.partition": (
         eqx.partition(eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.is_array), "two Linear", "eqx.combine(*parts)"
     ),
@@ -192,14 +192,14 @@ CALLED = {
         lambda t: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((5,), "int32"), t)[:2] * 1.0,
         'jax.pure_callback(..., vmap_method="sequential")',
     ),
-    "Equinox dropout": (lambda t: eqx.nn.Dropout(0.5)(network(t)), "switch off what is random"),
+    "Equinox dropout": (lambda t: eqx.nn.Dropout(0.5)(network(t)), "switch off randomness"),
     "linen argument": (
         (LinenModel(), LinenModel().init(jax.random.key(0), TOKENS, train=False)),
         "missing 1 required positional argument: 'train'",
     ),
     "linen dropout": (
         (lambda v, t: LinenModel(0.5).apply(v, t, train=True), LinenModel().init(jax.random.key(0), TOKENS, False)),
-        "switch off what is random",
+        "switch off randomness",
     ),
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_a_model_with_a_shard_map_of_its_own_is_refused():
     mesh = jax.make_mesh((1,), ("n",), axis_types=(AxisType.Auto,))
     every = PartitionSpec()
     model = jax.shard_map(network, mesh=mesh, in_specs=every, out_specs=every)
-    assert "it has a shard_map of its own" in refused(model)
+    assert "it uses shard_map" in refused(model)
 
 
 def test_a_function_and_its_parameters_are_a_model():

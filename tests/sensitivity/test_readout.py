@@ -116,13 +116,13 @@ def test_a_jaxsens_transformer_is_read_where_its_config_says_and_nowhere_else(ow
     assert jaxsens.flip_sensitivity(model, TOKENS, readout=own).readout == own
     for other in {"last", 1, "mean", None, 0} - {own}:
         message = refused(model, TOKENS, readout=other)
-        assert f"readout = {other!r}: this model reads where its config says, {own!r}" in message
+        assert f"readout = {other!r}: this model's config sets its readout to {own!r}" in message
 
 
 def test_a_baseline_is_read_where_its_config_says():
     model = jaxsens.LSTM(jaxsens.LSTMConfig(alphabet_size=2, width=4, layers=1))
     assert jaxsens.flip_sensitivity(model, TOKENS).readout == "last"
-    assert "its config says, 'last'" in refused(model, TOKENS, readout=0)
+    assert "its readout to 'last'" in refused(model, TOKENS, readout=0)
 
 
 @pytest.mark.parametrize("readout", [0, "mean", None])

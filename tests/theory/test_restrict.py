@@ -215,7 +215,7 @@ def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
         load_restriction(path)
     for content in ('{"format": 7}', "[]"):
         path.write_text(content)
-        with pytest.raises(InputError, match="no file that jaxsens wrote"):
+        with pytest.raises(InputError, match="not written by jaxsens"):
             load_restriction(path)
 
 

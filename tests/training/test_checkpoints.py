@@ -173,7 +173,7 @@ def test_a_manifest_that_was_edited_cut_or_removed_is_refused(copy):
     with pytest.raises(InputError, match="format 99"):
         load_checkpoint(copy)
     (path / storage.MANIFEST).write_text("{}")
-    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: no file that jaxsens wrote"):
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: not written by jaxsens"):
         load_checkpoint(copy)
     (path / storage.MANIFEST).write_text('{"format": 1, ')
     with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: JSONDecodeError"):
