@@ -1,7 +1,7 @@
-"""Models to hold transformers against: LSTM, simple RNN, and convolution with average pooling, as Flax NNX modules.
+"""Baseline models as Flax NNX modules: LSTM, simple RNN, and convolution with average pooling.
 
-A recurrent model can carry one symbol's change over any length, so its flip sensitivity need not fall with n; the
-convolution's falls as 1/n by the average. The mathematics is in pure functions of (config, parameters, tokens).
+A recurrent model can carry one symbol's change over any length, so its flip sensitivity need not fall with n. That of
+the convolution falls as 1/n because of the average. Pure functions of (config, parameters, tokens) do the mathematics.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecurrentLayer:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConvolutionLayer:
-    """One convolution: a matrix for each place of the window, from left to right, and a bias."""
+    """One convolution: a matrix for each place in the window, from left to right, and a bias."""
 
     kernel: Float[Array, "kernel_width width width"]
     bias: Float[Array, " width"]
@@ -52,7 +52,7 @@ class ConvolutionLayer:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class BaselineParameters:
-    """All parameters. `output` and its bias are the linear map after the average pooling; None without one."""
+    """All parameters. `output` and its bias form the linear map after the average pooling; None without one."""
 
     embedding: Float[Array, "vocabulary width"]
     layers: tuple[RecurrentLayer, ...] | tuple[ConvolutionLayer, ...]
@@ -63,12 +63,12 @@ class BaselineParameters:
 
 
 def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
-    """Random parameters of `config`, in its dtype, drawn as a transformer's are (`jaxsens.models.initialisation`).
+    """Returns random parameters of `config`, in its dtype, drawn as for transformers (see `initialisation`).
 
-    A matrix has independent N(0, 1/m) entries, m being all the numbers that enter one output: 2d for the input and
-    recurrent matrices of a recurrent layer, whose products are added, d for the linear maps; the convolution's
-    kernels, which stand before a ReLU, have N(0, 2/m) with m = kernel_width d. Embeddings have N(0, 1). Biases are
-    0, those of an LSTM's forget gates 1, so that it remembers from the start (Jozefowicz et al., 2015).
+    A matrix has independent N(0, 1/m) entries, where m is the number of inputs to one output: 2d for the input and
+    recurrent matrices of a recurrent layer, whose products are added, and d for the linear maps. The convolution's
+    kernels, which precede a ReLU, have N(0, 2/m) with m = kernel_width d. Embeddings have N(0, 1). Biases are 0, except
+    for 1 in an LSTM's forget gates, so that it remembers from the start (Jozefowicz et al., 2015).
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
@@ -108,7 +108,7 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
 
 
 def lstm_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
-    """The hidden states h_1 .. h_n of one LSTM layer. n sequential steps of O(width^2)."""
+    """Returns the hidden states h_1 .. h_n of one LSTM layer, in n sequential steps of O(width^2)."""
     driven = jnp.einsum("nd,gde->nge", x, parameters.input) + parameters.bias
 
     def step(state: tuple[Array, Array], drive: Array) -> tuple[tuple[Array, Array], Array]:
@@ -124,7 +124,7 @@ def lstm_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[
 
 
 def rnn_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
-    """The hidden states h_1 .. h_n of one simple recurrent layer. n sequential steps of O(width^2)."""
+    """Returns the hidden states h_1 .. h_n of one simple recurrent layer, in n sequential steps of O(width^2)."""
     driven = x @ parameters.input[0] + parameters.bias[0]
 
     def step(hidden: Array, drive: Array) -> tuple[Array, Array]:
@@ -135,7 +135,7 @@ def rnn_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[A
 
 
 def convolution_layer(parameters: ConvolutionLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
-    """relu(sum_w x_(i + w - left) K_w + b) at every position i, x being 0 beyond its ends. O(n width^2) a place."""
+    """relu(sum_w x_(i + w - left) K_w + b) at every position i, with x = 0 beyond its ends. O(n width^2) per place."""
     window, n = parameters.kernel.shape[0], x.shape[0]
     left = (window - 1) // 2
     padded = jnp.pad(x, ((left, window - 1 - left), (0, 0)))
@@ -146,7 +146,7 @@ def convolution_layer(parameters: ConvolutionLayer, x: Float[Array, "n width"]) 
 def activations(
     config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, "n width"]:
-    """The last layer at every position, before any pooling."""
+    """Returns the last layer at every position, before any pooling."""
     x = parameters.embedding[tokens]
     for layer in parameters.layers:
         match config, layer:
@@ -164,7 +164,7 @@ def activations(
 def apply(
     config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, " outputs"]:
-    """The model's output on one input: the readout of `activations`, through the linear maps there are."""
+    """Returns the model's output on one input: the readout of `activations`, through any linear maps."""
     y = activations(config, parameters, tokens)
     readout = _readout(config)
     row = jnp.mean(y, axis=0) if readout == "mean" else y[-1 if readout == "last" else int(readout)]
@@ -176,11 +176,11 @@ def apply(
 
 
 class Baseline(nnx.Module):
-    """What the baselines have in common; build one of its subclasses.
+    """Base class of the baselines; use one of its subclasses.
 
     `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
-    the last layer at every position. Tokens are integers below `config.vocabulary_size`; a batch axis may stand in
-    front. With `parameters`, these are used instead of random ones; their shapes must be those of the config.
+    the last layer at every position. Tokens are integers below `config.vocabulary_size`, with an optional leading batch
+    axis. `parameters`, if given, replace the random ones; their shapes must match the config.
     """
 
     def __init__(
@@ -201,11 +201,11 @@ class Baseline(nnx.Module):
         )
 
     def __call__(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch outputs"]:
-        """The output on each input. Compiled once a shape."""
+        """Returns the output on each input. Compiled once per shape."""
         return self._run(_apply, tokens)
 
     def activations(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch n width"]:
-        """The last layer at every position of each input, before any pooling. Compiled once a shape."""
+        """Returns the last layer at every position of each input, before any pooling. Compiled once per shape."""
         return self._run(_activations, tokens)
 
     def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
@@ -215,7 +215,7 @@ class Baseline(nnx.Module):
 
 
 class LSTM(Baseline):
-    """The LSTM that an `LSTMConfig` describes, with random parameters of `seed` (see `initialise`)."""
+    """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`)."""
 
     def __init__(
         self, config: LSTMConfig, seed: int = 0, parameters: BaselineParameters | None = None
@@ -224,7 +224,7 @@ class LSTM(Baseline):
 
 
 class RNN(Baseline):
-    """The simple RNN that an `RNNConfig` describes, with random parameters of `seed` (see `initialise`)."""
+    """The simple RNN described by an `RNNConfig`, with random parameters from `seed` (see `initialise`)."""
 
     def __init__(
         self, config: RNNConfig, seed: int = 0, parameters: BaselineParameters | None = None
@@ -233,7 +233,7 @@ class RNN(Baseline):
 
 
 class Convolution(Baseline):
-    """The convolution that a `ConvolutionConfig` describes, with random parameters of `seed` (see `initialise`)."""
+    """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`)."""
 
     def __init__(
         self, config: ConvolutionConfig, seed: int = 0, parameters: BaselineParameters | None = None
@@ -258,7 +258,7 @@ def _readout(config: BaselineConfig) -> int | str:
 
 
 def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
-    """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
+    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
 
     Raises:
         InputError: listing every error.

@@ -1,4 +1,4 @@
-"""What the baselines are built from: frozen, validated configs of the LSTM, the simple RNN and the convolution."""
+"""Frozen, validated configs of the baselines: LSTM, simple RNN and convolution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxsens import inputs
 from jaxsens.strict import OptionalPositive, Positive, checked_by, config
 
 Dtype = Literal["float32", "float64"]
-"""Of parameters and of all arithmetic."""
+"""The dtype of parameters and all arithmetic."""
 
 ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config_readout)]
 """Where a network reads its output: "last", a 0-based position, or "mean" over positions."""
@@ -17,18 +17,18 @@ ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config
 
 @config
 class BaselineConfig:
-    """What all baselines have in common; build one of its subclasses.
+    """Base class of the baselines' configs; use one of its subclasses.
 
     Attributes:
         alphabet_size: symbols 0 .. alphabet_size - 1.
         width: d, the size of embeddings and of every layer.
-        layers: L.
-        logits: outputs of a linear head on the output; None returns the output of size d itself.
+        layers: L, the number of layers.
+        logits: the number of outputs of a linear head; None returns the output of size d itself.
         end_symbol: whether the embedding has a row for an end-of-sequence symbol, id `alphabet_size`.
-        dtype: "float32" or "float64", of parameters and of all arithmetic.
+        dtype: "float32" or "float64", for parameters and all arithmetic.
 
     Raises:
-        InputError: listing every error at once.
+        InputError: listing every error.
     """
 
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
@@ -49,13 +49,13 @@ class BaselineConfig:
         return self.alphabet_size + int(self.end_symbol)
 
     def replace(self, **changes: Any) -> BaselineConfig:
-        """A copy with some fields changed, validated again."""
+        """Returns a copy with some fields changed, and validates it."""
         return dataclasses.replace(self, **changes)
 
 
 @config
 class RecurrentConfig(BaselineConfig):
-    """What LSTM and simple RNN have in common: the readout.
+    """Base class of the LSTM and simple RNN configs, with the readout.
 
     Attributes:
         readout: "last", a 0-based position, or "mean" over positions.
@@ -92,17 +92,17 @@ class RNNConfig(RecurrentConfig):
 class ConvolutionConfig(BaselineConfig):
     """L layers of one-dimensional convolution with ReLU, then the average over positions and a linear map.
 
-    Hahn (2020) names convolution with average pooling as falling under the same bound as attention: a
-    flip reaches at most L (kernel_width - 1) + 1 of n positions, so the average moves by O(1/n).
+    Hahn (2020) notes that the bound for attention also holds for convolution with average pooling: a flip
+    reaches at most L (kernel_width - 1) + 1 of n positions, so the average changes by O(1/n).
 
     Attributes:
-        kernel_width: positions a layer looks at, of which (kernel_width - 1) // 2 lie to the left. Stride 1;
-            beyond the ends are zeros, so that every layer has n positions.
+        kernel_width: the number of positions in a window, of which (kernel_width - 1) // 2 lie to the left. The stride
+            is 1, with zero padding, so that every layer has n positions.
     """
 
     kernel_width: Positive = 3
 
     @property
     def readout(self) -> Literal["mean"]:
-        """The average over positions: there is no readout position to leave out of the flips."""
+        """The average over positions: no readout position is excluded from the flips."""
         return "mean"

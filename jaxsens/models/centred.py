@@ -1,18 +1,18 @@
 """Centred scores: each row's scores relative to its best key, formed from differences of keys.
 
 Every weighting function is invariant under a shift of a row's scores, so s_ij - s_ir gives the same weights as s_ij for
-any key r. It does not give the same digits. The table lookup of Yang et al. (2024), Lemma 7, has queries (C, 1) and
-keys (2j, -j^2): scores of order C^2, of which differences of order 1 are wanted. Rounded sums of products are wrong by
-u C^2 (u = 6e-8 in float32, 1e-16 in float64), which is 1 at C = 4000 in float32. From differences of keys,
+any key r, but with different rounding. The table lookup of Yang et al. (2024), Lemma 7, has queries (C, 1) and keys
+(2j, -j^2): scores of order C^2, whose differences of order 1 matter. Rounded sums of products are wrong by u C^2
+(u = 6e-8 in float32, 1e-16 in float64), which is 1 at C = 4000 in float32. From differences of keys,
 
     s_ij - s_ir = sum_c q_ic (k_jc - k_rc) ,
 
-whose terms are of order 4 C |j - r|, they are wrong by 4 u C |j - r|. Two things are needed for that:
+whose terms are of order 4 C |j - r|, they are wrong by only 4 u C |j - r|. This requires two things:
 
-- Keys whose differences are right. j^2 itself is no float32 number from j = 4097 on; as two `Limb`s, in two key
+- Keys with accurate differences. From j = 4097 on, j^2 is not exact in float32; as two `Limb`s, in two key
   coordinates, it is exact, and neighbours differ little in each.
-- A key r near the best one. The best by plain scores is off by about sqrt(2 u) C places, 10 at C = 20 000 in float32;
-  the best by scores centred there is off by one at most; centred there, the keys that matter have |j - r| <= 2.
+- A key r near the best one. The best key by plain scores is off by about sqrt(2 u) C places, 10 at C = 20 000 in
+  float32; the best by scores centred there is off by at most one; centred there, the relevant keys have |j - r| <= 2.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jaxsens.models.config import LayerConfig
 from jaxsens.models.products import inner_products
 
 REFINEMENTS = 2
-"""How often the best key is found and the scores are formed relative to it.
+"""The number of times that the best key is found and the scores are formed relative to it.
 
-In float32, lookups of a hundred counts among n keys (Lemma 7, ideal error 0.0400) were off by at most, after none, one,
-two and three: n = 20 011: 3.0, 0.0400, 0.0400, 0.0400; n = 50 021: 10, 0.0480, 0.0400, 0.0400; n = 100 003: 9.5,
-0.0459, 0.0406, 0.0406. One would do up to n = 20 000; the second makes up for the distance of the first reference from
-the best key; a third changes nothing."""
+The largest float32 errors of looking up a hundred counts among n keys (Lemma 7, ideal error 0.0400), after 0, 1, 2 and
+3 rounds, were: n = 20 011: 3.0, 0.0400, 0.0400, 0.0400; n = 50 021: 10, 0.0480, 0.0400, 0.0400; n = 100 003: 9.5,
+0.0459, 0.0406, 0.0406. One round suffices up to n = 20 000; the second corrects for the distance of the first reference
+from the best key; a third changes nothing."""
 
 
 def centred_scores(
@@ -39,10 +39,10 @@ def centred_scores(
     keys: Float[Array, "heads k head_width"],
     seen: Bool[Array, "heads m k"],
 ) -> Float[Array, "heads m k"]:
-    """q_i.(k_j - k_r) / sqrt(head_width), r the visible key with the largest score in row i; before the temperature.
+    """q_i.(k_j - k_r) / sqrt(head_width), before the temperature; r is the visible key with the largest score in row i.
 
-    In a row that sees no key, r is the first key. Equal keys get bitwise equal scores where `layer.exact_rows`. Memory
-    O(heads m k), operations three times those of plain scores, none of them in a matrix product after the first.
+    In a row that sees no key, r is the first key. Equal keys get bitwise equal scores if `layer.exact_rows`. It takes
+    O(heads m k) memory and three times the operations of plain scores, only the first third in a matrix product.
     """
     scaled = queries / np.sqrt(layer.head_width).astype(queries.dtype)
     scores = inner_products(scaled, keys, layer.exact_rows)
@@ -57,7 +57,7 @@ def _relative_to(
     keys: Float[Array, "heads k head_width"],
     reference: Float[Array, "heads m head_width"],
 ) -> Float[Array, "heads m k"]:
-    # One coordinate after another: a sum over an axis of all products would hold heads * m * k * head_width of them.
+    # One coordinate at a time: a sum over an axis would store all heads * m * k * head_width products.
     total = jnp.zeros((), queries.dtype)
     for c in range(queries.shape[-1]):
         total = total + queries[:, :, c, None] * (keys[:, None, :, c] - reference[:, :, c, None])

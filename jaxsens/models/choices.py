@@ -1,7 +1,7 @@
-"""What a layer's activation, scores and layer normalisation may be, by name.
+"""The choices of a layer's activation, scores and layer normalisation, by name.
 
-Each name stands for a value that holds all that a forward pass needs. A new name needs an entry here and in the
-`Literal` above its table; whoever treats the names case by case refuses one without a rule (`errors.no_rule`).
+Each name maps to a value with everything that a forward pass needs. A new name needs an entry here and in the `Literal`
+above its table. Code with a separate rule for each name rejects names without a rule (`errors.no_rule`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]
 
 @dataclass(frozen=True)
 class LayerNormPlaces:
-    """Where a layer normalises its rows: before each of its two maps, or after each skip connection, or both."""
+    """Where a layer normalises its rows: before each of its two maps, after each skip connection, or both."""
 
     before: bool
     after: bool
@@ -48,7 +48,7 @@ LAYER_NORMS: dict[str, LayerNormPlaces] = {
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """The score of a query with a key, before position penalties and temperature.
+    """The score of a query and a key, before position penalties and temperature.
 
     Attributes:
         function: from queries (heads, m, head_width), keys (heads, k, head_width), the parameter vectors

@@ -1,4 +1,4 @@
-"""The transformer family: every choice the papers make, as one frozen, validated value."""
+"""The config of the transformer family: every choice made in the papers, as one frozen, validated value."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, HardWeighting,
 from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, typed
 
 _TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSITION_TYPES, Schedule)}
-"""What a table in a config file may describe, by its `type`."""
+"""The parts that a table in a config file may describe, by `type`."""
 
 
 def _per_layer(name: str, value: Any, faults: Faults, least: int, optional: bool = False) -> Any:
-    """A whole number, or a tuple of one a layer."""
+    """Checks a whole number, or a tuple with one per layer."""
     check = inputs.optional_count if optional else inputs.count
     found = tuple(check(name, one, faults, least) for one in _as_tuple(value))
     return found if isinstance(value, tuple | list) else found[0]
@@ -75,12 +75,12 @@ def _positions(name: str, value: Any, faults: Faults) -> tuple[PositionTerm, ...
         faults.add(name, terms, "one term of each kind; only components may be several")
     names = [term.label for term in terms if isinstance(term, CoordinateTerm)]
     for label in sorted({label for label in names if names.count(label) > 1}):
-        faults.add(name, label, "a name of its own for each component: it draws the vector by it")
+        faults.add(name, label, "a unique name for each component, because its vector is drawn by name")
     return terms
 
 
 def _member(name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted: str, faults: Faults) -> Any:
-    """A value that has a name, that a table of a file describes, or that is typed already."""
+    """Returns a value given by name, by a table of a config file, or directly."""
     if isinstance(value, Mapping):
         return typed(name, value, _TYPED, faults, {"inverse_temperature": SCHEDULES})
     if isinstance(value, str) and value in named:
@@ -92,7 +92,7 @@ def _member(name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """One layer of a `TransformerConfig`: everything its mathematics depends on besides parameters."""
+    """One layer of a `TransformerConfig`: everything except parameters that its mathematics depends on."""
 
     heads: int
     head_width: int
@@ -109,7 +109,7 @@ class LayerConfig:
 
     @property
     def norm(self) -> LayerNormPlaces:
-        """Where layer normalisation stands."""
+        """The places of layer normalisation."""
         return rule_for("LayerConfig", "layer normalisation", self.layer_norm, LAYER_NORMS)
 
 
@@ -117,32 +117,32 @@ class LayerConfig:
 class TransformerConfig:
     """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2024, section 2).
 
-    `heads`, `head_width`, `feed_forward`, `weighting` and `mask` take one value, or a tuple of one a layer.
+    `heads`, `head_width`, `feed_forward`, `weighting` and `mask` take one value, or a tuple with one per layer.
 
     Attributes:
         alphabet_size: symbols 0 .. alphabet_size - 1.
         width: d, the size of every activation vector.
-        heads: H.
-        layers: L; 0 is allowed, the embedding alone.
-        feed_forward: hidden units of the per-position map; 0 leaves it out.
-        head_width: size of queries, keys and values; width / heads if None.
+        heads: H, the number of attention heads.
+        layers: L, the number of layers; with 0 the model is only the embedding.
+        feed_forward: the number of hidden units of the per-position map; 0 omits the map.
+        head_width: the size of queries, keys and values; width / heads if None.
         weighting: a name of `WEIGHTINGS` ("softmax", "temperature-log", "leftmost-hard", ...) or a typed value.
         mask: a name of `MASKS`; "future" means that the future is masked.
-        positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings add up.
+        positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings are added.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
-        centred_scores: forms each row's scores relative to its best key, from differences of keys: the same weights,
-            with digits that large scores lose (`jaxsens.models.centred`). For dot products without rotary or ALiBi
-            embeddings and for softmax and hard weightings; slower, and measured by the vmap engine only.
-        layer_norm: "none", "pre" (of each map's input) or "post" (after each skip connection).
+        centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
+            weights are the same, but accurate for large scores (`jaxsens.models.centred`). For dot products without
+            rotary or ALiBi embeddings and for softmax and hard weightings; slower, and only for the vmap engine.
+        layer_norm: "none", "pre" (on each map's input) or "post" (after each skip connection).
         layer_norm_epsilon: added to the variance; 0 makes layer normalisation non-Lipschitz.
-        activation: of the per-position map; "gelu" is the tanh form.
+        activation: the activation of the per-position map; "gelu" is the tanh form.
         readout: "last", a 0-based position, or "mean" over positions.
-        logits: outputs of a linear head on the readout; None returns y^(L) itself.
+        logits: the number of outputs of a linear head on the readout; None returns y^(L) itself.
         end_symbol: whether the embedding has a row for an end-of-sequence symbol, id `alphabet_size`.
-        dtype: "float32" or "float64", of parameters and of all arithmetic.
+        dtype: "float32" or "float64", for parameters and all arithmetic.
 
     Raises:
-        InputError: listing every error at once.
+        InputError: listing every error.
     """
 
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
@@ -166,7 +166,7 @@ class TransformerConfig:
     end_symbol: bool = True
     dtype: Dtype = "float32"
 
-    # Each check of several fields stands with the last of them. It sees in `info.data` those that are sound.
+    # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 
     @field_validator("head_width")
     @classmethod
@@ -198,7 +198,7 @@ class TransformerConfig:
             widths = tuple(sound["width"] // heads for heads in _as_tuple(sound["heads"]))
         if any(isinstance(term, Rotary) for term in terms) and any(width % 2 for width in _as_tuple(widths)):
             with field_errors() as faults:
-                remedy = "an even number, since rotary embeddings turn pairs"
+                remedy = "an even number, since rotary embeddings rotate pairs"
                 faults.add("head_width", sound["head_width"], remedy)
         return terms
 
@@ -227,7 +227,7 @@ class TransformerConfig:
 
     @property
     def coordinate_terms(self) -> tuple[CoordinateTerm, ...]:
-        """The position embeddings that are one coordinate each: a row of `parameters.components` each, in order."""
+        """The position embeddings with one coordinate each, in the order of the rows of `parameters.components`."""
         return tuple(term for term in self.position_terms if isinstance(term, CoordinateTerm))
 
     @property
@@ -253,7 +253,7 @@ class TransformerConfig:
 
     @property
     def exact_rows(self) -> bool:
-        """Whether equal rows must get bitwise equal results, as they must where a hard layer breaks ties."""
+        """Whether equal rows must get bitwise equal results, as required if a hard layer breaks ties."""
         weightings = [_of_layer(self.weighting, k) for k in range(self.layers)]
         return any(weighting.hard for weighting in weightings)
 
@@ -277,7 +277,7 @@ class TransformerConfig:
         )
 
     def replace(self, **changes: Any) -> TransformerConfig:
-        """A copy with some fields changed, validated again."""
+        """Returns a copy with some fields changed, and validates it."""
         return dataclasses.replace(self, **changes)
 
 
@@ -292,4 +292,4 @@ def _of_layer(value: Any, k: int) -> Any:
 def _check_per_layer(field: str, sound: Mapping[str, Any], faults: Faults) -> None:
     value, layers = sound.get(field), sound.get("layers")
     if isinstance(value, tuple) and layers is not None and len(value) != layers:
-        faults.add(field, value, f"one value, or one a layer ({layers})")
+        faults.add(field, value, f"one value, or one per layer ({layers})")

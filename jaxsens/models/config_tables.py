@@ -1,4 +1,4 @@
-"""Configs of networks read from tables: `[model]` in a TOML file becomes a typed config, or a list of its errors."""
+"""Reads network configs from tables: `[model]` in a TOML file becomes a typed config, or a list of errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGS: dict[str, type] = {
     "rnn": RNNConfig,
     "convolution": ConvolutionConfig,
 }
-"""The kinds of network, by the name that `kind` in a `[model]` table gives."""
+"""The configs by their name, the `kind` in a `[model]` table."""
 
 _MODULES: dict[type, Callable[..., Any]] = {
     TransformerConfig: Transformer,
@@ -33,12 +33,12 @@ _MODULES: dict[type, Callable[..., Any]] = {
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:
-    """The network of a config, a Flax NNX module; options are the module's: `seed`, or `parameters`."""
+    """Returns the network of a config, a Flax NNX module; the options are `seed` or `parameters`."""
     return _MODULES[type(config)](config, **options)
 
 
 def config_type(table: Mapping[str, Any], path: str, faults: Faults) -> type | None:
-    """The type of config that the key `kind` of a table names, "transformer" without it; None after noting it."""
+    """Returns the config type named by the key `kind` of a table, by default "transformer"; None after an error."""
     kind = table.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in CONFIGS:
         faults.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
@@ -49,9 +49,9 @@ def config_type(table: Mapping[str, Any], path: str, faults: Faults) -> type | N
 def read_config(
     table: Mapping[str, Any], path: str, faults: Faults, also: tuple[str, ...] = ()
 ) -> NetworkConfig | None:
-    """The config that a table with a `kind` describes, or None after noting every error below `path`.
+    """Returns the config described by a table with a `kind`, or None after adding all errors below `path`.
 
-    `also` names further keys that may stand in such a table, for "did you mean".
+    `also` names further keys allowed in such a table, for "did you mean".
     """
     kind = config_type(table, path, faults)
     if kind is None:
@@ -72,7 +72,7 @@ def read_config(
 
 
 def plain(value: Any) -> Any:
-    """JSON values for a config: dataclasses as tables with their `type`, tuples as lists."""
+    """Returns JSON values for a config: dataclasses as tables with their `type`, tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": type(value).__name__, **fields}

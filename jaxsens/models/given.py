@@ -1,4 +1,4 @@
-"""What a network is made from and called on, checked: its config, seed, parameters and tokens."""
+"""Checks a network's config, seed, parameters and tokens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Config = TypeVar("Config")
 
 
 def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> tuple[Config, int]:
-    """The config, which must be of this kind, and the seed as Python's whole number.
+    """Returns the config, which must be of this kind, and the seed as a Python int.
 
     Raises:
-        InputError: naming each that cannot be used.
+        InputError: naming each unusable argument.
     """
     with collecting(network) as faults:
         if not isinstance(config, kind):
@@ -33,12 +33,12 @@ def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> 
 
 
 def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Faults], None]) -> None:
-    """Refuses what a network is called on unless it is an array of ids. The ids are checked if their values are known.
+    """Rejects a network's input unless it is an array of ids. The ids are checked if their values are known.
 
     Args:
-        tokens: what the user gave.
-        vocabulary: how many symbols the network reads.
-        check_length: notes why inputs of a length cannot be read.
+        tokens: the user's argument.
+        vocabulary: the number of symbols that the network reads.
+        check_length: adds an error if inputs of a length cannot be read.
 
     Raises:
         InputError: listing every error.
@@ -56,30 +56,30 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
         else:
             check_length(shape[-1], faults)
         if not faults and not isinstance(tokens, Tracer):
-            # By NumPy: JAX would wrap ids beyond 32 bits around first.
+            # With NumPy, because JAX would first wrap ids beyond 32 bits around.
             inputs.check_ids("tokens", np.asarray(tokens), vocabulary, faults)
 
 
 def instead_of(given: object, wanted: str) -> str:
-    """How to pass the model wanted: as what is given holds it (the record of a training has its network in `.model`).
+    """Says what to pass instead of `given`, which may hold it (a training's record has its network in `.model`).
 
     >>> instead_of(3, "a Transformer")
     'a Transformer'
     """
     held = getattr(given, "model", None)
-    return wanted if held is None else f"its .model, here a {type(held).__name__}; needed is {wanted}"
+    return wanted if held is None else f"its .model, a {type(held).__name__}; expected {wanted}"
 
 
 def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
-    """The given parameters as JAX arrays of `dtype`.
+    """Returns the given parameters as JAX arrays of `dtype`.
 
     Args:
-        expected: a tree of the same kind whose leaves have the shapes wanted.
-        given: arrays of JAX or NumPy.
+        expected: a tree of the same kind whose leaves have the required shapes.
+        given: JAX or NumPy arrays.
         dtype: "float32" or "float64".
 
     Raises:
-        InputError: where the structure or a shape is another, listing every shape.
+        InputError: if the structure or a shape is wrong, listing every such shape.
     """
     faults = Faults("parameters")
     want, have = jax.tree.structure(expected), jax.tree.structure(given)
@@ -96,11 +96,11 @@ def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
 
 
 def parameters_from_numpy(tree: Tree, dtype: str) -> Tree:
-    """The same parameters as JAX arrays of `dtype`. Call inside `numerics(dtype)`."""
+    """Returns the parameters as JAX arrays of `dtype`. Call it inside `numerics(dtype)`."""
     with np.errstate(over="ignore"):  # infinite where the type has no such number
         return jax.tree.map(lambda leaf: on_device(np.asarray(leaf).astype(dtype)), tree)
 
 
 def on_device(array: ArrayLike) -> jax.Array:
-    """An array as one of JAX, as `jnp.asarray` makes it; that compiles a program for each new shape and type."""
+    """Converts an array to JAX like `jnp.asarray`, which would compile a program for each new shape and dtype."""
     return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array))

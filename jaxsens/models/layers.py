@@ -1,4 +1,4 @@
-"""The whole transformer as pure functions of (config, parameters, tokens): modules, engines and theory share them."""
+"""The transformer as pure functions of (config, parameters, tokens), shared by modules, engines and theory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxsens.models.trace import LayerTrace, transformer_layer
 def position_embedding(
     config: TransformerConfig, parameters: TransformerParameters, n: int
 ) -> Float[Array, "n width"]:
-    """What the position embedding adds to the symbols' embeddings, for inputs of length n."""
+    """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n."""
     total = jnp.zeros((n, config.width), config.dtype)
     row = 0
     for term in config.position_terms:
@@ -31,7 +31,7 @@ def position_embedding(
             case Learned():
                 total = total + needed(parameters.learned, "learned")[:n]
             case ScoreTerm():
-                pass  # it enters the scores, not the embedding
+                pass  # it affects the scores, not the embedding
             case _:
                 raise no_rule(
                     "position_embedding",
@@ -45,14 +45,14 @@ def position_embedding(
 def embed(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, "n width"]:
-    """y^(0): the embeddings of the symbols plus those of the positions."""
+    """Returns y^(0): the symbol embeddings plus the position embeddings."""
     return parameters.embedding[tokens] + position_embedding(config, parameters, tokens.shape[0])
 
 
 def activations(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, "n width"]:
-    """y^(L) at every position. O(L n^2 d + L n d (d + d_ff)) operations."""
+    """Returns y^(L) at every position, in O(L n^2 d + L n d (d + d_ff)) operations."""
     return trace(config, parameters, tokens)[1]
 
 
@@ -62,7 +62,7 @@ def trace(
     tokens: Int[Array, " n"],
     row: int | None = None,
 ) -> tuple[tuple[LayerTrace, ...], Float[Array, "n width"]]:
-    """The intermediate values of every layer, and y^(L). With `row`, the last layer is right in that row alone."""
+    """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
     x = embed(config, parameters, tokens)
     kept = []
     for k in range(config.layers):
@@ -73,7 +73,7 @@ def trace(
 
 
 def readout_position(config: TransformerConfig, n: int) -> int | None:
-    """The 0-based position whose activation is read out, or None for the mean over positions."""
+    """Returns the 0-based readout position, or None for the mean over positions."""
     if config.readout == "mean":
         return None
     return n - 1 if config.readout == "last" else int(config.readout)
@@ -82,7 +82,7 @@ def readout_position(config: TransformerConfig, n: int) -> int | None:
 def read_out(
     config: TransformerConfig, parameters: TransformerParameters, y: Float[Array, "n width"]
 ) -> Float[Array, " outputs"]:
-    """The model's output from y^(L): the readout position's row or the mean, through the linear head if any."""
+    """Returns the model's output from y^(L): the readout row or the mean, through the linear head if any."""
     position = readout_position(config, y.shape[0])
     row = jnp.mean(y, axis=0) if position is None else y[position]
     if parameters.head is None:
@@ -93,12 +93,12 @@ def read_out(
 def apply(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, " outputs"]:
-    """The model's output on one input: `read_out` of `activations`."""
+    """Returns the model's output on one input: `read_out` of `activations`."""
     return read_out(config, parameters, activations(config, parameters, tokens))
 
 
 def layer_operations(config: TransformerConfig, k: int, n: int) -> int:
-    """Floating-point operations of layer k's sums of products on one input of length n; a multiply-add is two."""
+    """Returns the floating-point operations of layer k's products on one input of length n; a multiply-add is two."""
     layer, d = config.layer(k), config.width
     heads = layer.heads * layer.head_width
     centring = 3 * REFINEMENTS * n**2 * heads if layer.centred_scores else 0

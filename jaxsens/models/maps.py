@@ -23,5 +23,5 @@ def layer_norm(
 
 
 def activation(layer: LayerConfig, h: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The per-position map's nonlinearity."""
+    """Applies the activation of the per-position map."""
     return rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)(h)

@@ -1,4 +1,4 @@
-"""Which keys a query may see."""
+"""Attention masks: the keys that a query may see."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jaxsens.errors import rule_for
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query may see, and so which rows can move when one key does.
+    """The keys that a query may see, and so the rows that can change when one key does.
 
     Attributes:
-        meaning: what it does, in words.
-        sees: from query and key positions, which broadcast, to whether the query sees the key.
-        earlier: whether a query may see a later key, so that a key can move earlier rows.
-        later: whether a query may see an earlier key, so that a key can move later rows.
+        meaning: a description of the mask.
+        sees: maps query and key positions, which broadcast, to whether the query sees the key.
+        earlier: whether a query may see a later key, so that a key can change earlier rows.
+        later: whether a query may see an earlier key, so that a key can change later rows.
     """
 
     meaning: str
@@ -64,5 +64,5 @@ MASKS: dict[str, Mask] = {
 
 
 def visible(mask: str, queries: Int[Array, "*q"], keys: Int[Array, "*k"]) -> Bool[Array, "*b"]:
-    """Whether each key position is visible to each query position; the two arrays broadcast."""
+    """Returns whether each key position is visible to each query position; the two arrays broadcast."""
     return rule_for("attention", "mask", mask, MASKS).sees(queries, keys)

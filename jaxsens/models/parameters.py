@@ -1,4 +1,4 @@
-"""The parameters of a transformer as plain pytrees, and how they are drawn."""
+"""The parameters of a transformer as plain pytrees, and their random initialisation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NormParameters:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerParameters:
-    """Parameters of one layer. Parts the config does not have are None."""
+    """Parameters of one layer. Parts that the config lacks are None."""
 
     query: Float[Array, "heads width head_width"]
     key: Float[Array, "heads width head_width"]
@@ -61,20 +61,20 @@ class TransformerParameters:
 
 
 def needed(parameter: Array | None, name: str) -> Array:
-    """A parameter that the config says is there; TypeError if parameters and config do not belong together."""
+    """Returns a parameter that the config requires. Raises TypeError if it is missing."""
     if parameter is None:
         raise TypeError(f"the config needs the parameter {name!r}, which these parameters lack")
     return parameter
 
 
 Maker = Callable[[str, tuple[int, ...], float], Array]
-"""Makes the parameter of a name, shape and variance."""
+"""Makes a parameter from its name, shape and variance."""
 
 
 def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
-    """The parameter tree of `config`, each random parameter made by `normal(name, shape, variance)`.
+    """Returns the parameter tree of `config`, with each random parameter made by `normal(name, shape, variance)`.
 
-    Biases are 0 and normalisation scales 1, whatever `normal` is.
+    Biases are always 0, and normalisation scales 1.
     """
     d = config.width
     learned = [term for term in config.position_terms if isinstance(term, Learned)]
@@ -116,11 +116,11 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
 
 
 def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
-    """Random parameters of `config`, in its dtype.
+    """Returns random parameters of `config`, in its dtype.
 
-    Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) before the activation, W1); symbol
-    embeddings, learned position embeddings, component vectors and the additive score's vector have N(0, 1)
-    entries; biases are 0, normalisation scales 1. See `initialisation` for what models of one seed share.
+    Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) for W1, before the activation). Symbol
+    embeddings, learned position embeddings, component vectors and the additive score's vector have N(0, 1) entries.
+    Biases are 0, normalisation scales 1. See `initialisation` for what models with the same seed share.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
@@ -132,7 +132,7 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
 
 @lru_cache(maxsize=256)
 def shapes(config: TransformerConfig) -> TransformerParameters:
-    """The parameter tree with `jax.ShapeDtypeStruct` leaves: what `initialise` would return, without the work."""
+    """Returns the tree of `initialise` with `jax.ShapeDtypeStruct` leaves, without drawing parameters."""
 
     def make() -> TransformerParameters:
         return build(config, lambda name, shape, variance: jnp.zeros(shape, config.dtype))

@@ -1,4 +1,4 @@
-"""What every part of a transformer has in common: its class is abstract, or final."""
+"""The base class of all parts of a transformer: a part's class is either abstract or final."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 
 
 class Part(abc.ABC):  # noqa: B024  its families have the abstract methods
-    """Base of the families of parts: weightings, position terms, schedules.
+    """Base class of the families of parts: weightings, position terms, schedules.
 
-    A family is an abstract class that names the behaviours of its members; a member that lacks one cannot be made. A
-    member is final. Its consumers recognise it by its class, so a subclass with another behaviour would be taken for
-    what it is not: `class Sharper(Softmax)` would be measured by the rules of `Softmax`.
+    A family is an abstract class that declares the methods of its members; a member without one of them cannot be
+    created. Members are final. Code with rules recognises a member by its class, so a subclass that behaves differently
+    would be mistaken for it: `class Sharper(Softmax)` would be measured by the rules of `Softmax`.
     """
 
     def __init_subclass__(cls, **options: object) -> None:

@@ -1,7 +1,7 @@
-"""Position embeddings: each a named, typed value that knows whether it stays bounded as inputs grow.
+"""Position embeddings. Each is a named, typed value that says whether it stays bounded as inputs grow.
 
-Hahn's Lemma 5 needs bounded position embeddings; Yang et al. (2024) escape it with unbounded ones. Positions in
-formulas are 1-based, i = 1..n. Values are made in float64 on the host and rounded once.
+Hahn's Lemma 5 requires bounded position embeddings; Yang et al. (2024) escape it with unbounded ones. Positions in
+formulas are 1-based, i = 1..n. Values are computed in float64 on the host and rounded once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxsens.models.parts import Part
 class ComponentFunction:
     """One coordinate p_n(i) of a position embedding, as a function of position and length.
 
-    `whole` says that its values are whole numbers; `function` then takes and returns integers exactly, too.
+    `whole` says that its values are whole numbers; `function` then also maps integers to integers exactly.
     """
 
     formula: str
@@ -53,18 +53,18 @@ COMPONENTS: dict[str, ComponentFunction] = {
     "length-index": ComponentFunction("n i", False, lambda i, n: n * i, whole=True),
     "length-square": ComponentFunction("n i^2", False, lambda i, n: n * i**2, whole=True),
 }
-"""The component vectors of the papers by name, with formula and whether bounded."""
+"""The component vectors of the papers, by name."""
 
 LIMBS = 3
-"""How many float32 numbers hold every whole component's value: 24 bits each, values below 2^63."""
+"""The number of float32 numbers that hold any whole component's value: 24 bits each, values below 2^63."""
 
 LIMB_LENGTH = 2**21
-"""Inputs of limbs must be shorter: then all whole components, n^3 the largest, stay below 2^63."""
+"""Inputs with limbs must be shorter than this, so that all whole components, up to n^3, stay below 2^63."""
 
 
 @dataclass(frozen=True)
 class PositionTerm(Part):
-    """One position embedding. A member is an `AddedTerm`, a `CoordinateTerm`, a `ScoreTerm`, or `Learned`."""
+    """A position embedding. A member is an `AddedTerm`, a `CoordinateTerm`, a `ScoreTerm`, or `Learned`."""
 
     @property
     @abc.abstractmethod
@@ -72,11 +72,11 @@ class PositionTerm(Part):
         """Whether it stays bounded over all positions and lengths (a hypothesis of Hahn's Lemma 5)."""
 
     def check(self, faults: Faults) -> None:
-        """Notes what is wrong with the values of its fields."""
+        """Adds the errors in the values of its fields."""
         del faults
 
     def check_length(self, n: int, faults: Faults) -> None:
-        """Notes why it cannot serve an input of length n."""
+        """Adds an error if it cannot be used for an input of length n."""
         del n, faults
 
 
@@ -96,7 +96,7 @@ class CoordinateTerm(PositionTerm):
     @property
     @abc.abstractmethod
     def label(self) -> str:
-        """Its name among the coordinates of a model. Random initialisation draws the vector by it."""
+        """Its name among a model's coordinates. Random initialisation draws the vector by this name."""
 
     @property
     @abc.abstractmethod
@@ -110,13 +110,13 @@ class CoordinateTerm(PositionTerm):
 
 @dataclass(frozen=True)
 class ScoreTerm(PositionTerm):
-    """A position embedding that enters the attention scores of every layer, and no embedding."""
+    """A position embedding that affects the attention scores of every layer instead of the symbol embeddings."""
 
     @abc.abstractmethod
     def turned(
         self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
     ) -> Float[Array, "*heads rows head_width"]:
-        """What becomes of queries or keys at 0-based `positions` of an input of length n."""
+        """Returns the transformed queries or keys at 0-based `positions` of an input of length n."""
 
     @abc.abstractmethod
     def penalty(
@@ -126,7 +126,7 @@ class ScoreTerm(PositionTerm):
         key_positions: Int[Array, "*k"],
         dtype: jnp.dtype,
     ) -> Float[Array, "heads m k"] | None:
-        """What is added to the scores, or None. `key_positions` is (k,), or (heads, m, k) with keys for each row."""
+        """Returns the term added to the scores, or None. `key_positions` is (k,), or (heads, m, k) for keys per row."""
 
 
 @dataclass(frozen=True)
@@ -152,23 +152,23 @@ class Component(CoordinateTerm):
         )
 
     def check(self, faults: Faults) -> None:
-        """Notes a name that no component has."""
+        """Adds an error for an unknown name."""
         if self.name not in COMPONENTS:
             faults.add("positions", self.name, f"one of {', '.join(COMPONENTS)}")
 
 
 @dataclass(frozen=True)
 class FunctionComponent(CoordinateTerm):
-    """A coordinate p_n(i) given by any function: a numerical predicate, say. It has no form in a config file.
+    """A coordinate p_n(i) given by any function, such as a numerical predicate. Config files cannot describe it.
 
     Attributes:
-        name: what it is called; random initialisation draws its vector by this name.
-        function: from the positions 1..n (float64) and n to n finite real numbers. Hashable; two components are equal
-            if their functions are, so give a frozen dataclass with `__call__`, or a function of a module.
+        name: its name, by which random initialisation draws its vector.
+        function: maps the positions 1..n (float64) and n to n finite real numbers. It must be hashable. Two components
+            are equal if their functions are, so use a frozen dataclass with `__call__`, or a module-level function.
         bounded: whether |p_n(i)| stays bounded over all i and n.
 
     Raises:
-        InputError: if the fields cannot be used; by `values`, if what the function returns cannot.
+        InputError: if a field is unusable; from `values`, if the function's result is unusable.
     """
 
     name: str
@@ -178,11 +178,11 @@ class FunctionComponent(CoordinateTerm):
     def __post_init__(self) -> None:
         with collecting("FunctionComponent") as faults:
             if not isinstance(self.name, str) or not self.name:
-                faults.add("name", self.name, "a text that is not empty")
+                faults.add("name", self.name, "a non-empty string")
             if not callable(self.function):
                 faults.add("function", self.function, "a function of (positions, n)")
             elif not _hashable(self.function):
-                faults.add("function", self.function, "something hashable, such as a frozen dataclass")
+                faults.add("function", self.function, "a hashable function, such as a frozen dataclass")
             if not isinstance(self.bounded, bool):
                 faults.add("bounded", self.bounded, "True or False")
 
@@ -196,7 +196,7 @@ class FunctionComponent(CoordinateTerm):
         found = np.asarray(self.function(np.arange(1, n + 1, dtype=np.float64), n))
         subject = f"FunctionComponent {self.name!r}: its function at n = {n}"
         if found.shape != (n,):
-            raise InputError(f"{subject} returns shape {found.shape}; return one number a position, ({n},)")
+            raise InputError(f"{subject} returns shape {found.shape}; return one number per position, ({n},)")
         if found.dtype.kind not in "biuf":
             raise InputError(f"{subject} returns {found.dtype}; return real numbers")
         if not np.isfinite(found).all():
@@ -207,15 +207,15 @@ class FunctionComponent(CoordinateTerm):
 
 @dataclass(frozen=True)
 class Limb(CoordinateTerm):
-    """One of the float32 numbers that together are a whole component's value, exactly.
+    """One of the float32 numbers whose sum is exactly a whole component's value.
 
-    Place 0 is the value rounded to float32, place 1 what that left out, rounded to float32, place 2 the rest. The
-    sum over the places is the value: two places hold values below 2^48 (i^2 up to n = 2^24, n i^2 up to 2^16), three
-    all. Each is exact in a float32 model, where a single coordinate i^2 is wrong from i = 4097 on.
+    Place 0 is the value rounded to float32, place 1 the remainder rounded to float32, and place 2 the rest. Two places
+    hold values below 2^48 (i^2 up to n = 2^24, n i^2 up to 2^16); three hold all values. Each is exact in a float32
+    model, where a single coordinate i^2 is wrong from i = 4097 on.
 
-    Digits in a fixed base would be exact as well, but not their differences' scores: between j^2 = 2^24 - 1 and 2^24
-    all digits of a base change, by 2^24, and single precision loses the difference of 1. Here neighbours differ by
-    little in every place, so that scores formed from differences of keys (`centred_scores`) keep their digits.
+    Digits in a fixed base would also be exact, but scores of their differences would not: between j^2 = 2^24 - 1 and
+    2^24 all digits change, by 2^24, and float32 loses the difference of 1. Limbs of neighbours differ little in every
+    place, so that scores formed from differences of keys (`centred_scores`) stay accurate.
 
     Attributes:
         of: the name of a whole component in `COMPONENTS`: "square", "length-square", ...
@@ -235,7 +235,7 @@ class Limb(CoordinateTerm):
 
     @property
     def bounded(self) -> bool:
-        """Whether the component is: what a rounding leaves out grows with the value."""
+        """Whether the component is bounded: the remainder of a rounding grows with the value."""
         return COMPONENTS[self.of].bounded
 
     def values(self, n: int) -> Float[np.ndarray, " n"]:
@@ -254,17 +254,17 @@ class Limb(CoordinateTerm):
         return limb.astype(np.float64)
 
     def check(self, faults: Faults) -> None:
-        """Notes a component that is not whole, and a place beyond the last."""
+        """Adds an error for a component that is not whole, or a place beyond the last."""
         whole = [name for name, component in COMPONENTS.items() if component.whole]
         if self.of not in whole:
             known = isinstance(self.of, str) and self.of in COMPONENTS
-            why = f"{COMPONENTS[self.of].formula} is no whole number; limbs are of " if known else ""
+            why = f"{COMPONENTS[self.of].formula} is not a whole number; limbs are of " if known else ""
             faults.add("positions", self, f"{why}one of {', '.join(whole)}")
         if not is_count(self.place) or self.place >= LIMBS:
             faults.add("positions", self, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
 
     def check_length(self, n: int, faults: Faults) -> None:
-        """Notes a length from `LIMB_LENGTH` on."""
+        """Adds an error for a length of `LIMB_LENGTH` or more."""
         if n >= LIMB_LENGTH:
             faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
 
@@ -295,7 +295,7 @@ class Sinusoidal(AddedTerm):
 
 @dataclass(frozen=True)
 class Learned(PositionTerm):
-    """A table of parameters, one row a position up to `max_length`. Bounded, being finite."""
+    """A table of parameters, with one row per position up to `max_length`. Bounded, because it is finite."""
 
     max_length: int = 1024
 
@@ -304,16 +304,16 @@ class Learned(PositionTerm):
 
     @property
     def bounded(self) -> bool:
-        """True: the table is finite, and longer inputs are refused."""
+        """True: the table is finite, and longer inputs are rejected."""
         return True
 
     def check(self, faults: Faults) -> None:
-        """Notes a table without rows."""
+        """Adds an error for a table without rows."""
         if not is_count(self.max_length, 1):
             faults.add("positions", self, "a max_length of at least 1")
 
     def check_length(self, n: int, faults: Faults) -> None:
-        """Notes a length beyond `max_length`."""
+        """Adds an error for a length above `max_length`."""
         if n > self.max_length:
             faults.add(
                 "tokens", f"length {n}", f"at most the learned embedding's max_length = {self.max_length}"
@@ -322,7 +322,7 @@ class Learned(PositionTerm):
 
 @dataclass(frozen=True)
 class Rotary(ScoreTerm):
-    """Queries and keys turned by angles that grow with the position (Su et al., 2021). Bounded: rotations."""
+    """Rotates queries and keys by angles that grow with the position (Su et al., 2021). Bounded."""
 
     base: float = 10_000.0
 
@@ -338,7 +338,7 @@ class Rotary(ScoreTerm):
     def turned(
         self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
     ) -> Float[Array, "*heads rows head_width"]:
-        """Each pair (x_2c, x_2c+1) turned by the angle of its position."""
+        """Rotates each pair (x_2c, x_2c+1) by the angle of its position."""
         angles = self.angles(n, x.shape[-1])
         cosine = jnp.asarray(np.cos(angles), x.dtype)[positions]
         sine = jnp.asarray(np.sin(angles), x.dtype)[positions]
@@ -373,7 +373,7 @@ class Alibi(ScoreTerm):
     def turned(
         self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
     ) -> Float[Array, "*heads rows head_width"]:
-        """Queries and keys as they are."""
+        """Returns queries and keys unchanged."""
         del positions, n
         return x
 
@@ -409,7 +409,7 @@ POSITION_NAMES: dict[str, PositionTerm] = {
     "alibi": Alibi(),
     **{name: Component(name) for name in COMPONENTS},
 }
-"""The position embeddings that have a name; "none" is the empty tuple of terms."""
+"""The named position embeddings; "none" is the empty tuple of terms."""
 
 
 def _check_base(term: Sinusoidal | Rotary, base: object, faults: Faults) -> None:

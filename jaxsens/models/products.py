@@ -1,8 +1,8 @@
-"""Matrix products in two forms, the fast one and one that gives equal rows bitwise equal results; exact quotients.
+"""Matrix products in two forms: a fast one, and one that gives equal rows bitwise equal results. Exact quotients.
 
-A library's matrix product may add up the same numbers in another order at the edge of a tile, so that two equal keys
-get scores an ulp apart (seen in float64 on CPU). To a soft weighting this makes no difference, but a hard one breaks a
-tie by it. Models with a hard layer therefore use the elementwise form, in which every output is the same reduction.
+A library's matrix product may sum the same numbers in a different order at the edge of a tile, so that two equal keys
+get scores an ulp apart (seen in float64 on CPU). This does not matter to a soft weighting, but it breaks ties of a hard
+one. Models with a hard layer therefore use the elementwise form, in which every output is the same reduction.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def weighted_sums(
 
 
 def quotients(a: Float[Array, "*rows width"], b: Float[Array, "*rows 1"]) -> Float[Array, "*rows width"]:
-    """a / b, every quotient correctly rounded, so that equal fractions such as 2/6 and 3/9 are equal numbers.
+    """Returns a / b, with every quotient correctly rounded, so that equal fractions such as 2/6 and 3/9 are equal.
 
-    XLA would multiply by 1/b, one rounded number a row, if it saw that b is.
+    XLA would otherwise multiply by 1/b, which is rounded once per row.
     """
     return a / jax.lax.optimization_barrier(jnp.broadcast_to(b, a.shape))

@@ -15,8 +15,8 @@ from jaxsens.models.parts import Part
 class Schedule(Part):
     """The inverse temperature 1/tau(n) = coefficient * n^power * (log n)^log_power.
 
-    Scores are multiplied by it before the softmax. Natural logarithm; at n = 1 a positive `log_power` gives 0,
-    the uniform distribution over the one key there is.
+    Scores are multiplied by it before the softmax. The logarithm is natural; at n = 1 a positive `log_power` gives 0,
+    that is, uniform weights over the only key.
     """
 
     coefficient: float = 1.0
@@ -35,13 +35,13 @@ class Schedule(Part):
                 faults.add("log_power", self.log_power, "at least 0: log n is 0 at n = 1")
 
     def __call__(self, n: np.ndarray | int) -> np.ndarray:
-        """1/tau at the length(s) n >= 1, float64, shape of n."""
+        """Returns 1/tau at the length(s) n >= 1, float64, with the shape of n."""
         length = np.asarray(n, dtype=np.float64)
         return self.coefficient * length**self.power * np.log(length) ** self.log_power
 
     @property
     def bounded(self) -> bool:
-        """Whether 1/tau(n) stays bounded as n grows, as Hahn's Lemma 5 needs."""
+        """Whether 1/tau(n) stays bounded as n grows, as Hahn's Lemma 5 requires."""
         return self.power < 0 or (self.power == 0 and self.log_power <= 0)
 
     def __str__(self) -> str:
@@ -62,4 +62,4 @@ SCHEDULES: dict[str, Schedule] = {
     "quadratic": Schedule(power=2.0),
     "cubic": Schedule(power=3.0),
 }
-"""The schedules that have a name: 1/tau(n) = 1, log n, sqrt n, n, n log n, n^2, n^3."""
+"""The named schedules: 1/tau(n) = 1, log n, sqrt n, n, n log n, n^2, n^3."""

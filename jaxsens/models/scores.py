@@ -1,4 +1,4 @@
-"""Attention scores: queries, keys and values of a layer, and the score of a query with a key."""
+"""Attention scores: queries, keys and values of a layer, and the score of a query and a key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxsens.models.products import rows_times
 def projected(
     layer: LayerConfig, z: Float[Array, "rows width"], matrices: Float[Array, "heads width head_width"]
 ) -> Float[Array, "heads rows head_width"]:
-    """z W_h for every head: queries, keys or values of the rows z."""
+    """Returns z W_h for every head: queries, keys or values of the rows z."""
     return jax.vmap(lambda matrix: rows_times(z, matrix, layer.exact_rows))(matrices)
 
 
 def turned(
     layer: LayerConfig, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
 ) -> Float[Array, "*heads rows head_width"]:
-    """Queries or keys at 0-based `positions` of an input of length n, as position embeddings turn them."""
+    """Applies position embeddings to queries or keys at 0-based `positions` of an input of length n."""
     for term in layer.position_scores:
         x = term.turned(x, positions, n)
     return x
@@ -35,7 +35,7 @@ def raw_scores(
     queries: Float[Array, "heads m head_width"],
     keys: Float[Array, "heads k head_width"],
 ) -> Float[Array, "heads m k"]:
-    """The scores of every query with every key, before position penalties and temperature: one of `SCORES`."""
+    """Returns the scores of all queries and keys, before position penalties and temperature: one of `SCORES`."""
     function = rule_for("attention", "score", layer.scores, SCORES).function
     return function(queries, keys, parameters.additive, layer.exact_rows)
 
@@ -43,9 +43,9 @@ def raw_scores(
 def penalty(
     layer: LayerConfig, query_positions: Int[Array, " m"], key_positions: Int[Array, "*k"], dtype: jnp.dtype
 ) -> Float[Array, "heads m k"] | None:
-    """What position embeddings add to the scores (ALiBi's -slope |i - j|), or None.
+    """Returns the position embeddings' addition to the scores (ALiBi's -slope |i - j|), or None.
 
-    `key_positions` is (k,), or (heads, m, k) where every row looks at keys of its own.
+    `key_positions` is (k,), or (heads, m, k) if every row has its own keys.
     """
     total = None
     for term in layer.position_scores:
@@ -64,7 +64,7 @@ def scores(
     key_positions: Int[Array, "*k"],
     n: int,
 ) -> Float[Array, "heads m k"]:
-    """What the weighting function is applied to: scores with position penalties, divided by the temperature."""
+    """Returns the input of the weighting function: scores with position penalties, divided by the temperature."""
     result = raw_scores(layer, parameters, queries, keys)
     added = penalty(layer, query_positions, key_positions, result.dtype)
     if added is not None:

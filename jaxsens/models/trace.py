@@ -1,7 +1,7 @@
 """One transformer layer, as a pure function that returns its intermediate values with its output.
 
-There is one implementation of a layer. The modules and the vmap engine drop the intermediate values, and the compiler
-then never computes what only these need; the difference engine keeps them.
+This is the only implementation of a layer. The modules and the vmap engine drop the intermediate values, and the
+compiler then removes their computation; the difference engine keeps them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.weighting import averages
 
 SCORES_IN_MEMORY = 2**24
-"""Attention rows are computed in blocks so that no more than this many scores are held at once."""
+"""Attention rows are computed in blocks so that at most this many scores are in memory at once."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerTrace:
-    """The values a layer goes through on one input. Nothing here is n x n.
+    """The intermediate values of a layer on one input. None of them is n x n.
 
     Attributes:
         x: the layer's input.
-        z: what queries, keys and values are projected from: x, or LN(x) with pre-normalisation.
-        queries, keys, values: of every head, with rotary embedding.
+        z: the input of the query, key and value projections: x, or LN(x) with pre-normalisation.
+        queries, keys, values: the vectors of every head, with rotary embedding.
         normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings other than softmax. With centred
             scores it is relative to these: each row is shifted.
         b: the heads' outputs.
@@ -61,7 +61,7 @@ class LayerTrace:
 def over_row_blocks(
     rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int, only: int | None = None
 ) -> Any:
-    """`rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; or for one alone, 0 in the others.
+    """Returns `rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
 
     Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
     """
@@ -86,8 +86,8 @@ def transformer_layer(
 ) -> tuple[LayerTrace, Float[Array, "n width"]]:
     """One layer: attention and per-position map, each with its skip connection (Yang et al. 2024, section 2).
 
-    O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks, `over_row_blocks`. With `only`, attention of
-    that row alone is, O(H n head_width), and nothing that follows from the other rows' is right.
+    The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
+    just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
     """
     n = x.shape[0]
     everywhere = jnp.arange(n)

@@ -1,4 +1,4 @@
-"""The transformer as a Flax NNX module: it owns parameters, and the mathematics is in `layers`."""
+"""The transformer as a Flax NNX module. It holds the parameters; the mathematics is in `layers`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jaxsens.precision import numerics
 
 
 class Transformer(nnx.Module):
-    """A transformer of the family `TransformerConfig` describes.
+    """A transformer described by a `TransformerConfig`.
 
-    `model(tokens)` is the readout y_r^(L) (or a linear head's logits), `model.activations(tokens)` is y^(L) at
-    every position. Tokens are integers below `config.vocabulary_size`; a batch axis may stand in front.
+    `model(tokens)` is the readout y_r^(L) (or a linear head's logits); `model.activations(tokens)` is y^(L) at every
+    position. Tokens are integers below `config.vocabulary_size`, with an optional leading batch axis.
 
     Args:
         config: the model's shape and choices.
-        seed: of the random parameters, see `jaxsens.models.parameters.initialise`.
-        parameters: use these instead; their shapes must be those of the config.
+        seed: the seed of the random parameters; see `jaxsens.models.parameters.initialise`.
+        parameters: parameters to use instead; their shapes must match the config.
 
     Raises:
-        InputError: naming each argument that cannot be used.
+        InputError: naming each unusable argument.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Transformer(nnx.Module):
         )
 
     def __call__(self, tokens: ArrayLike) -> Float[Array, "*batch outputs"]:
-        """The output on each input: shape (width,), or (logits,) with a linear head. Compiled once a shape."""
+        """Returns the output on each input: (width,), or (logits,) with a linear head. Compiled once per shape."""
         return self._run(_apply, tokens)
 
     def activations(self, tokens: ArrayLike) -> Float[Array, "*batch n width"]:
-        """y^(L) at every position of each input. Compiled once a shape."""
+        """Returns y^(L) at every position of each input. Compiled once per shape."""
         return self._run(_activations, tokens)
 
     def _run(self, function: jax.stages.Wrapped, tokens: ArrayLike) -> Array:
@@ -80,7 +80,7 @@ def _activations(config: TransformerConfig, parameters: TransformerParameters, t
 
 
 def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
-    """Notes why inputs of length n cannot be read, if they cannot."""
+    """Adds an error if the model cannot read inputs of length n."""
     if n < 1:
         faults.add("tokens", f"length {n}", "give at least one symbol")
     for term in config.position_terms:
@@ -90,7 +90,7 @@ def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
 
 
 def check_runs(config: TransformerConfig, n: int, faults: Faults) -> None:
-    """Notes why inputs of length n cannot be read, or why this machine cannot hold what is computed of one."""
+    """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
     before = len(faults.messages)
     check_length(config, n, faults)
     if len(faults.messages) == before:
@@ -99,13 +99,13 @@ def check_runs(config: TransformerConfig, n: int, faults: Faults) -> None:
 
 
 def activation_bytes(config: TransformerConfig, n: int) -> int:
-    """Bytes of the activations of one input, at the least: depth 1 needs them only where it reads out."""
+    """Returns a lower bound on the bytes of one input's activations: depth 1 needs them only at the readout."""
     layers = config.layers + 1 if config.layers > 1 else 1
     return n * config.width * layers * np.dtype(config.dtype).itemsize
 
 
 def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
-    """Refuses tokens of a wrong type, shape or range. The range is checked where values are known.
+    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
 
     Raises:
         InputError: listing every error.

@@ -1,6 +1,6 @@
-"""Weighting functions: how a row of scores becomes a row of attention weights.
+"""Weighting functions, which turn a row of scores into a row of attention weights.
 
-Definitions 2 and 3 of Yang et al. (2024): softmax at temperature tau, leftmost, rightmost and average hardmax;
+They are softmax at temperature tau and leftmost, rightmost and average hardmax (Yang et al. 2024, definitions 2 and 3),
 and sparsemax (Martins and Astudillo, 2016). The hard ones are exactly hard: weights are 0, 1 or 1/|ties|.
 """
 
@@ -23,7 +23,7 @@ from jaxsens.models.schedules import SCHEDULES, Schedule
 
 @dataclass(frozen=True)
 class Weighting(Part):
-    """A weighting function. A member owns all that a forward pass needs of it: `shares`, `hard`, its temperature."""
+    """A weighting function. A member defines everything a forward pass needs: `shares`, `hard`, its temperature."""
 
     @property
     @abc.abstractmethod
@@ -34,23 +34,23 @@ class Weighting(Part):
     def shares(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-        """What each key's weight is proportional to, and what it has to be divided by to be the weight.
+        """Returns shares, to which the keys' weights are proportional, and the divisor that turns them into weights.
 
-        The shares of keys that are not visible are 0. A row without visible keys has shares 0 and a divisor of 1.
-        Every share is a sum of non-negative terms: nothing cancels.
+        Invisible keys have shares of 0. A row without visible keys has shares of 0 and a divisor of 1. Every share is a
+        sum of non-negative terms, so nothing cancels.
         """
 
     def tempered(
         self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
     ) -> Float[Array, "heads m k"]:
-        """The scores divided by the temperature of each query's row (0-based); as they are for want of one."""
+        """Returns the scores divided by the temperature of each query's row (0-based), if there is a temperature."""
         del query_positions, n
         return scores
 
     def log_normaliser(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> Float[Array, "*rows"]:
-        """The log of each row's sum of exponentiated scores; 0 for weightings that exponentiate none."""
+        """Returns the log of each row's sum of exponentiated scores; 0 for weightings without exponentials."""
         del visible
         return jnp.zeros(scores.shape[:-1], scores.dtype)
 
@@ -59,8 +59,8 @@ class Weighting(Part):
 class Softmax(Weighting):
     """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau).
 
-    `inverse_temperature` is 1/tau as a function of the length. `by` says which length: "length" takes n, the input's;
-    "query" takes the 1-based position of the query, as a decoder that does not know n must.
+    `inverse_temperature` is 1/tau as a function of the length. `by` selects that length: "length" is n, the input's;
+    "query" is the 1-based position of the query, as required for a decoder that does not know n.
     """
 
     inverse_temperature: Schedule = Schedule()
@@ -83,7 +83,7 @@ class Softmax(Weighting):
     def shares(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-        """exp(s_j - max s), of tempered scores, and their sum."""
+        """Returns exp(s_j - max s) of tempered scores, and their sum."""
         masked, best = _masked(scores, visible)
         best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
         unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
@@ -93,7 +93,7 @@ class Softmax(Weighting):
     def inverse_temperatures(
         self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype
     ) -> Float[Array, " m"]:
-        """1/tau of each query's row, 0-based, in an input of length n."""
+        """Returns 1/tau of each query's row, 0-based, in an input of length n."""
         if self.by == "length":
             return jnp.full(query_positions.shape, self.inverse_temperature(n), dtype)
         return jnp.asarray(self.inverse_temperature(np.arange(1, n + 1)), dtype)[query_positions]
@@ -101,20 +101,20 @@ class Softmax(Weighting):
     def tempered(
         self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
     ) -> Float[Array, "heads m k"]:
-        """The scores of each query's row times 1/tau."""
+        """Returns the scores of each query's row times 1/tau."""
         return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
 
     def log_normaliser(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> Float[Array, "*rows"]:
-        """log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
+        """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
         found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
         return jnp.where(jnp.any(visible, axis=-1), found, 0)
 
 
 @dataclass(frozen=True)
 class HardWeighting(Weighting):
-    """Equal weight on some of the keys with the largest score; its members say which, by `winners`."""
+    """Equal weight on some of the keys with the largest score, which members choose in `winners`."""
 
     @property
     def hard(self) -> bool:
@@ -123,15 +123,15 @@ class HardWeighting(Weighting):
 
     @abc.abstractmethod
     def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
-        """The keys that get weight, of those that share the largest score; none where none does."""
+        """Returns the keys that get weight among `ties`, those with the largest score; none if there are none."""
 
     def shares(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-        """1 for every winner, and how many there are."""
+        """Returns 1 for every winner, and the number of winners."""
         masked, best = _masked(scores, visible)
         chosen = self.winners((masked == best) & visible).astype(scores.dtype)
-        # A score that is not a number spoils its row, as it does under softmax; no comparison would notice it.
+        # A NaN score makes its row NaN, as under softmax; comparisons would not notice it.
         chosen = jnp.where(jnp.isnan(best), jnp.nan, chosen)
         return chosen, jnp.maximum(jnp.sum(chosen, axis=-1, keepdims=True), 1)
 
@@ -182,7 +182,7 @@ class Sparsemax(Weighting):
         # 1 + k s_(k) > sum_{m <= k} s_(m), and the threshold follows from it.
         masked, best = _masked(scores, visible)
         shifted = jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf)
-        # A key at least 1 below the best has weight 0, so -2 stands for any of those and keeps the sums finite.
+        # A key at least 1 below the best has weight 0, so -2 can replace its score, which keeps the sums finite.
         ordered = jnp.sort(jnp.maximum(shifted, -2), axis=-1)[..., ::-1]
         rank = jnp.arange(1, masked.shape[-1] + 1, dtype=masked.dtype)
         partial = jnp.cumsum(ordered, axis=-1)
@@ -196,7 +196,7 @@ class Sparsemax(Weighting):
 def _masked(
     scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
 ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-    """The scores, -inf on keys that are not visible, and each row's largest."""
+    """Returns the scores, with -inf for invisible keys, and each row's largest."""
     masked = jnp.where(visible, scores, -jnp.inf)
     return masked, jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
 
@@ -212,7 +212,7 @@ WEIGHTINGS: dict[str, Weighting] = {
     "average-hard": AverageHard(),
     "sparsemax": Sparsemax(),
 }
-"""The weighting functions that have a name."""
+"""The named weighting functions."""
 
 
 def weights(
@@ -220,9 +220,9 @@ def weights(
     scores: Float[Array, "*rows keys"],
     visible: Bool[Array, "*rows keys"],
 ) -> Float[Array, "*rows keys"]:
-    """The attention weights of each row of scores over its visible keys, which are 0 on every key not visible.
+    """Returns the attention weights of each row of scores; they are 0 for invisible keys.
 
-    The scores are tempered already (`Weighting.tempered`). A row without visible keys gets weight 0 everywhere.
+    The scores must already be tempered (`Weighting.tempered`). A row without visible keys gets weight 0 everywhere.
     """
     shares, total = weighting.shares(scores, visible)
     return shares / total
@@ -235,10 +235,10 @@ def averages(
     values: Float[Array, "*batch k width"],
     exact_rows: bool,
 ) -> Float[Array, "*batch m width"]:
-    """sum_j w_ij v_j with the `weights` of each row, divided by their total after the sum.
+    """Returns sum_j w_ij v_j with the `weights` of each row, dividing by their total after the sum.
 
-    So the average of 0s and 1s under equal weights is the rounded quotient of two exact counts. Added up from n
-    rounded shares 1/n, it was off by 4 counts at n = 20 000 in float32.
+    So the average of 0s and 1s under equal weights is the rounded quotient of two exact counts. Summing n rounded
+    shares 1/n instead was off by 4 counts at n = 20 000 in float32.
     """
     shares, total = weighting.shares(scores, visible)
     return quotients(weighted_sums(shares, values, exact_rows), total)

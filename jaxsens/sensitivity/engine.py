@@ -1,4 +1,4 @@
-"""What an engine is: a way to compute the output's change under a block of flips. It knows nothing of devices."""
+"""The interface of engines, which compute the output's change under a block of flips, independently of devices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class EngineChoice:
     """Which engine ran, and why.
 
     Attributes:
-        name: the engine's.
-        why: the reason for it.
-        elsewhere: how many flips it left to each fallback, which `Engine.how` names.
-        flips: how many flips there were in all.
+        name: the engine's name.
+        why: the reason for the choice.
+        elsewhere: the number of flips measured by each fallback, named by `Engine.how`.
+        flips: the number of all flips.
     """
 
     name: str
@@ -34,7 +34,7 @@ class EngineChoice:
 
     @property
     def reason(self) -> str:
-        """Why this engine was taken, and which fallbacks measured the flips that it left."""
+        """The reason for this engine, and the fallbacks that measured the flips it declined."""
         told = (
             f"{'all' if count == self.flips else f'{count} of {self.flips}'} flips by {how}"
             for how, count in self.elsewhere
@@ -42,19 +42,19 @@ class EngineChoice:
         return "; ".join([self.why, *told])
 
     def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
-        """The choice, once it is known how many more flips each fallback measured."""
+        """Returns the choice with the counts of flips that each fallback measured added."""
         counts = dict(self.elsewhere)
         for how, count in elsewhere.items():
             counts[how] = counts.get(how, 0) + count
         return replace(self, elsewhere=tuple(counts.items()), flips=flips if counts else 0)
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads."""
+        """Returns a JSON object for `from_json`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> EngineChoice:
-        """The choice that `as_json` wrote."""
+        """Returns the choice from a JSON object made by `as_json`."""
         return cls(**{**table, "elsewhere": tuple((how, count) for how, count in table["elsewhere"])})
 
     def __str__(self) -> str:
@@ -63,10 +63,10 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class Served:
-    """The kinds of parts that an engine has rules for. It refuses a config with any other.
+    """The kinds of parts that an engine has rules for. It rejects configs with any other kind.
 
-    Weightings and position terms are classes; a class that is derived from one of them is another kind. The others are
-    names, as in the config.
+    Weightings and position terms are given as classes; a derived class is a different kind. The others are names, as in
+    the config.
     """
 
     weightings: tuple[type[Weighting], ...]
@@ -77,7 +77,7 @@ class Served:
     activations: tuple[str, ...]
 
     def refusal(self, engine: str, config: TransformerConfig) -> str | None:
-        """Why the engine cannot serve a config, naming the first kind that it has no rule for; None if it can."""
+        """Returns why the engine does not support a config, naming the first kind without a rule; None if it does."""
         layers = [config.layer(k) for k in range(config.layers)]
         used: tuple[tuple[str, Sequence[type | str], Sequence[type | str]], ...] = (
             ("weighting", [type(layer.weighting) for layer in layers], self.weightings),
@@ -96,13 +96,13 @@ class Served:
 
 @dataclass(frozen=True)
 class EngineCost:
-    """What an engine's work on one input costs.
+    """The cost of an engine's work on one input.
 
     Attributes:
-        prepare: floating-point operations once an input.
-        per_flip: floating-point operations a flip.
+        prepare: floating-point operations per input.
+        per_flip: floating-point operations per flip.
         block_bytes: bytes of temporary memory for a block of flips.
-        efficiency: the share of a large matrix product's rate that such work was measured to reach on CPU.
+        efficiency: the measured rate of such work on CPU, as a share of the rate of a large matrix product.
     """
 
     prepare: float
@@ -113,9 +113,9 @@ class EngineCost:
 
 @dataclass(frozen=True)
 class Engine(abc.ABC):
-    """Measures flips of one input at a time: `prepare` once an input, then `norms` a block of flips.
+    """Measures flips of one input at a time: `prepare` once per input, then `norms` for each block of flips.
 
-    Engines are frozen and hashable: they are static arguments of compiled functions.
+    Engines are frozen and hashable, because they are static arguments of compiled functions.
 
     Attributes:
         norm: "l2", "l1" or "linf".
@@ -127,22 +127,22 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
-        """What all flips of `tokens` share, as a pytree of arrays."""
+        """Returns the values shared by all flips of `tokens`, as a pytree of arrays."""
 
     @abc.abstractmethod
     def changes(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips outputs"]:
-        """The output's change under each flip of a block."""
+        """Returns the output's change under each flip of a block."""
 
     @property
     def prepares_in_float64(self) -> bool:
-        """Whether `prepare` runs in float64 and its arrays are rounded once, where the model is in float32."""
+        """Whether, for a float32 model, `prepare` runs in float64 and its arrays are then rounded once."""
         return False
 
     @property
     def widened(self) -> bool:
-        """Whether flips of a float32 model are measured in float64: parameters and what is prepared are float64 too."""
+        """Whether flips of a float32 model are measured in float64, with parameters and prepared values in float64."""
         return False
 
     @property
@@ -152,44 +152,44 @@ class Engine(abc.ABC):
 
     @property
     def fallback(self) -> Engine | None:
-        """The engine for what this one declines, or None if it never does.
+        """The engine for flips that this one declines, or None if it declines none.
 
-        It declines all flips of an input that it does not `resolve`, and single flips, whose norm it gives as NaN.
+        An engine declines all flips of an input that it does not `resolve`, and single flips, by returning NaN.
         """
         return None
 
     def resolves(self, prepared: Any) -> bool:
-        """Whether it keeps the digits of flips of the prepared input. One that does not must have a `fallback`."""
+        """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
         del prepared
         return True
 
     @property
     def for_few_flips(self) -> Engine:
-        """The engine for a handful of flips of an input, for which a long preparation does not pay."""
+        """The engine for a few flips of an input, for which a long preparation is not worthwhile."""
         return self
 
     @property
     def how(self) -> str:
-        """How it measures, in a few words; results say so of flips that another engine declined."""
+        """The method in a few words; results use it for flips that another engine declined."""
         return type(self).__name__
 
     @abc.abstractmethod
     def preferred_batch(self, n: int, platform: str) -> int:
-        """How many flips a block should hold for speed on "cpu", "gpu" or "tpu", memory aside."""
+        """Returns the fastest number of flips per block on "cpu", "gpu" or "tpu", ignoring memory."""
 
     @abc.abstractmethod
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
-        """What measuring flips of `tokens` (an abstract value will do) costs."""
+        """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
-        """The norm of `changes` over the chosen outputs."""
+        """Returns the norm of `changes` over the chosen outputs."""
         return norm_of(self.chosen_changes(parameters, prepared, positions, symbols), self.norm)
 
     def chosen_changes(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips chosen"]:
-        """`changes` of the chosen outputs."""
+        """Returns `changes` of the chosen outputs."""
         change = self.changes(parameters, prepared, positions, symbols)
         return change if self.outputs is None else change[:, list(self.outputs)]

@@ -1,4 +1,4 @@
-"""What a measurement would do and cost, without running it."""
+"""Reports what a measurement would do and cost, without running it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Explanation:
     """What `flip_sensitivity` would do with one input of length n.
 
     Attributes:
-        engine: the engine it would run, and why.
+        engine: the engine it would run, with the reason.
         n: the input's length.
-        flips: how many flips there are.
-        operations: floating-point operations of all flips, a multiplication and an addition being two.
-        memory: bytes of what is kept for all flips and of one block of flips, an estimate.
-        seconds: operations over a rate that this machine reaches for such work; right to a factor of three or so;
-            compilation not counted.
+        flips: the number of flips.
+        operations: floating-point operations for all flips; a multiply-add counts as two.
+        memory: an estimate in bytes: the values shared by all flips, and one block of flips.
+        seconds: the operations at this machine's rate for such work, without compilation; accurate to a factor of about
+            three.
     """
 
     engine: EngineChoice
@@ -58,20 +58,20 @@ def explain(
     alphabet_size: int | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
 ) -> Explanation:
-    """Says which engine would measure all flips of an input of length n, why, and what that costs.
+    """Reports which engine would measure all flips of an input of length n, why, and at what cost.
 
-    Nothing is measured but the speed of one matrix product, once a process (some milliseconds).
+    It measures only the speed of one matrix product, once per process (a few milliseconds).
 
     Args:
         model: as for `flip_sensitivity`.
         n: the input's length; the readout position is not flipped.
-        engine: "auto" or an engine by name.
-        alphabet_size: how many symbols may be put in; known for jaxsens models.
+        engine: "auto" or the name of an engine.
+        alphabet_size: the number of symbols that flips may insert; known for jaxsens models.
         readout: where the model reads its output, as for `flip_sensitivity`.
 
     Raises:
-        InputError: for arguments that cannot be used, an engine that cannot serve the model, or a model that
-            `flip_sensitivity` refuses.
+        InputError: for unusable arguments, an engine that does not support the model, or a model that
+            `flip_sensitivity` rejects.
     """
     subject = measurable(model)
     faults = Faults("explain")
@@ -105,7 +105,7 @@ def explain(
 
 @lru_cache(maxsize=4)
 def _matmul_rate(dtype: str) -> float:
-    """Operations a second of a matrix product on the default device, at the precision in force."""
+    """Measures the operations per second of a matrix product on the default device, at the current precision."""
     a = jnp.ones((512, 512), dtype)
     product = jax.jit(lambda a: a @ a)
     product(a).block_until_ready()

@@ -1,8 +1,8 @@
-"""Single-symbol flips: which there are, all of them or a random sample.
+"""Enumerates the single-symbol flips of inputs: all of them or a random sample.
 
-A flip (b, i, s) puts the symbol s in place of the i-th symbol of input b. Hahn (2020, Lemma 5) exchanges x_i with
-i < n, where x_n is the end-of-sequence symbol and y_n is read out: the readout position reaches the output through
-the skip connection, changes it by O(1) in every model, and would hide the scaling of the rest.
+A flip (b, i, s) replaces the i-th symbol of input b by s. Hahn (2020, Lemma 5) changes x_i with i < n, where x_n is the
+end-of-sequence symbol and y_n is read out. The readout position reaches the output through the skip connection, changes
+it by O(1) in every model, and would hide the scaling of the rest.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Sample:
 
 
 def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) -> Sample:
-    """Asks `flip_sensitivity` for `count` flips drawn uniformly without replacement instead of all.
+    """Makes `flip_sensitivity` measure `count` flips, drawn uniformly without replacement, instead of all.
 
     Args:
-        count: how many flips, over all inputs together; all of them if there are fewer.
-        seed: of the draw.
-        positions: draw only among flips of these 0-based positions; by default among all that would be measured.
+        count: the number of flips over all inputs together; all flips if there are fewer.
+        seed: the seed of the draw.
+        positions: draw only flips of these 0-based positions; by default from all that would be measured.
 
     Raises:
-        InputError: naming each argument that cannot be used.
+        InputError: naming each unusable argument.
     """
     with collecting("sample") as faults:
         count = inputs.count("count", count, faults, least=1)
@@ -47,7 +47,7 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
 def places(
     positions: Sequence[int] | Sample | None, n: int, readout: int | None, faults: Faults
 ) -> Int[np.ndarray, " places"]:
-    """The positions that may be flipped, sorted: those given, or all but the one that is read out, if one is."""
+    """Returns the positions that may be flipped, sorted: those given, or all except the readout position, if any."""
     given = positions.positions if isinstance(positions, Sample) else positions
     if given is not None:
         return np.sort(inputs.positions(given, n, faults))
@@ -57,8 +57,8 @@ def places(
 
 @dataclass(frozen=True, eq=False)
 class Flips:
-    """Flat arrays, one entry a flip, sorted by input, position, symbol. `populations`: how many flips each input has,
-    drawn or not."""
+    """Flat arrays with one entry per flip, sorted by input, position, symbol. `populations` is the number of flips of
+    each input, drawn or not."""
 
     inputs: Int[np.ndarray, " flips"]
     positions: Int[np.ndarray, " flips"]
@@ -70,12 +70,12 @@ class Flips:
 
     @property
     def population(self) -> int:
-        """How many flips there are, drawn or not."""
+        """The number of flips, drawn or not."""
         return int(self.populations.sum())
 
     @property
     def exhaustive(self) -> bool:
-        """Whether these are all the flips there are, not a sample."""
+        """Whether these are all flips, rather than a sample."""
         return len(self) == self.population
 
 
@@ -86,11 +86,11 @@ def enumerate_flips(
     keep: Bool[np.ndarray, "batch n"],
     drawn: Sample | None,
 ) -> Flips:
-    """The flips of `positions` by every symbol of `symbols` that is not there already.
+    """Returns the flips of `positions` to every symbol of `symbols` other than the one there.
 
     Args:
-        keep: boolean; positions of single inputs where it is False are left as they are (an end-of-sequence).
-        drawn: draw this sample instead of listing all. Cost and memory are then those of the sample.
+        keep: boolean; positions of an input where it is False are not flipped (such as end-of-sequence symbols).
+        drawn: draw this sample instead of listing all flips. Cost and memory are then those of the sample.
     """
     n = tokens.shape[1]
     flipped = np.zeros(n, bool)
@@ -106,7 +106,7 @@ def enumerate_flips(
     place = np.searchsorted(ends, index, side="right")
     rank = index - (ends[place] - each[place])
     ordered = np.sort(symbols)
-    # The rank counts symbols other than the one in place: step over that one.
+    # The rank counts symbols other than the present one, so skip that one.
     here = tokens.ravel()[place]
     skipped = np.searchsorted(ordered, here)
     rank = rank + (own.ravel()[place] & (rank >= skipped))

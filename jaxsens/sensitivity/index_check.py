@@ -1,7 +1,7 @@
-"""Ids that a user's model cannot read. JAX clamps an index beyond an array, or drops it, and says nothing.
+"""Detects ids that a user's model cannot read. JAX silently clamps or drops an index beyond an array.
 
-`jax.experimental.checkify` runs the model with every index held against its axis. What of a pass does not lead to an
-index is not computed, so a pass costs less than calling the model.
+`jax.experimental.checkify` runs the model and checks every index against its axis. Values that no index depends on are
+not computed, so a pass costs less than calling the model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from jaxsens.sensitivity.flips import Flips
 _MESSAGE = re.compile(
     r"array of shape (\(.*?\)): index (-?\d+) is out of bounds for axis (\d+) with size (\d+)"
 )
-"""How checkify words its finding, which has no other public form."""
+"""The wording of checkify's error, which has no other public form."""
 _FAR = 2**20
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """An index beyond its axis, in an array of this shape, that is read or `written` to."""
+    """An index beyond its axis in an array of this shape, read from or `written` to."""
 
     shape: str
     index: int
@@ -49,10 +49,10 @@ def check_reads(
     flips: Flips,
     symbols: Int[np.ndarray, " alphabet"],
 ) -> None:
-    """Refuses inputs of which a model indexes beyond an array, as they are or with the largest symbol put in.
+    """Rejects inputs for which a model indexes beyond an array, unflipped or with the largest symbol inserted.
 
-    One pass an input as it is, and one with the largest symbol at all flipped positions. To be called within
-    `numerics(subject.dtype)`; compiled once a model and length. A model whose vocabulary is known is not run.
+    It runs one pass on each input, and one with the largest symbol at all flipped positions. Call it within
+    `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are not run.
 
     Raises:
         InputError: naming the axis, its size, and the remedy.
@@ -66,7 +66,7 @@ def check_reads(
         check_word_reads(subject, word)
         if np.array_equal(everywhere[k], word) or beyond(subject, everywhere[k]) is None:
             continue
-        # That word is not among those measured, and a model may be right to fail on it: only a flip convicts.
+        # That word is not measured, and a model may be right to fail on it: only a single flip is an error.
         for position in np.unique(flips.positions[flips.inputs == k]):
             flipped = word.copy()
             flipped[position] = largest
@@ -76,7 +76,7 @@ def check_reads(
 
 
 def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
-    """Refuses one input of which a model indexes beyond an array.
+    """Rejects an input for which a model indexes beyond an array.
 
     Raises:
         InputError: naming the axis, its size, and the remedy.
@@ -91,27 +91,27 @@ def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
     elif found.index < len(word):
         argument, remedy = f"tokens of length {len(word)}", f"give inputs of length at most {found.size}"
     else:
-        argument, remedy = f"tokens = {int(word.max())}", "give ids that the model knows"
+        argument, remedy = f"tokens = {int(word.max())}", "give ids in the model's vocabulary"
     raise InputError(_told(argument, found, remedy))
 
 
 def check_symbol_reads(subject: Measurable, word: Int[np.ndarray, " n"], symbol: int) -> None:
-    """Refuses a word, made of `symbol` where it may hold any, of which a model indexes beyond an array."""
+    """Rejects a word, with `symbol` at all free positions, for which a model indexes beyond an array."""
     found = None if subject.vocabulary_size is not None else beyond(subject, word)
     if found is not None:
-        raise InputError(_of_symbol(found, symbol, "put in"))
+        raise InputError(_of_symbol(found, symbol, "inserted"))
 
 
 def beyond(subject: Measurable, word: Int[np.ndarray, " n"]) -> Beyond | None:
-    """The first index beyond its axis that the model meets on a word, or None.
+    """Returns the model's first index beyond its axis on a word, or None.
 
-    None too where checkify cannot trace the model.
+    It also returns None if checkify cannot trace the model.
     """
     found = _finding(subject, word)
     if found is None or not found.written:
         return found
-    # JAX drops what is written beyond an array, and its own functions (where and unique with size=, insert) rely on
-    # that. A symbol is lost only where the place is the id, as in counts.at[tokens].add(1), and moves with it.
+    # JAX drops writes beyond an array, and its own functions (where and unique with size=, insert) rely on that. A
+    # symbol is lost only if the index is the id, as in counts.at[tokens].add(1), and changes with it.
     moved = _finding(subject, np.where(word == found.index, word + _FAR, word))
     return found if moved == replace(found, index=found.index + _FAR) else None
 
@@ -136,7 +136,7 @@ def _finding(subject: Measurable, word: Int[np.ndarray, " n"]) -> Beyond | None:
 def _checked_program(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> Callable[[Any, Any], checkify.Error] | None:
-    """The compiled pass that returns checkify's finding. `wide` (64-bit types are on) is part of the key."""
+    """Returns the compiled pass that gives checkify's error. `wide` (64-bit types are on) is part of the cache key."""
     checked = checkify.checkify(apply, errors=checkify.index_checks)
 
     def finding(parameters: Any, tokens: Any) -> checkify.Error:
@@ -146,21 +146,21 @@ def _checked_program(
     try:
         program.trace(jax.tree.unflatten(structure, shapes), jax.ShapeDtypeStruct((n,), jnp.int32))
     except Exception:  # noqa: BLE001 - whatever checkify fails with: there are primitives it has no rule for
-        # The model itself has been traced before, so it is checkify that cannot trace it (jax.checkpoint around a
-        # function with constants, some custom primitives). The model is measured all the same, its indices unseen.
+        # The model itself was traced before, so checkify cannot trace it (jax.checkpoint around a function with
+        # constants, some custom primitives). The model is measured without a check of its indices.
         return None
     return program
 
 
 def _of_symbol(found: Beyond, symbol: int, where: str) -> str:
-    remedy = "put in symbols that the model knows"
+    remedy = "insert symbols in the model's vocabulary"
     if found.index == symbol:
-        remedy = f"put in symbols below {found.size}: alphabet_size={found.size} or symbols=[...]"
+        remedy = f"insert symbols below {found.size}: alphabet_size={found.size} or symbols=[...]"
     return _told(f"symbols: with {symbol} {where}", found, remedy)
 
 
 def _told(argument: str, found: Beyond, remedy: str) -> str:
     return (
-        f"{argument}: the model takes {found}. JAX clamps or drops such an index, and something else would be "
-        f"measured; {remedy}. Where that is meant, clip the index in the model: jnp.clip(index, 0, {found.size - 1})"
+        f"{argument}: the model takes {found}. JAX clamps or drops such an index, so the result would be "
+        f"wrong; {remedy}. If this is intended, clip the index in the model: jnp.clip(index, 0, {found.size - 1})"
     )

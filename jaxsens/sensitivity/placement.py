@@ -1,9 +1,9 @@
-"""Running an engine over many flips: blocks in a memory budget, over devices or cores, in a loop that shows progress.
+"""Runs an engine over many flips, in blocks within a memory budget, over devices or cores, with progress.
 
-Placement wraps an engine and knows nothing of attention. A compiled program works through a range of blocks whose ends
-are arguments, so one compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are
-dealt like cards: one after another to the devices of a mesh, or to one thread per core where the mesh is a single CPU
-device. With a mask, flips early in the word cost more than late ones, and dealing shares them out.
+Placement is independent of the model. A compiled program processes a range of blocks whose ends are arguments, so one
+compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt like cards: in
+turn to the devices of a mesh, or to one thread per core if the mesh is a single CPU device. With a mask, flips early in
+the word cost more than late ones, and dealing distributes them evenly.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
 
 _CHUNK_SECONDS = 1.0
 _BATCHES = 16
-"""The least number of batches that the flips of one CPU device are cut into."""
+"""The minimum number of batches into which the flips of one CPU device are divided."""
 _HOPELESS = 0.5
-"""An engine that declines more than this share of a chunk's flips is not asked for the rest of the input."""
+"""An engine that declines more than this share of a chunk's flips is not used for the rest of the input."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or a noted signal, in a measurement.
+    """Raised on Ctrl-C, or a recorded signal, during a measurement.
 
-    `done`: which `norms` were finished, of which some may be NaN; `elsewhere`: how many each fallback measured.
+    `done` marks the finished `norms`, some of which may be NaN; `elsewhere` counts those measured by each fallback.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Placement:
 
     Attributes:
         mesh: the devices to spread flips over; `local_mesh()` for all of this process.
-        batch_size: flips at a time on each device; None for what the engine prefers, within the budget.
-        memory_budget: bytes of temporary memory on each device, all threads together; None for `DEFAULT_MEMORY`.
+        batch_size: flips per batch on each device; None for the engine's preference, within the budget.
+        memory_budget: bytes of temporary memory on each device, for all threads; None for `DEFAULT_MEMORY`.
     """
 
     mesh: Mesh
@@ -72,7 +72,7 @@ class Placement:
 
     @classmethod
     def over(cls, mesh: Mesh | None, batch_size: int | None, memory_budget: int | None) -> Placement:
-        """On a mesh, or on all devices of this process."""
+        """Returns the placement on a mesh, or by default on all devices of this process."""
         return cls(local_mesh() if mesh is None else mesh, batch_size, memory_budget)
 
     @property
@@ -87,7 +87,7 @@ class Placement:
 
 
 def local_mesh() -> Mesh:
-    """All devices of this process, in one axis called "flips"."""
+    """Returns a mesh of all devices of this process, with one axis called "flips"."""
     devices = jax.local_devices()
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
@@ -102,14 +102,14 @@ def measure(
     placement: Placement,
     progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, " flips"], dict[str, int]]:
-    """The norm of every flip, in the order given (`inputs` must be sorted), and how many each fallback measured.
+    """Returns the norm of every flip in the given order (`inputs` must be sorted), and the counts for each fallback.
 
-    Flips that the engine declines (NaN, or inf where it overflowed) are measured by its `fallback`, if it has one, then
-    by the fallback's own.
+    Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
+    then by the fallback's own fallback.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
-        Interrupted: on Ctrl-C, with what was finished.
+        Interrupted: on Ctrl-C, with the finished norms.
     """
     return _measure(_norms, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
 
@@ -124,9 +124,9 @@ def measure_changes(
     placement: Placement,
     progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
-    """As `measure`, but the change of the chosen outputs under every flip, not its norm.
+    """Like `measure`, but returns the change of the chosen outputs under every flip instead of its norm.
 
-    Raises as `measure` does, but on Ctrl-C a plain KeyboardInterrupt.
+    Raises as `measure` does, except for a plain KeyboardInterrupt on Ctrl-C.
     """
     try:
         return _measure(_changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
@@ -135,7 +135,7 @@ def measure_changes(
 
 
 _Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
-"""What is measured of a block of flips: one number or row a flip, NaN where the engine declines."""
+"""Measures a block of flips: one number or row per flip, NaN if the engine declines it."""
 
 
 def _norms(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
@@ -178,7 +178,7 @@ def _measure(
                             found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
                         found = found.astype(values.dtype, copy=False)
                         found[chosen[finished]] = values
-                        # Of the last engine there is, what is no number is the model's.
+                        # A value from the last engine that is not finite comes from the model itself.
                         measured = ~_missing(values) | (runner.fallback is None)
                         done[chosen[finished]] = measured
                         if runner != engine:
@@ -193,7 +193,7 @@ def _measure(
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
-    """Which flips' values are no numbers: the engine declines them, or overflowed."""
+    """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
@@ -207,17 +207,17 @@ def _chunks(
     room: int,
     placement: Placement,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Measures the flips of one input chunk by chunk; yields which flips are finished, and their values.
+    """Measures the flips of one input in chunks; yields the finished flips and their values.
 
-    `given` is what `prepared_on` gives of the input, of length n; `room` is how many flips the input has for all
-    engines together. Nothing runs while it is suspended.
+    `given` is the result of `prepared_on` for the input, of length n; `room` is the number of the input's flips for all
+    engines together. Nothing runs while the generator is suspended.
     """
     mesh, (parameters, prepared) = placement.mesh, given
     count = len(positions)
     program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
     blocks = -(-count // (program.batch * mesh.size))
     lanes = min(lanes, blocks)
-    # Block k of device d is the (k D + d)-th batch of flips; flips beyond the last repeat it and are dropped.
+    # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding and dropped later.
     shape = (program.blocks, mesh.size, program.batch)
     order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2).reshape(-1, program.batch)
     filled = np.minimum(order, count - 1)
@@ -229,7 +229,7 @@ def _chunks(
     each = (mesh.size, program.blocks, program.batch)
 
     def lane(start: int, stop: int, k: int) -> np.ndarray:
-        """Every `lanes`-th block of those from `start` to `stop`, beginning with the k-th."""
+        """Measures every `lanes`-th block from `start + k` to `stop`."""
         ends = np.int32(start + k), np.int32(stop), np.int32(lanes)
         results = np.asarray(program.run(parameters, prepared, places, substitutes, empty, *ends))
         return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
@@ -264,16 +264,15 @@ def _program(
     room: int,
     placement: Placement,
 ) -> tuple[_Program, int]:
-    """The compiled program, and in how many threads to run it within the budget.
+    """Returns the compiled program, and the number of threads that fit in the budget.
 
-    The batch is the largest, up to the size wanted, with which all threads fit. Where even single flips are too large,
-    there are fewer threads. An engine declines another number of flips in each input, and a few programs serve all of
-    these: each has room for all flips of an input, and where there are fewer, batches of a power of two or of the size
-    wanted.
+    The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too large,
+    fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all, each has
+    room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred size.
     """
     devices, lanes = placement.mesh.size, lanes_on(placement.mesh)
     wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
-    # One CPU device: enough batches for many cores however few there are, so that numbers do not depend on theirs.
+    # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
     parts = _BATCHES if placement.batch_size is None and is_one_cpu(placement.mesh) else devices
     each, most = -(-flips // parts), -(-room // parts)
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
@@ -369,7 +368,7 @@ def _compiled(
 def prepared_on(
     mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]
 ) -> tuple[Any, Any]:
-    """Parameters and what the engine prepares of the tokens, a copy on every device of the mesh.
+    """Returns the parameters and the engine's prepared values for the tokens, copied to every device of the mesh.
 
     An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
     """

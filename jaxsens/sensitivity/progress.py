@@ -17,7 +17,7 @@ PATIENCE = 2.0
 
 @contextmanager
 def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
-    """Yields the function to call with (flips done, flips in all): a bar for True, a delayed one on a terminal for None."""
+    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
     if callable(progress):
         yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
     elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):

@@ -1,4 +1,4 @@
-"""The result of a measurement: one norm a flip, what was done, and what follows from it."""
+"""The result of a measurement: one norm per flip, how it was measured, and statistics."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class AskedArguments:
-    """The arguments of a measurement that no other field of its result holds, so that a partial one can be completed.
+    """The arguments of a measurement that are in no other field of its result. `resume=` compares them.
 
     Attributes:
         model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.resuming.fingerprint`).
-        engine: "auto", or an engine by name.
-        symbols: given as `symbols`; None where all of an alphabet were put in.
-        positions: given as `positions`; None for the default.
-        sample: given as `positions`; None for all flips.
-        flips: how many flips of each input were asked for.
+        engine: "auto", or the name of an engine.
+        symbols: the argument `symbols`; None if all symbols of an alphabet were inserted.
+        positions: the argument `positions`; None for the default or a sample.
+        sample: the argument `positions` if it was a sample; None for all flips.
+        flips: the number of flips requested for each input.
     """
 
     model: str
@@ -61,16 +61,16 @@ class AskedArguments:
     flips: tuple[int, ...]
 
     def of_input(self, k: int) -> AskedArguments:
-        """What was asked of input k."""
+        """Returns the arguments for input k."""
         return dataclasses.replace(self, flips=self.flips[k : k + 1])
 
     def as_json(self) -> dict[str, Any]:
-        """As `from_json` takes it."""
+        """Returns a JSON object for `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> AskedArguments:
-        """What `as_json` gave, through JSON and back."""
+        """Returns the arguments from a JSON object made by `as_json`."""
         drawn = fields["sample"]
         return cls(
             model=fields["model"],
@@ -84,29 +84,29 @@ class AskedArguments:
 
 @dataclass(frozen=True, eq=False)
 class FlipSensitivity:
-    """||y_r(x) - y_r(x')|| for flips x' of the inputs x. Flat arrays, one entry a flip, sorted by input, position,
-    symbol.
+    """||y_r(x) - y_r(x')|| for flips x' of the inputs x. The arrays are flat, with one entry per flip, sorted by input,
+    position, symbol.
 
     Attributes:
         norms: the sensitivities, in the units of the model's output.
-        inputs: which row of `tokens` each flip belongs to.
-        positions: the 0-based position flipped.
-        symbols: the symbol put in.
+        inputs: the row of `tokens` to which each flip belongs.
+        positions: the 0-based positions flipped.
+        symbols: the symbols inserted.
         tokens: the inputs, (batch, n).
-        alphabet: the symbols that were put in, sorted.
-        population: how many flips there are; more than `len(result)` for a random sample or a partial result.
-        readout: where the model reads its output: a 0-based position, "last" or "mean"; None for nowhere in particular,
-            or where a file of an earlier version does not say.
+        alphabet: the symbols that flips may insert, sorted.
+        population: the number of all flips; more than `len(result)` for a random sample or a partial result.
+        readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified, or unknown
+            in a file of an earlier version.
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that entered the norm; None for all.
-        engine: which engine ran, and why.
-        dtype: of the arithmetic.
-        versions: of jaxsens, jax, numpy and the device.
-        populations: how many flips each input has; None where that is not known, as in files older than this field.
-        asked: a hash of the model and the arguments that were given: what `resume=` compares; None where that is not
-            known, as in files older than this field.
+        engine: the engine that ran, with the reason.
+        dtype: the dtype of the arithmetic.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+        populations: the number of flips of each input; None if unknown, as in files older than this field.
+        asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
+            older than this field.
 
-    A result of no flips, which an interruption may leave, has the mean, maximum and quantiles NaN.
+    A result without flips, as an interruption may leave, has mean, maximum and quantiles NaN.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -135,27 +135,27 @@ class FlipSensitivity:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether all flips were measured, not a sample."""
+        """Whether all flips were measured, rather than a sample."""
         return len(self) == self.population
 
     @property
     def complete(self) -> bool:
-        """Whether all flips asked for were measured; False for what an interruption leaves."""
+        """Whether all requested flips were measured; False for an interrupted measurement."""
         return self.asked is None or len(self) == sum(self.asked.flips)
 
     @cached_property
     def max(self) -> float:
-        """The largest sensitivity. Of a sample or a partial result: a lower bound on the largest of all flips."""
+        """The largest sensitivity. For a sample or a partial result, a lower bound on the maximum over all flips."""
         return float(np.max(self.norms)) if len(self) else math.nan
 
     @cached_property
     def mean(self) -> float:
-        """The mean sensitivity over flips and inputs (summed in float64). Of a partial result: over its own flips,
-        which are no random sample."""
+        """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
+        flips, which are not a random sample."""
         return float(np.mean(self.norms, dtype=np.float64)) if len(self) else math.nan
 
     def quantile(self, q: float) -> float:
-        """The q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated."""
+        """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated."""
         _check_unit("q", q)
         return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
@@ -164,7 +164,7 @@ class FlipSensitivity:
         """The first flip with the largest sensitivity.
 
         Raises:
-            InputError: of a result of no flips.
+            InputError: for a result without flips.
         """
         if not len(self):
             raise InputError(
@@ -174,10 +174,10 @@ class FlipSensitivity:
         return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
 
     def mean_interval(self, confidence: float = 0.95) -> Interval:
-        """A confidence interval for the mean over all flips; of zero width if all were measured.
+        """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
 
-        Student's t on the sample, with the finite-population correction sqrt(1 - sampled/population). Infinite for a
-        partial result, whose flips are no random sample.
+        It uses Student's t with the finite-population correction sqrt(1 - sampled/population). It is infinite for a
+        partial result, whose flips are not a random sample.
         """
         from scipy import stats
 
@@ -192,11 +192,11 @@ class FlipSensitivity:
         return Interval(self.mean - float(half), self.mean + float(half))
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
-        """A distribution-free confidence interval for the q-quantile over all flips.
+        """Returns a distribution-free confidence interval for the q-quantile over all flips.
 
-        Between two order statistics of the sample, whose ranks are binomial quantiles; infinite at an end where
-        the sample is too small to bound the quantile. From 0 to infinity for a partial result, whose flips are no
-        random sample.
+        Its ends are order statistics of the sample, with binomial quantiles as ranks. If the sample is too small to
+        bound the quantile, the lower end is 0 or the upper end infinite. Both hold for a partial result, whose flips
+        are not a random sample.
         """
         from scipy import stats
 
@@ -215,21 +215,21 @@ class FlipSensitivity:
         )
 
     def profile(self) -> Float[np.ndarray, "*batch n alphabet"]:
-        """The sensitivities laid out by position and symbol (columns follow `alphabet`), NaN where nothing was
-        flipped. Shape (n, alphabet) for one input, (batch, n, alphabet) for several."""
+        """Returns the sensitivities by position and symbol (columns follow `alphabet`), NaN where nothing was flipped.
+        The shape is (n, alphabet) for one input, (batch, n, alphabet) for several."""
         batch, n = self.tokens.shape
         table = np.full((batch, n, len(self.alphabet)), np.nan, self.norms.dtype)
         table[self.inputs, self.positions, np.searchsorted(self.alphabet, self.symbols)] = self.norms
         return table[0] if batch == 1 else table
 
     def of_input(self, k: int) -> FlipSensitivity:
-        """The part of the result that belongs to input k, as a result of its own.
+        """Returns the part of the result for input k, as a separate result.
 
-        Of a sample it is the part drawn of that input: by itself a uniform sample of the input's flips.
+        For a sample, this part is itself a uniform sample of the input's flips.
 
         Raises:
-            InputError: if there is no input k, or the file that the result comes from does not say how many flips
-                each of its inputs has.
+            InputError: if there is no input k, or the result comes from a file that does not say how many flips each
+                input has.
         """
         if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
@@ -246,7 +246,7 @@ class FlipSensitivity:
         return FlipSensitivity(**{**fields, **part, **changed})
 
     def _population_of(self, k: int) -> int:
-        """Inputs differ: in some, symbols stand that are not in the alphabet, or never flipped."""
+        """Returns the number of flips of input k. It varies: some inputs hold symbols outside the alphabet."""
         if len(self.tokens) == 1:
             return self.population
         if self.exhaustive:
@@ -259,7 +259,7 @@ class FlipSensitivity:
         return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
-        """A table with the columns input, position, symbol, norm."""
+        """Returns a table with the columns input, position, symbol, norm."""
         import pandas as pd
 
         columns = {
@@ -271,7 +271,7 @@ class FlipSensitivity:
         return pd.DataFrame(columns)
 
     def description(self) -> dict[str, Any]:
-        """Everything but the flips, as JSON. `populations` stands there only where they do not follow from the rest."""
+        """Returns everything except the flips, as JSON. It has `populations` only if the rest does not imply them."""
         counted = None if self.exhaustive or len(self.tokens) == 1 else self.populations
         return {
             "tokens": self.tokens.tolist(),
@@ -288,10 +288,10 @@ class FlipSensitivity:
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
-        """Writes one Parquet file, atomically: a row a flip, and `description()` in the file's metadata.
+        """Writes one Parquet file, atomically: one row per flip, and `description()` in the file's metadata.
 
-        A checksum covers all of it, which `load_result` verifies. Further keyword arguments (JSON values) are kept in
-        the metadata beside the description.
+        A checksum covers everything; `load_result` verifies it. Further keyword arguments (JSON values) are stored in
+        the metadata next to the description.
 
         Raises:
             InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
@@ -314,7 +314,7 @@ _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "no
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
-    """Reads what `FlipSensitivity.save` wrote, verifying its checksum.
+    """Reads a result written by `FlipSensitivity.save`, and verifies its checksum.
 
     Raises:
         InputError: if the file is missing, damaged, or not a result.
@@ -323,7 +323,7 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
-    """A saved result and the further metadata it was saved with. Raises as `load_result` does."""
+    """Returns a saved result and its further metadata. Raises as `load_result` does."""
     columns, fields, metadata = read_columns(path, tuple(_COLUMNS))
     try:
         result = FlipSensitivity(

@@ -1,7 +1,7 @@
-"""A Parquet file of columns and metadata under one checksum, which `FlipSensitivity.save` writes.
+"""Parquet files of columns and metadata with one checksum, as written by `FlipSensitivity.save`.
 
-Parquet's own checksums, which are written too, cover the pages of numbers only: neither the metadata nor the footer,
-which says how the pages are to be read. The digest is therefore of what a reader gets to see.
+Parquet's own checksums, which are also written, cover only the pages of numbers: neither the metadata nor the footer,
+which says how to read the pages. The digest therefore covers the data as a reader sees it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from jaxsens.files import atomic_path
 from jaxsens.sealed import digest
 
 Columns = Mapping[str, np.ndarray]
-"""Columns by name, in the order in which they enter the digest."""
+"""Columns by name, in the order of the digest."""
 
 _METADATA_KEY = b"jaxsens"
 _LARGEST_METADATA = 2**31 - 1
-"""Bytes. Arrow's default when reading, 100 MB, is less than the tokens of some results take."""
+"""Bytes. Arrow's default when reading, 100 MB, is too small for the tokens of some results."""
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
-"""What reading a damaged file raises, ArrowException and OSError beside these."""
+"""Exceptions that reading a damaged file raises, besides ArrowException and OSError."""
 
 
 class NotAResult(InputError):
-    """The file is sound, but holds something else."""
+    """Raised if a file is intact but holds something else."""
 
 
 def write_columns(
@@ -38,7 +38,7 @@ def write_columns(
     """Writes columns, a description and further metadata, atomically.
 
     Raises:
-        InputError: for metadata that JSON cannot hold, or under a name that the file needs itself.
+        InputError: for metadata that JSON cannot represent, or whose name is reserved for the file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -55,7 +55,7 @@ def write_columns(
 def read_columns(
     path: str | os.PathLike[str], names: tuple[str, ...]
 ) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
-    """The columns of these names, the description and the further metadata that `write_columns` wrote.
+    """Returns the named columns, the description and the further metadata written by `write_columns`.
 
     Raises:
         InputError: if the file is missing, damaged, or holds something else.
@@ -99,12 +99,12 @@ def _read(
 
 
 def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata as a reader will find them: tuples are lists there."""
+    """Returns the metadata as a reader will find them: tuples become lists."""
     faults = Faults("save")
     for name in sorted({"result", "checksum"} & further.keys()):
-        faults.add(name, further[name], "this name is taken by the file's own metadata; give another")
+        faults.add(name, further[name], "this name is reserved for the file's own metadata; use another")
     faults.raise_if_any()
     try:
         return json.loads(json.dumps({"result": description, **further}))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"save: metadata: {error}; give what JSON can hold") from error
+        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error

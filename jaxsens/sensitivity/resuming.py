@@ -1,4 +1,4 @@
-"""A partial result completed: what it holds is taken over, provided that the call asks for the same of the same."""
+"""Completes a partial result: its flips are reused if the call has the same model and arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ASKED = ("symbols", "positions", "sample", "engine")
 
 
 def check_resumable(partial: object) -> FlipSensitivity | None:
-    """The partial result, or None where none is given; refuses whatever else it may be."""
+    """Returns the partial result, or None if there is none; rejects anything else."""
     if partial is None:
         return None
     if not isinstance(partial, FlipSensitivity):
@@ -38,40 +38,40 @@ def check_resumable(partial: object) -> FlipSensitivity | None:
         )
     if partial.asked is None:
         raise InputError(
-            f"flip_sensitivity: resume = {partial!r}: it does not say of which model and with which arguments it was "
-            "measured, as one of an earlier version or made by hand; measure it again without resume="
+            f"flip_sensitivity: resume = {partial!r}: it does not record the model and arguments of its measurement, "
+            "because it is from an earlier version or was made by hand; measure it again without resume="
         )
     return partial
 
 
 def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) -> Int[np.ndarray, " known"]:
-    """Which of the call's flips the partial result holds, as indices into them.
+    """Returns the flips that the partial result holds, as indices into those of the call.
 
     Args:
         call: the fields of the call's result that are known before anything is measured.
-        flips: those that the call asks for.
+        flips: the flips requested by the call.
 
     Raises:
-        InputError: naming all that differs between the two.
+        InputError: naming all differences.
     """
     faults = Faults("flip_sensitivity: resume")
     for name, before, now in _compared(partial, call):
         if not _same(before, now):
-            faults.add(name, _short(before), f"this call has {_short(now)!r}; repeat what was interrupted")
+            faults.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
     faults.raise_if_any()
-    # Sorted alike, so that one search finds them all.
+    # Both are sorted in the same way, so one search finds them all.
     shape = (*partial.tokens.shape, partial.alphabet[-1] + 1)
     keys, wanted = (_keys(part, shape) for part in (partial, flips))
     index = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
     if not np.array_equal(wanted[index], keys) or (np.diff(index) < 1).any():
         raise InputError(
-            "flip_sensitivity: resume: it holds flips that this call does not ask for; measure without resume="
+            "flip_sensitivity: resume: it holds flips that this call does not request; measure without resume="
         )
     return index
 
 
 def _compared(partial: FlipSensitivity, call: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What has to be the same: name, what it was, and what it is in this call."""
+    """Returns the values that must be equal: name, value in the partial result, and value in this call."""
     pairs = [(name, getattr(partial, name), call[name]) for name in _FIELDS]
     pairs += [(name, getattr(partial.asked, name), getattr(call["asked"], name)) for name in _ASKED]
     other = [
@@ -79,7 +79,7 @@ def _compared(partial: FlipSensitivity, call: Mapping[str, Any]) -> list[tuple[s
         for name, version in call["versions"].items()
         if partial.versions.get(name) != version
     ]
-    # Under other versions a model's program, and so its hash, may be another too: that would say nothing.
+    # With other versions the model's program, and so its hash, may differ as well, which would mean nothing.
     model = (
         "model, parameters and function as SHA-256,",
         partial.asked and partial.asked.model,
@@ -93,7 +93,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _keys(flips: FlipSensitivity | Flips, shape: tuple[int, ...]) -> Int[np.ndarray, " flips"]:
-    """A number a flip, rising with input, position and symbol."""
+    """Returns one number per flip, increasing with input, position and symbol."""
     return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, flips.symbols), shape))
 
 
@@ -103,23 +103,23 @@ def merged(
     rest: Int[np.ndarray, " rest"],
     norms: Float[np.ndarray, " rest"],
 ) -> Float[np.ndarray, " flips"]:
-    """The norms of all flips, from those known before and those of the rest."""
+    """Returns the norms of all flips, from the known ones and the rest."""
     every = np.full(len(known) + len(rest), np.nan, norms.dtype if len(rest) else before.dtype)
     every[known], every[rest] = before, norms
     return every
 
 
 def _short(value: Any) -> Any:
-    """A value as a message shows it."""
+    """Returns a value as shown in a message."""
     if isinstance(value, np.ndarray):
         return f"shape {value.shape}, beginning with {value.ravel()[:8].tolist()}"
     return value
 
 
 def fingerprint(subject: Measurable, n: int) -> str:
-    """SHA-256 of a model's parameters, by path, and of its function on inputs of length n.
+    """Returns the SHA-256 of a model's parameters, by path, and of its function on inputs of length n.
 
-    The function of a jaxsens transformer is its config. That of any other model is the program that JAX makes of it
+    The function of a jaxsens transformer is given by its config. For any other model it is the lowered JAX program
     (StableHLO), with the arrays that it closes over; it depends on JAX's version and the kind of device.
     """
     found = hashlib.sha256(_function(subject, n).encode())
@@ -140,7 +140,7 @@ def _function(subject: Measurable, n: int) -> str:
 
 @lru_cache(maxsize=16)
 def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> str:
-    """SHA-256 of the program. `wide` says whether 64-bit types are on, as part of the cache's key."""
+    """Returns the SHA-256 of the program. `wide` (64-bit types are on) is part of the cache key."""
 
     def program(parameters: Any, tokens: Any) -> Any:
         return apply(parameters, tokens)

@@ -45,7 +45,7 @@ def test_every_fault_is_reported_at_once():
         ({"width": np.bool_(True)}, "width"),
         ({"positions": Sinusoidal(base=-1.0)}, "a base above 0"),
         ({"positions": "rotary", "width": 6, "heads": 2}, "even"),
-        ({"heads": (1, 2, 4)}, "one a layer (2)"),
+        ({"heads": (1, 2, 4)}, "one per layer (2)"),
     ],
 )
 def test_values_that_would_fail_later_are_refused(options, named):

@@ -131,7 +131,7 @@ def test_equal_functions_make_equal_configs_that_share_compiled_programs():
 @pytest.mark.parametrize(
     ("positions", "named"),
     [
-        (Limb("inverse", 0), r"1/\(i\+1\) is no whole number"),
+        (Limb("inverse", 0), r"1/\(i\+1\) is not a whole number"),
         (Limb("squares", 0), "one of constant"),
         (Limb("square", 3), "a place from 0 to 2"),
         (Limb("square", True), "a place from 0 to 2"),
@@ -157,7 +157,7 @@ def test_a_function_that_cannot_be_hashed_is_refused():
         def __call__(self, i, n):
             return i
 
-    with pytest.raises(InputError, match="something hashable"):
+    with pytest.raises(InputError, match="a hashable function"):
         FunctionComponent("p", Unhashable())
 
 

@@ -186,10 +186,10 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
 
 def test_a_record_that_holds_a_model_is_refused_with_the_place_of_the_model(model):
     record: Any = SimpleNamespace(model=model)
-    assert "model = SimpleNamespace: pass its .model, here a Transformer" in refused(record, [0, 1])
-    with pytest.raises(jaxsens.InputError, match=r"its \.model, here a Transformer"):
+    assert "model = SimpleNamespace: pass its .model, a Transformer" in refused(record, [0, 1])
+    with pytest.raises(jaxsens.InputError, match=r"its \.model, a Transformer"):
         jaxsens.layer_changes(record, [0, 1])
-    with pytest.raises(jaxsens.InputError, match=r"its \.model, here a Transformer"):
+    with pytest.raises(jaxsens.InputError, match=r"its \.model, a Transformer"):
         jaxsens.theory.lemma5(record, 4)
 
 

@@ -172,7 +172,7 @@ def test_float64_models_are_checked():
 
 
 def test_the_search_for_the_worst_input_refuses_symbols_beyond_the_table():
-    with pytest.raises(jaxsens.InputError, match=r"symbols: with 2 put in: .* size 2 .*alphabet_size=2"):
+    with pytest.raises(jaxsens.InputError, match=r"symbols: with 2 inserted: .* size 2 .*alphabet_size=2"):
         jaxsens.worst_input(READING["indexing"], 4, 3, exact=True)
     with pytest.raises(jaxsens.InputError, match=r"tokens = 7: .* size 2"):
         jaxsens.worst_input(READING["indexing"], 4, 2, fixed={3: 7}, exact=True)

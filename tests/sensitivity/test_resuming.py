@@ -208,7 +208,7 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
     [
         ("partial.parquet", r"resume = 'partial\.parquet'.*load_result\(path\)"),
         (True, "resume = True"),
-        (lambda part: dataclasses.replace(part, asked=None), "does not say of which model"),
+        (lambda part: dataclasses.replace(part, asked=None), "does not record the model"),
         (MeasurementInterrupted, r"\(its \.partial\)"),
         (
             lambda part: dataclasses.replace(part, positions=part.positions[::-1]),

@@ -1,1 +1,1 @@
-"""The exact difference engine: a flip's change carried through the network, two outputs never subtracted."""
+"""The exact difference engine: carries a flip's change through the network without subtracting two outputs."""

@@ -1,4 +1,4 @@
-"""Change of rows of attention in which any number of keys, and the queries, moved."""
+"""The change of attention rows when any number of keys, and the queries, change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, 
 def inverse_temperature(
     layer: LayerConfig, rows: Int[Array, " m"], n: int, dtype: jnp.dtype
 ) -> Float[Array, " m"]:
-    """1/tau of each row of a softmax layer."""
+    """Returns 1/tau of each row of a softmax layer."""
     if not isinstance(layer.weighting, Softmax):
         raise no_rule("the change of a softmax", "weighting", layer.weighting, (Softmax,))
     return layer.weighting.inverse_temperatures(rows, n, dtype)
@@ -39,7 +39,7 @@ def score_change(
     rows: Int[Array, " m"],
     n: int,
 ) -> Float[Array, "heads m keys"]:
-    """Change of tempered scores when keys move by dk and queries by dq (None: they stay).
+    """Returns the change of tempered scores when keys change by dk and queries by dq (None for no change).
 
     Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel.
     """
@@ -67,7 +67,10 @@ def softmax_rows(
     dk: Float[Array, "heads n head_width"],
     dv: Float[Array, "heads n head_width"],
 ) -> Float[Array, "heads m head_width"]:
-    """Db of the rows when their queries move by dq and all keys and values by dk and dv. O(H m n head_width)."""
+    """Returns Db of the rows when their queries change by dq, and all keys and values by dk and dv.
+
+    The cost is O(H m n head_width).
+    """
     q, n = kept.queries[:, rows], kept.x.shape[0]
     ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)
     new, change = _weights_and_change(layer, parameters, kept, rows, ds)
@@ -83,7 +86,7 @@ def own_row(
     dk: Float[Array, "heads 1 head_width"],
     dv: Float[Array, "heads 1 head_width"],
 ) -> Float[Array, "heads 1 head_width"]:
-    """Db of the row `position` when its query moves by dq, and of all keys and values only its own. O(n d)."""
+    """Returns Db of the row `position` when only its own query, key and value change. O(n d)."""
     rows, n = position[None], kept.x.shape[0]
     q, key = kept.queries[:, rows], kept.keys[:, rows]
     ds = score_change(layer, parameters, q, dq, kept.keys, None, rows, n)
@@ -95,7 +98,7 @@ def own_row(
 def _pulled(kept: LayerTrace, change: Float[Array, "heads m n"]) -> Float[Array, "heads m head_width"]:
     """sum_w (p'_w - p_w) v_w for a change of weights that sums to 0.
 
-    Values are taken relative to their mean: an offset that all of them share cancels before, not after.
+    Values are taken relative to their mean, so that a common offset cancels before rounding.
     """
     return weighted_sums(change, kept.values - jnp.mean(kept.values, axis=1, keepdims=True), False)
 
@@ -108,7 +111,7 @@ def readout_row(
     dq: Float[Array, "heads 1 head_width"],
     dz: Float[Array, "n width"],
 ) -> Float[Array, "heads 1 head_width"]:
-    """Db of one row when everything moved: keys and values are not projected position by position. O(H n d).
+    """Returns Db of one row when everything changes, without projecting keys and values per position. O(H n d).
 
     With u' = W_K (q + dq), a score changes by dq.k_w + u'.dz_w; the values' change enters as (sum_w p'_w dz_w) W_V.
     Additive scores and rotary embeddings need the keys' own changes, O(n d^2).
@@ -140,9 +143,9 @@ def _weights_and_change(
     rows: Int[Array, " m"],
     ds: Float[Array, "heads m n"],
 ) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
-    """The rows' new weights p' and their change p' - p, which are 0 in a row that sees nothing: `softmax_change`.
+    """Returns the rows' new weights p' and their change p' - p, both 0 in a row that sees no key (`softmax_change`).
 
-    NaN, so that the flip is declined, where scores are too large for what changes them, cancel, or tie.
+    They are NaN, so that the flip is declined, if scores are too large for accurate changes, cancel, or tie.
     """
     n = kept.x.shape[0]
     keys = jnp.arange(n)
@@ -162,14 +165,14 @@ def hard_rows(
     new: tuple[Array, Array, Array],
     dv: Float[Array, "heads n head_width"],
 ) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
-    """Change of hard attention's output and its new value, from the rows' new queries and all new keys and values.
+    """Returns the change and new value of hard attention's output, from the new queries, keys and values.
 
-    Db = sum_w (p'_w - p_w) v_w + sum_w p'_w Dv_w; weights are 0 or 1/ties, so an unmoved choice gives exactly 0.
+    Db = sum_w (p'_w - p_w) v_w + sum_w p'_w Dv_w; weights are 0 or 1/ties, so an unchanged choice gives exactly 0.
     """
     n = kept.x.shape[0]
     keys = jnp.arange(n)
     seen = jnp.broadcast_to(visible(layer.mask, rows[:, None], keys[None, :]), (layer.heads, len(rows), n))
-    # One operation scores both runs, so that a tie in both is bitwise the same comparison.
+    # One operation computes the scores of both runs, so that ties are compared bitwise equally.
     pairs = jnp.stack([kept.queries[:, rows], new[0]]), jnp.stack([kept.keys, new[1]])
     both = jax.vmap(lambda q, k: scores(layer, parameters, q, k, rows, keys, n))(*pairs)
     before, after = (weights(layer.weighting, s, seen) for s in both)

@@ -1,4 +1,4 @@
-"""The difference engine: carries each flip's change through the network, exactly, for nearly every config."""
+"""The difference engine, which carries each flip's change through the network exactly, for nearly every config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jaxsens.sensitivity.engine import Engine, EngineCost, Served
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
-"""Rows of the first layer that are worked on at once: their (rows, d_ff) arrays stay in cache."""
+"""The number of first-layer rows per block: their (rows, d_ff) arrays stay in cache."""
 
 SERVED = Served(
     weightings=(Softmax, LeftmostHard, RightmostHard, AverageHard),
@@ -35,11 +35,11 @@ SERVED = Served(
     layer_norms=("none", "pre", "post"),
     activations=tuple(ACTIVATION_CHANGES),
 )
-"""Sparsemax is not among them: its support depends on all scores of a row at once, and no difference rule is known."""
+"""Sparsemax is missing: its support depends on all scores of a row together, and no difference rule is known."""
 
 
 def refusal(config: TransformerConfig) -> str | None:
-    """Why the difference engine cannot serve a config, or None if it can."""
+    """Returns why the difference engine does not support a config, or None if it does."""
     if config.centred_scores:
         return "the difference engine forms plain scores, which lose the digits that centred scores keep"
     return SERVED.refusal("the difference engine", config)
@@ -47,13 +47,13 @@ def refusal(config: TransformerConfig) -> str | None:
 
 @dataclass(frozen=True)
 class DifferenceEngine(Engine):
-    """Exact for every config of `SERVED` parts with plain scores; hard attention and its ties are included.
+    """Exact for every config of `SERVED` parts with plain scores, including hard attention and its ties.
 
     Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
-    Where the readout is the mean over positions, the last layer costs as much as a middle one.
+    If the readout is the mean over positions, the last layer costs as much as a middle one.
 
     A float32 model whose scores are too large for float32 (`LARGEST_SCORE`) is measured in float64 (`widened`). Flips
-    that overflow there too are left to a forward pass each.
+    that overflow even there are measured by one forward pass each.
     """
 
     config: TransformerConfig
@@ -61,7 +61,7 @@ class DifferenceEngine(Engine):
 
     @property
     def widened(self) -> bool:
-        """Whether a float32 model is computed with in float64."""
+        """Whether a float32 model is measured in float64."""
         return self.wide
 
     @property
@@ -73,21 +73,21 @@ class DifferenceEngine(Engine):
 
     @property
     def how(self) -> str:
-        """Whole rows of attention, as opposed to folded ones."""
+        """The method: whole rows of attention, not folded ones."""
         return "whole rows in float64" if self.wide else "whole rows"
 
     def resolves(self, prepared: Prepared) -> bool:
-        """Whether the scores of the unflipped run are small enough for the dtype; float64 takes them all."""
+        """Returns whether the scores of the unflipped run are small enough for the dtype; always true in float64."""
         return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
-        """One forward pass with its intermediate values, in the dtype of the parameters."""
+        """Runs one forward pass and keeps its intermediate values, in the dtype of the parameters."""
         row = readout_position(self.config, len(tokens)) if self.config.layers == 1 else None
         return prepare(of_dtype(self.config, parameters), parameters, tokens, row)
 
     @property
     def prepares_in_float64(self) -> bool:
-        """True for a soft float32 model: one forward pass costs next to nothing compared with the flips."""
+        """True for a soft float32 model: one forward pass is cheap compared with the flips."""
         return self.config.dtype == "float32" and not self.config.exact_rows and not self.wide
 
     def changes(
@@ -97,7 +97,7 @@ class DifferenceEngine(Engine):
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        """The output's change under each flip."""
+        """Returns the output's change under each flip."""
         config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         row = readout_position(config, n)
         if config.layers == 0:
@@ -132,7 +132,7 @@ class DifferenceEngine(Engine):
         symbols: Array,
         row: int,
     ) -> Float[Array, "flips width"]:
-        """O(d d_ff) a flip, and O(n d) in blocks where some flip is of the row that is read out."""
+        """O(d d_ff) per flip, and O(n d) in blocks where some flip is of the readout row."""
         config, rows = of_dtype(self.config, parameters), jnp.asarray([row])
 
         def change(also_own: bool) -> Float[Array, "flips width"]:
@@ -148,7 +148,7 @@ class DifferenceEngine(Engine):
     def _first_layer(
         self, parameters: TransformerParameters, prepared: Prepared, positions: Array, symbols: Array
     ) -> Moved:
-        """All rows of the first layer's change, in blocks; those that the mask keeps from moving are skipped."""
+        """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
         config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         size = min(ROW_BLOCK, n)
         count = -(-n // size)
@@ -164,7 +164,7 @@ class DifferenceEngine(Engine):
         start = Moved(zero, zero if config.exact_rows else None)
 
         def block(k: Array, so_far: Moved) -> Moved:
-            # The last block reaches back over the one before it, so that all blocks have one size.
+            # The last block overlaps the one before it, so that all blocks have the same size.
             rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
             part = one(config, parameters, prepared, positions, symbols, rows)
             return jax.tree.map(lambda whole, piece: whole.at[:, rows].set(piece), so_far, part)
@@ -183,7 +183,7 @@ class DifferenceEngine(Engine):
         return last_layer_change(config, parameters, prepared, moved, row)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
-        """Products: projections, scores, sums and per-position maps; and what goes with each weight and hidden unit."""
+        """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit."""
         config, n = self.config, tokens.shape[0]
         row = readout_position(config, n)
         rows = 1 if config.layers == 1 and row is not None else n
@@ -207,12 +207,12 @@ class DifferenceEngine(Engine):
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
         block = 4 * batch * (min(n, ROW_BLOCK) * wide + n * config.width)
-        # The closed form works in cache; whole rows, of three layers or more, go through (n, n) arrays of scores.
+        # The closed form works in cache; whole rows, with three layers or more, use (n, n) arrays of scores.
         whole = config.layers > 2 or row is None
         return EngineCost(forward, flip, int(block), 0.2 if whole else 0.35)
 
     def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU a few flips, whose row blocks stay in cache; on accelerators as many as fill them."""
+        """On CPU a few flips, whose row blocks stay in cache; on accelerators enough flips to keep them busy."""
         if self.config.layers <= 1:
             return 1024
         if platform == "cpu":

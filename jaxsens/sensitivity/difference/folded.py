@@ -1,19 +1,19 @@
-"""Two-layer softmax transformers: the per-position map folded into one matrix a position, O(n d^2) a flip.
+"""Two-layer softmax transformers: the per-position map is folded into one matrix per position, O(n d^2) per flip.
 
-Where no hidden unit changes sign, the first layer's per-position map is linear in the change of its input. A change
+If no hidden unit changes sign, the first layer's per-position map is linear in the change of its input. A change
 Db_j of the heads' outputs then moves y_j by Db_j W_j, with one matrix for each position,
 
     W_j = W_O (1 + W_1 diag[h_j > 0] W_2)          (heads * head_width) x d,
 
-made once for each input. Flips move most rows by O(1/n), so few units change sign, and they are known beforehand:
-unit f of row j can do so only if |Db_j . w_f| >= |h_jf|, with w_f the column of W_O W_1, hence only if
+computed once per input. Flips change most rows by O(1/n), so few units change sign, and the candidates are known in
+advance: unit f of row j can change sign only if |Db_j . w_f| >= |h_jf|, with w_f the column of W_O W_1, hence only if
 |Db_j| >= |h_jf| / |w_f|. The K units with the smallest such thresholds are treated exactly, each by
 
     relu(h + dh) - relu(h) - [h > 0] dh  =  max(0, -|h| - sign(h) dh) ,
 
-A flip that reaches the (K+1)-st threshold in any row, or that moves attention too far for the plain forms used here,
-is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips. The flipped
-row and the readout row move by O(1) and never take the folded form.
+A flip that reaches the (K+1)-st threshold in any row, or that changes attention too much for the simple formulas used
+here, is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips. The
+flipped row and the readout row change by O(1) and never use the folded form.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from jaxsens.sensitivity.engine import Engine, EngineCost, Served
 
 
 def candidates(n: int, hidden: int) -> int:
-    """K, how many units of each row may change sign: fewer in longer inputs, where a flip moves a row by O(1/n)."""
+    """Returns K, the number of units per row that may change sign: fewer in longer inputs, as changes are O(1/n)."""
     return min(hidden - 1, max(16, min(32, 2**14 // n)))
 
 
 ROWS = 64
-"""Rows worked on at once."""
+"""The number of rows per block."""
 
 LARGEST_SCORE_CHANGE = 20.0
-"""Flips that change a score by more are declined: e^20 times the rounding of a weight would be felt."""
+"""Flips that change a score by more are declined: e^20 times the rounding of a weight would be significant."""
 
 
 SERVED = Served(
@@ -73,7 +73,7 @@ SERVED = Served(
 
 
 def refusal(config: TransformerConfig) -> str | None:
-    """Why the folded form does not apply to a config, or None if it does."""
+    """Returns why the folded form does not apply to a config, or None if it does."""
     checks = (
         (config.layers == 2, "two layers"),
         (not config.centred_scores, "plain scores"),
@@ -91,14 +91,14 @@ SHORTEST = 512
 
 
 def too_short(n: int) -> str | None:
-    """Why the folded form is not worth its preparation at length n, or None if it is."""
+    """Returns why the folded form is not worth its preparation at length n, or None if it is."""
     return f"n = {n} is below {SHORTEST}" if n < SHORTEST else None
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PreparedFold:
-    """What the folded form keeps of an input: `Prepared`, and arrays over rows, filled up to whole blocks.
+    """The folded form's values for an input: `Prepared`, and arrays over rows, padded to whole blocks.
 
     `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K).
     """
@@ -118,18 +118,18 @@ class PreparedFold:
 
 @dataclass(frozen=True)
 class FoldedEngine(Engine):
-    """Exact where it does not decline (NaN). O(n d^2) a flip after O(n d^2 d_ff) an input; memory O(n d^2)."""
+    """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
 
     config: TransformerConfig
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
-        """The forward pass, and the matrices of all rows."""
+        """Runs the forward pass, and computes the matrices of all rows."""
         config = of_dtype(self.config, parameters)
         first, second = parameters.layers
         prepared = prepare(config, parameters, tokens, readout_position(config, tokens.shape[0]))
         kept, last = prepared.traces
         n = tokens.shape[0]
-        # The matrices are made in the engine's own dtype: they multiply changes, so rounding them loses nothing.
+        # The matrices have the engine's own dtype: they multiply changes, so rounding them is harmless.
         work = jnp.dtype(self.config.dtype)
         h = jnp.zeros((n, 0)) if kept.h is None else kept.h
         w1, w2 = needed(first.w1, "w1").astype(work), needed(first.w2, "w2").astype(work)
@@ -180,7 +180,7 @@ class FoldedEngine(Engine):
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        """The output's change under each flip; NaN for flips that are declined."""
+        """Returns the output's change under each flip; NaN for flips that are declined."""
         config, base = self.config, prepared.prepared
         n, dtype = base.tokens.shape[0], base.output.dtype
         layer, second = config.layer(1), parameters.layers[1]
@@ -198,7 +198,7 @@ class FoldedEngine(Engine):
         step = self._step(parameters, prepared, positions, symbols)
         sums = self._all_rows(prepared, positions, dq, direction, step)
 
-        # The flipped position's own key in the last layer: it moved by O(1) and was left out of the sums.
+        # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
         last = base.traces[1]
         own = jnp.einsum("fhk,hfk->fh", dq, last.keys[:, positions]) + jnp.einsum(
             "fhd,fd->fh", direction, dy_own
@@ -224,7 +224,7 @@ class FoldedEngine(Engine):
     def _step(
         self, parameters: TransformerParameters, prepared: PreparedFold, positions: Array, symbols: Array
     ) -> _Step:
-        """The flipped positions' first-layer keys and values, before the flip and their change."""
+        """Returns the flipped positions' first-layer keys and values, before the flip and their change."""
         layer, own = self.config.layer(0), parameters.layers[0]
         base, n = prepared.prepared, prepared.prepared.tokens.shape[0]
         dx = parameters.embedding[symbols] - parameters.embedding[base.tokens[positions]]
@@ -236,7 +236,7 @@ class FoldedEngine(Engine):
     def _all_rows(
         self, prepared: PreparedFold, positions: Array, dq: Array, direction: Array, step: _Step
     ) -> _Sums:
-        """The sums over all rows but the flipped one. Blocks whose rows the mask keeps still skip the first layer."""
+        """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
         config, dtype = self.config, prepared.prepared.output.dtype
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
         second, mask = config.layer(1), rule_for("the folded form", "mask", config.layer(0).mask, MASKS)
@@ -263,7 +263,7 @@ class FoldedEngine(Engine):
     def _first_layer(
         self, prepared: PreparedFold, positions: Array, step: _Step, k: Array
     ) -> tuple[Float[Array, "flips rows width"], Bool[Array, " flips"]]:
-        """How the rows of block k leave the first layer under each flip, and which flips move one of them too far."""
+        """Returns the first layer's change in the rows of block k, and which flips change one of them too much."""
         config, base = self.config, prepared.prepared
         layer, n, dtype, flips = config.layer(0), base.tokens.shape[0], base.output.dtype, positions.shape[0]
         rows = k * ROWS + jnp.arange(ROWS)
@@ -288,7 +288,7 @@ class FoldedEngine(Engine):
         db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
         reached = jnp.sum(db**2, axis=-1) >= _cut(prepared.reach, k, 0)[:, None] ** 2
         strange = jnp.any((p > 0.5) | (jnp.abs(ds) > LARGEST_SCORE_CHANGE) & seen, axis=0)
-        # The per-position map: one matrix a row, and the units that change sign.
+        # The per-position map: one matrix per row, and the units that change sign.
         mapped = jnp.einsum("jfa,jab->jfb", db, _cut(prepared.maps, k, 0))
         crossed = jax.nn.relu(mapped[..., config.width :] + _cut(prepared.margins, k, 0)[:, None])
         dy = mapped[..., : config.width] + jnp.einsum("jfk,jkd->jfd", crossed, _cut(prepared.returns, k, 0))
@@ -296,7 +296,7 @@ class FoldedEngine(Engine):
 
     @property
     def prepares_in_float64(self) -> bool:
-        """True for a float32 model: one forward pass costs next to nothing compared with the flips."""
+        """True for a float32 model: one forward pass is cheap compared with the flips."""
         return self.config.dtype == "float32"
 
     @property
@@ -306,7 +306,7 @@ class FoldedEngine(Engine):
 
     @property
     def for_few_flips(self) -> Engine:
-        """The fallback: the matrices of all rows pay for many flips only."""
+        """The fallback: computing the matrices of all rows pays off only for many flips."""
         return self.fallback
 
     @property
@@ -315,11 +315,11 @@ class FoldedEngine(Engine):
         return "the folded form"
 
     def resolves(self, prepared: PreparedFold) -> bool:
-        """Whether the scores of the unflipped run are small enough for the dtype, and for ties."""
+        """Returns whether the scores of the unflipped run are small enough for the dtype, and for ties."""
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
-        """Products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
+        """Counts products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
         config, n, d = self.config, tokens.shape[0], self.config.width
         first, second = config.layer(0), config.layer(1)
         heads, k = first.heads * first.head_width, candidates(n, first.feed_forward)
@@ -333,7 +333,7 @@ class FoldedEngine(Engine):
         return EngineCost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
 
     def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU 32 flips by `ROWS` rows: blocks that stay in cache. On accelerators as many as fill them."""
+        """On CPU 32 flips by `ROWS` rows, which stay in cache; on accelerators enough flips to keep them busy."""
         return 32 if platform == "cpu" else 4096
 
 
@@ -349,7 +349,7 @@ class _Step:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; and who is declined."""
+    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; and which are declined."""
 
     total: Float[Array, "flips heads"]
     pulled: Float[Array, "flips heads head_width"]
@@ -372,7 +372,7 @@ def _with_block(
     dy: Float[Array, "flips rows width"] | None,
     declined: Bool[Array, " flips"],
 ) -> _Sums:
-    """The sums of layer 2's readout row with those over block k, whose rows moved by dy; None if none of them did."""
+    """Adds block k, whose rows change by dy (None for no change), to the sums of layer 2's readout row."""
     rows = k * ROWS + jnp.arange(ROWS)
     change = jnp.einsum("fhk,hjk->fhj", dq, _cut(prepared.keys, k, 1))
     if dy is not None:

@@ -1,4 +1,4 @@
-"""How a flip's change passes through one layer: the first layer, where one key moved, and any later one."""
+"""The change of one layer's output under a flip: in the first layer, where one key changes, and in later layers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def first_layer_change(
     rows: Int[Array, " m"],
     also_own: bool = True,
 ) -> Moved:
-    """What a flip does to the given rows of the first layer's output.
+    """Returns the change of the given rows of the first layer's output under a flip.
 
-    One key moved: the closed form, O(H head_width) a row. The flipped position's query moved too: that row is
-    recomputed whole, O(n d), unless `also_own` says that it is not among the rows. Then the per-position map, O(d d_ff)
-    a row.
+    Only one key changes, so attention takes the closed form, O(H head_width) per row. The flipped position's query
+    changes too: that row is recomputed in full, O(n d), unless `also_own` says that it is not among the rows. The
+    per-position map takes O(d d_ff) per row.
     """
     layer, own = config.layer(0), parameters.layers[0]
     kept, n = prepared.traces[0], prepared.tokens.shape[0]
@@ -85,7 +85,7 @@ def _hard_first_layer(
     dv: Float[Array, "heads 1 head_width"],
     is_here: Bool[Array, "m 1"],
 ) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
-    """Change and new value of the heads' outputs where one key of hard attention became that of `new_z`."""
+    """Returns the change and new value of the heads' outputs when one key of hard attention becomes that of `new_z`."""
     layer, n, here = config.layer(0), kept.x.shape[0], position[None]
     new_q, new_k = (heads_of(layer, new_z, matrix, here, n) for matrix in (own.query, own.key))
     new_v = heads_of(layer, new_z, own.value, None, n)
@@ -95,8 +95,8 @@ def _hard_first_layer(
     )
     all_dv = jnp.zeros_like(kept.values).at[:, position].set(dv[:, 0])
     if isinstance(layer.weighting, AverageHard) and config.layers > 1:
-        # Averages that agree must be added up in one order, or a later layer would break their ties by rounding:
-        # all rows are computed whole, O(n d) each.
+        # Equal averages must be summed in the same order, or a later layer would break their ties by rounding. So all
+        # rows are computed in full, O(n d) each.
         queries = jnp.where(is_here, new_q, kept.queries[:, rows])
         db, new_b = hard_rows(layer, own, kept, rows, (queries, keys, values), all_dv)
     else:
@@ -112,7 +112,7 @@ def _hard_first_layer(
 def layer_change(
     config: TransformerConfig, parameters: TransformerParameters, prepared: Prepared, k: int, moved: Moved
 ) -> Moved:
-    """What layer k > 0 makes of a change of all its inputs, for all rows. O(H n^2 head_width), rows in blocks."""
+    """Returns the change of all rows of layer k > 0 under a change of all inputs. O(H n^2 head_width), in blocks."""
     layer, own, kept = config.layer(k), parameters.layers[k], prepared.traces[k]
     n = kept.x.shape[0]
     everywhere = jnp.arange(n)
@@ -146,7 +146,7 @@ def last_layer_change(
     moved: Moved,
     row: int,
 ) -> Float[Array, " width"]:
-    """What the last layer, k > 0, makes of a change of all its inputs, at the readout row alone. O(n d)."""
+    """Returns the change of the readout row of the last layer, k > 0, under a change of all its inputs. O(n d)."""
     k = config.layers - 1
     layer, own, kept = config.layer(k), parameters.layers[k], prepared.traces[k]
     n = kept.x.shape[0]

@@ -1,12 +1,12 @@
-"""Change of softmax attention where one key moved and the query did not: a closed form, O(head_width) a row.
+"""The change of softmax attention when one key changes and the query does not: a closed form, O(head_width) per row.
 
-With lambda the log-normaliser of a row's other keys and a = s - lambda, the moved key's weight
+With lambda the log-normaliser of a row's other keys and a = s - lambda, the changed key's weight
 goes from p = sigmoid(a) to p' = sigmoid(a + ds), and the head's output changes by
 
     b' - b = (p' - p) (v_i - b_rest) + p' Dv_i ,      b_rest the other keys' weighted mean of values.
 
-lambda = lse + log1p(-p) and b_rest = (b - p v_i) / (1 - p) lose digits as p nears 1; only a row's best key can have
-p > 1/2, so for that key both are computed whole beforehand (`Rest`).
+lambda = lse + log1p(-p) and b_rest = (b - p v_i) / (1 - p) lose digits as p approaches 1. Only a row's best key can
+have p > 1/2, so for that key both are computed in full beforehand (`Rest`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_l
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rest:
-    """Of each row: its best key and score, the second-best score, log-normaliser and mean value of all but the best."""
+    """For each row: best key and score, second-best score, and log-normaliser and mean value without the best key."""
 
     best: Int[Array, "heads n"]
     best_score: Float[Array, "heads n"]
@@ -74,7 +74,7 @@ def one_key_change(
     dk: Float[Array, "heads head_width"],
     dv: Float[Array, "heads head_width"],
 ) -> Float[Array, "heads m head_width"]:
-    """Db of the `rows` when key and value at `position` move by dk and dv. Not for the row `position` itself."""
+    """Returns Db of the `rows`, other than `position`, when key and value at `position` change by dk and dv."""
     n = kept.x.shape[0]
     q, b, where = kept.queries[:, rows], kept.b[:, rows], position[None]
     key, value = kept.keys[:, position][:, None], kept.values[:, position][:, None]
@@ -94,7 +94,7 @@ def one_key_change(
     change = jnp.where(ds > 0, grown, shrunk)
     new = jax.nn.sigmoid(a + ds)
     db = change[..., None] * (value - mean) + new[..., None] * dv[:, None]
-    # Where the dtype cannot keep the digits of the new weight, the flip is declined.
+    # If the dtype cannot represent the new weight accurately, the flip is declined.
     other = jnp.where(is_best, rest.second_score[:, rows], rest.best_score[:, rows])
     size = jnp.maximum(jnp.abs(s), jnp.abs(ds))
     lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, size) | tied(s + ds, other, size)

@@ -1,6 +1,6 @@
-"""Change of hard attention where one key moved and the query did not: a comparison with the best of the others.
+"""The change of hard attention when one key changes and the query does not: a comparison with the best other key.
 
-Each row's two best levels are kept beforehand, so that the best of the keys other than i is known for every i. All
+Each row's two best levels are computed in advance, so that the best of the keys other than i is known for every i. All
 comparisons in a flip are between scores computed by one operation, so equal keys tie exactly.
 """
 
@@ -25,13 +25,13 @@ from jaxsens.models.weighting import AverageHard, HardWeighting, LeftmostHard, R
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Levels:
-    """Of each row, its winners and those that win without them.
+    """The winners of each row, and the keys that win without them.
 
     For leftmost and rightmost hardmax a level is one key, for average hardmax all keys that share the largest score.
 
     Attributes:
         first, second: a key of either level; -1 where the level is empty.
-        first_count, second_count: how many keys are in it.
+        first_count, second_count: the number of keys in it.
         first_sum, second_sum: the sum of their values.
     """
 
@@ -44,7 +44,7 @@ class Levels:
 
 
 def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*rows n"]:
-    """The keys of the best level among scores in which -inf means not there."""
+    """Returns the keys of the best level among scores, where -inf marks missing keys."""
     if not isinstance(layer.weighting, HardWeighting):
         raise no_rule("the change of hard attention", "weighting", layer.weighting, (HardWeighting,))
     return layer.weighting.winners((s == jnp.max(s, axis=-1, keepdims=True)) & (s > -jnp.inf))
@@ -53,7 +53,7 @@ def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*row
 def _precedes(
     weighting: Weighting, position: Int[Array, ""], key: Int[Array, "heads m"]
 ) -> Bool[Array, "heads m"] | None:
-    """Whether `position` wins a tie with `key`; None where the two share the weight."""
+    """Returns whether `position` wins a tie with `key`; None if the two share the weight."""
     match weighting:
         case LeftmostHard():
             return position < key
@@ -96,9 +96,9 @@ def one_key_change_hard(
     new_value: Float[Array, "heads head_width"],
     dv: Float[Array, "heads head_width"],
 ) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
-    """Db and b' of the `rows` when the key at `position` becomes `new_key` and its value moves by dv to `new_value`.
+    """Returns Db and b' of the `rows` when the key at `position` becomes `new_key` and its value changes by dv.
 
-    Not for the row `position` itself.
+    The new value is `new_value`. The row `position` itself must not be among the rows.
     """
     first, second = levels.first[:, rows], levels.second[:, rows]
     seen = jnp.broadcast_to(visible(layer.mask, rows, position), first.shape)
@@ -107,7 +107,7 @@ def one_key_change_hard(
     if not isinstance(layer.weighting, AverageHard):  # one key alone has the weight
         in_first = in_first & (first == position)
     alone = in_first & (levels.first_count[:, rows] == 1)
-    # The best level among the keys other than i: its score, a key of it, how many they are, their values' sum.
+    # The best level among the keys other than i: its score, one of its keys, their number, their values' sum.
     value = kept.values[:, position][:, None]
     score = jnp.where(alone, two, one)
     key = jnp.where(alone, second, first)
@@ -151,7 +151,7 @@ def _four_scores(
     first: Array,
     second: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Each row's scores with key i before and after, and with a key of its first and second level, by one operation."""
+    """Returns each row's scores with key i before and after, and with one key of each level, by one operation."""
     n = kept.x.shape[0]
 
     def one_row(row: Array, one: Array, two: Array) -> Array:

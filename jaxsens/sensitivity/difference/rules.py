@@ -1,13 +1,13 @@
 """Difference rules: f(x + dx) - f(x) for every map of a layer, without subtracting two nearly equal numbers.
 
-`x` is a value of the unflipped run, `dx` its change; both are rounded numbers. What each rule promises: its result is
-within a few roundings of the exact change for inputs that are themselves a rounding away. In first order
+`x` is a value of the unflipped run, `dx` its change; both are rounded numbers. Each rule's result is within a few
+rounding errors of the exact change for inputs that are themselves off by a rounding error. To first order
 
     |result - D| <= c eps (|D| + |dD/dx| |x| + |dD/ddx| |dx|),      D = f(x + dx) - f(x),
 
 with a small c and eps of the dtype, down to the smallest normal number. So the error is relative to the change, however
-small that is, wherever the change itself is known so well; no result is inf or NaN where D is finite. For layer
-normalisation |.| is the norm of a row. `tests/sensitivity/test_rules.py` holds all of it.
+small, provided that dx is that accurate. No result is inf or NaN if D is finite. For layer normalisation |.| is the
+norm of a row. `tests/sensitivity/test_rules.py` verifies these properties.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def relu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[
 def _sigmoid_change(
     old: Float[Array, "*shape"], new: Float[Array, "*shape"], change: Float[Array, "*shape"]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """sigmoid(new), and sigmoid(new) - sigmoid(old) where new - old = change is known better than by subtracting.
+    """Returns sigmoid(new) and sigmoid(new) - sigmoid(old), for a `change` more accurate than subtracting new - old.
 
-    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1] and none a
-    difference. With exponentials of -|a| and -|b| nothing overflows, and sigmoid(a) keeps its digits where a << 0.
+    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1], none
+    a difference. With exponentials of -|a| and -|b| nothing overflows, and sigmoid(a) is accurate for a << 0.
     """
     e_old, e_new = jnp.exp(-jnp.abs(old)), jnp.exp(-jnp.abs(new))
     r_old, r_new = 1 / (1 + e_old), 1 / (1 + e_new)
@@ -64,8 +64,8 @@ _GELU_BOUND = 32.0
 def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Change of gelu(h) = h sigmoid(2 u(h)), its tanh form, with u(h) = sqrt(2/pi) (h + 0.044715 h^3).
 
-    u's change is sqrt(2/pi) dh (1 + 0.044715 (h^2 + h t + t^2)) with t = h + dh. The cubes are of h and t clipped to
-    where the gate still moves: they would overflow, and inf - inf is no number.
+    u's change is sqrt(2/pi) dh (1 + 0.044715 (h^2 + h t + t^2)) with t = h + dh. For the cubes, h and t are clipped to
+    where the gate still changes, because otherwise they would overflow, and inf - inf is NaN.
     """
     c, cubic = np.sqrt(8 / np.pi).astype(h.dtype), 0.044715
     near, far = (jnp.clip(x, -_GELU_BOUND, _GELU_BOUND) for x in (h, h + dh))
@@ -77,7 +77,7 @@ def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[
 def activation_change(
     layer: LayerConfig, h: Float[Array, "*shape"], dh: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Change of the per-position map's nonlinearity, by its rule in `ACTIVATION_CHANGES`."""
+    """Returns the change of the per-position map's activation, by its rule in `ACTIVATION_CHANGES`."""
     return rule_for("the difference engine", "activation", layer.activation, ACTIVATION_CHANGES)(h, dh)
 
 
@@ -106,10 +106,10 @@ def layer_norm_change(
         change = g c / sqrt(v) + e / sqrt(v'),    g = (1 + a) sqrt(v) / sqrt(v') - 1
                = (epsilon a (2 + a) - mean(e^2) - 2 (1 + a) mean(c e)) / (sqrt(v') ((1 + a) sqrt(v) + sqrt(v'))).
 
-    This holds for any a: that of least squares makes e small, and what rounding leaves of mean(c e) is accounted for.
-    The two parts of the change are orthogonal and do not cancel. Where 1 + a < 0 the row turns around, and the two
-    normalised rows can be subtracted. In a row of two entries d always lies along c: e is 0, which rounding would not
-    give. The squares of x and dx must be finite, which layer normalisation itself needs.
+    This holds for any a: the least-squares a makes e small, and the formula includes what rounding leaves of mean(c e).
+    The two parts of the change are orthogonal and do not cancel. If 1 + a < 0, the row reverses direction, and the two
+    normalised rows can be subtracted. In a row of two entries d always lies along c, so e is set to exactly 0. The
+    squares of x and dx must be finite, as layer normalisation itself requires.
     """
     if parameters is None:
         raise TypeError("layer normalisation needs its parameters")

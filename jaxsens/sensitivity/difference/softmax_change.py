@@ -1,4 +1,4 @@
-"""The change of a row of softmax weights under any change of its scores, from 1e-30 to 1e30."""
+"""The change of a row of softmax weights for changes of its scores from 1e-30 to 1e30."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 
 _MARGIN = 64
-"""Scores closer than this many rounding errors of theirs are taken to tie."""
+"""Scores that differ by fewer than this many of their rounding errors are treated as tied."""
 
 
 _FAR = 0.1
@@ -16,19 +16,19 @@ _FAR = 0.1
 
 
 def too_large(ds: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Whether changes of scores are larger than the dtype keeps the digits of, or not finite."""
+    """Returns whether changes of scores are too large for the dtype, or not finite."""
     return ~(jnp.abs(ds) <= LARGEST_SCORE[str(ds.dtype)])
 
 
 def tied(
     s: Float[Array, "*shape"], other: Float[Array, "*shape"], size: Float[Array, "*shape"]
 ) -> Bool[Array, "*shape"]:
-    """Whether scores of the given size tie, as far as can be told, and are too large for a tie to keep its digits."""
+    """Returns whether scores of the given size appear to tie and are too large for a tie to be accurate."""
     return (jnp.abs(s - other) <= _MARGIN * jnp.finfo(s.dtype).eps * size) & (size > LARGEST_TIED)
 
 
 def best_tied(s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]) -> Bool[Array, "*rows 1"]:
-    """Whether a row's best key ties with another one, before or after the change, as `tied` has it."""
+    """Returns whether a row's best key ties with another, before or after the change, according to `tied`."""
     seen = s > -jnp.inf
     size = jnp.max(jnp.where(seen, jnp.maximum(jnp.abs(s), jnp.abs(ds)), 0), axis=-1, keepdims=True)
 
@@ -42,10 +42,10 @@ def best_tied(s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]) -> 
 def cancelled(
     s: Float[Array, "*shape"], ds: Float[Array, "*shape"], new: Float[Array, "*shape"]
 ) -> Bool[Array, "*shape"]:
-    """Whether a new weight loses its digits because the score after the flip, s + ds, is far smaller than its change.
+    """Returns whether a new weight is inaccurate because the score after the flip, s + ds, is far smaller than ds.
 
-    The sum is off by eps |ds|, which moves a weight by p' (1 - p') eps |ds|. A forward pass computes the new score by
-    itself and loses eps |s + ds| only. Weights of almost 0 or 1 lose nothing.
+    The sum is off by eps |ds|, which changes a weight by p' (1 - p') eps |ds|. A forward pass computes the new score
+    directly and is off by only eps |s + ds|. Weights close to 0 or 1 are not affected.
     """
     return (jnp.abs(s + ds) < jnp.abs(ds) / 2) & (new * (1 - new) * jnp.abs(ds) > LARGEST_TIED)
 
@@ -53,10 +53,10 @@ def cancelled(
 def softmax_change(
     s: Float[Array, "*rows keys"], ds: Float[Array, "*rows keys"]
 ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows keys"]]:
-    """The new weights p' = softmax(s + ds) and their change p' - p, with p = softmax(s).
+    """Returns the new weights p' = softmax(s + ds) and their change p' - p, with p = softmax(s).
 
-    A key that is not seen has the score -inf; a row that sees none has weights 0. Both results are right to some
-    rounding errors of s and of ds, whichever is larger, however small or large the change is.
+    An invisible key has the score -inf; a row that sees no key has weights 0. Both results are accurate to a few
+    rounding errors of s or ds, whichever is larger, for changes of any size.
 
     With C = lse(s + ds) - lse(s), the change of the log-normaliser, and t = ds - C, the ratio of a key's weights is
     p'/p = e^t. Its change is taken in one of two forms:

@@ -1,4 +1,4 @@
-"""What all flips of one input share, and what one flip carries from layer to layer."""
+"""The values shared by all flips of one input, and those that one flip carries from layer to layer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Prepared:
-    """The unflipped run: tokens, the trace of every layer, y^(L), and what the first layer's closed form needs.
+    """The unflipped run: tokens, the trace of every layer, y^(L), and the values for the first layer's closed form.
 
-    Where one row is read out, the last layer's trace and y^(L) are right in that row alone.
+    If one row is read out, the last layer's trace and y^(L) are valid only in that row.
     """
 
     tokens: Int[Array, " n"]
@@ -41,10 +41,10 @@ def prepare(
     tokens: Int[Array, " n"],
     row: int | None = None,
 ) -> Prepared:
-    """One forward pass, and one more over the first layer's scores: O(L n^2 d) operations, O(L n (d + d_ff)) memory.
+    """Runs a forward pass, and a pass over the first layer's scores, in O(L n^2 d) time and O(L n (d + d_ff)) memory.
 
-    The last layer's attention is computed for the row that is read out alone: O(n d) with one layer. With `row`, only
-    that row and the flipped one will be asked for in the first layer, which saves the second pass.
+    The last layer's attention is computed only for the readout row: O(n d) with one layer. With `row`, only that row
+    and the flipped one will be needed in the first layer, which saves the second pass.
     """
     traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, len(tokens)))
     others: Rest | Levels | None = None
@@ -61,16 +61,16 @@ def prepare(
 
 
 def largest_score(prepared: Prepared) -> float:
-    """The largest size of a softmax score that gets weight in the unflipped run, to within log n.
+    """Returns the largest size of a softmax score that gets weight in the unflipped run, to within log n.
 
-    That is the log-normaliser's: a row's largest score is at most so much below it. Scores far below that may be large
-    without harm, as their weights are 0.
+    It uses the log-normaliser, which is at most log n above a row's largest score. Scores far below that may be large,
+    because their weights are 0.
     """
     return max((float(jnp.max(jnp.abs(kept.normaliser), initial=0)) for kept in prepared.traces), default=0.0)
 
 
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
-    """The config with the dtype that the parameters have: "float64" while a float32 model is being prepared."""
+    """Returns the config with the dtype of the parameters: "float64" while a float32 model is being prepared."""
     return config.replace(dtype=str(parameters.embedding.dtype))
 
 
@@ -79,8 +79,8 @@ def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> Tr
 class Moved:
     """A layer's input under a flip: its change, and for models with a hard layer also its new value.
 
-    Where a hard layer breaks ties, equal positions must have bitwise equal values, which x + dx does not promise: new
-    values are computed from the flipped symbol up, by the functions the forward pass uses.
+    If a hard layer breaks ties, equal positions must have bitwise equal values, which x + dx does not guarantee. New
+    values are therefore computed from the flipped symbol, by the functions of the forward pass.
     """
 
     dx: Float[Array, "m width"]
@@ -90,7 +90,7 @@ class Moved:
 def inner_change(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], moved: Moved
 ) -> tuple[Float[Array, "m width"], Float[Array, "m width"] | None]:
-    """Change and new value of what queries, keys and values are projected from."""
+    """Returns the change and new value of the input of the query, key and value projections."""
     if not layer.norm.before:
         return moved.dx, moved.new
     dz = layer_norm_change(layer, parameters.attention_norm, x, moved.dx)
@@ -104,7 +104,7 @@ def heads_of(
     positions: Int[Array, " m"] | None,
     n: int,
 ) -> Float[Array, "heads m head_width"]:
-    """Queries or keys at `positions` (rotary embedding turns them), or values (None), of rows z or their changes."""
+    """Returns queries or keys at `positions` (with rotary embedding), or values (None), of rows z or their changes."""
     out = projected(layer, z, matrices)
     return out if positions is None else turned(layer, out, positions, n)
 
@@ -119,7 +119,7 @@ def after_attention_change(
     new_x: Float[Array, "m width"] | None,
     new_b: Float[Array, "heads m head_width"] | None,
 ) -> Moved:
-    """The rest of a layer for the given rows: output projection, skips, normalisation, per-position map."""
+    """Applies the rest of a layer to the given rows: output projection, skips, normalisation, per-position map."""
     dc = dx + jnp.einsum("hmk,hkd->md", db, parameters.output)
     if layer.norm.after:
         dc = layer_norm_change(layer, parameters.attention_norm, kept.attended[rows], dc)

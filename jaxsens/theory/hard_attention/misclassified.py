@@ -1,8 +1,8 @@
-"""Hahn (2020), Corollary 2, by construction: two words, one in the language and one not, with the same output.
+"""Hahn (2020), Corollary 2, by construction: two words, only one of them in the language, with the same output.
 
-Under a restriction almost all free inputs have no effect. PARITY and 1DYCK depend on every one of them. So the language
-tells a word from its flip at such a position, and the model does not. Any decision made from the model's output is
-wrong on one of the two.
+Under a restriction almost all free inputs have no effect, but PARITY and 1DYCK depend on all of them. So the language
+distinguishes a word from its flip at such a position, and the model does not. Any decision based on the model's output
+is wrong for one of the two.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ LANGUAGES = {"parity": named_language("parity"), "dyck-1": named_language("dyck"
 
 @dataclass(frozen=True, eq=False)
 class MisclassifiedPair:
-    """Two inputs that the model cannot tell apart, and the language can.
+    """Two inputs, only one of them in the language, that the model cannot distinguish.
 
     Attributes:
         language: "parity" or "dyck-1".
-        member: tokens of a word in the language, with the end-of-sequence symbol if the model was given one.
-        non_member: the same but for one symbol; not in the language.
-        position: where they differ.
-        output: the model's output on both, equal bit for bit.
-        restriction: that both satisfy.
+        member: tokens of a word in the language, with the end-of-sequence symbol if requested.
+        non_member: the same tokens with one symbol changed; not in the language.
+        position: the position where they differ.
+        output: the model's output on both, bitwise equal.
+        restriction: the restriction that both satisfy.
     """
 
     language: LanguageName
@@ -56,22 +56,21 @@ def misclassified_pair(
     end_symbol: bool = False,
     seed: int = 0,
 ) -> MisclassifiedPair:
-    """Makes a word of the language and one outside it, n tokens each, with the same output of the model, bit for bit.
+    """Constructs a word in the language and one outside it, n tokens each, with bitwise the same output of the model.
 
-    The model is run on both to verify it.
+    The model is run on both to verify this.
 
     Args:
-        model: a jaxsens transformer that `restrict` takes.
+        model: a jaxsens transformer that `restrict` accepts.
         language: "parity" or "dyck-1". Symbols 0 and 1 of the model are the language's.
-        n: tokens.
-        free_fraction: the share of positions that `restrict` is asked to leave free. For 1DYCK a third of the others
-            may be set to opening brackets at the start, and another third to closing brackets at the end, as in the
-            proof.
+        n: the number of tokens.
+        free_fraction: the share of positions for `restrict` to leave free. For 1DYCK a third of the others may be set
+            to opening brackets at the start, and another third to closing brackets at the end, as in the proof.
         end_symbol: whether the last token is the model's end-of-sequence symbol; the word then has n - 1 symbols.
-        seed: of the restriction's random stage and of the word.
+        seed: the seed for the restriction's random stage and the word.
 
     Raises:
-        InputError: if an argument cannot be used.
+        InputError: if an argument is unusable.
         RestrictionRefused: if the model cannot be restricted at this length.
     """
     faults = Faults("misclassified_pair")
@@ -110,7 +109,7 @@ def misclassified_pair(
 
 
 def _ends(language: LanguageName, length: int, free_fraction: float) -> list[int]:
-    """How many brackets to set at each end, in turn. With the last, what else is fixed cannot unbalance the word."""
+    """Returns the numbers of brackets to try at each end. The last outweighs anything else that is fixed."""
     if language == "parity":
         return [0]
     most = int((1 - free_fraction) * length) // 3
@@ -120,7 +119,7 @@ def _ends(language: LanguageName, length: int, free_fraction: float) -> list[int
 def _pair(
     restriction: Restriction, language: LanguageName, length: int, generator: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], int] | None:
-    """A word of the language, one outside, and where they differ; None if there is no such pair."""
+    """Returns a word of the language, one outside it, and where they differ; None if there is no such pair."""
     where = restriction.irrelevant[restriction.irrelevant < length]
     if not len(where):
         return None
@@ -139,7 +138,7 @@ def _pair(
 
 
 def _balanced(values: Int[np.ndarray, " n"], length: int) -> Int[np.ndarray, " n"] | None:
-    """A balanced completion of the first `length` symbols: the free ones open as early as possible; None if none is."""
+    """Returns a balanced completion of the first `length` symbols that opens as early as possible, or None."""
     word = values.astype(np.int32)
     free = np.flatnonzero(values[:length] == FREE)
     opening = length // 2 - int(np.sum(values[:length] == 0))

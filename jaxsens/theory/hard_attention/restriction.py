@@ -1,4 +1,4 @@
-"""What `restrict` returns: a restriction of Hahn (2020), Theorem 1, and the certificate that it does what it says."""
+"""The result of `restrict`: a restriction as in Hahn (2020), Theorem 1, with a certificate of its effect."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxsens.inputs import array_of
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 FREE = -1
-"""What a restriction holds at a position that it leaves free (the paper's star)."""
+"""The value of a restriction at a free position (the paper's star)."""
 
 KIND = "restriction"
 
 
 class RestrictionRefused(InputError):
-    """No restriction was found: the message says which quantity grew too large, and what to change."""
+    """Raised if no restriction was found. The message says which quantity grew too large, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Case:
     Attributes:
         row: the 0-based position.
         conditions: (input, symbol) pairs: the free inputs that the value depends on in this case.
-        keys: for each head, the positions that can win it in this case; none where the row sees no key. There is more
-            than one only where rounding leaves the winner open.
+        keys: for each head, the positions that can win in this case; none if the row sees no key. There is more than
+            one only if rounding leaves the winner open.
     """
 
     row: int
@@ -42,19 +42,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Which keys can win which head, case by case: a proof that the output depends on few inputs.
+    """Lists the keys that can win each head, case by case, which proves that the output depends on few inputs.
 
-    A row's cases exclude each other and leave nothing out. In each case the row is constant: whatever the free inputs
-    hold, as long as the conditions are met, only the keys named can win. `check` verifies this from the model alone.
+    A row's cases are mutually exclusive and exhaustive. In each case the row is constant: for any free inputs that meet
+    the conditions, only the keys named can win. `check` verifies this from the model alone.
 
     Attributes:
-        layers: of each layer, the cases of every row that the readout can depend on.
+        layers: for each layer, the cases of every row that the readout can depend on.
     """
 
     layers: tuple[tuple[Case, ...], ...]
 
     def row(self, layer: int, row: int) -> tuple[Case, ...]:
-        """The cases of one row after one layer (0-based)."""
+        """Returns the cases of one row after one layer (0-based)."""
         return tuple(case for case in self.layers[layer] if case.row == row)
 
 
@@ -63,12 +63,12 @@ class Restriction:
     """A map from positions to a symbol or FREE, under which a hard-attention model's output depends on few inputs.
 
     Attributes:
-        values: of each position the symbol it is fixed to, or FREE (-1).
-        symbols: what a free position may hold.
-        depends_on: the free positions that the output may depend on. It is the same number whatever the others hold.
-        fixed: how many positions the caller fixed.
-        stages: how many positions each stage of the construction fixed, by the stage's name.
-        certificate: which keys can win which head.
+        values: for each position, the symbol it is fixed to, or FREE (-1).
+        symbols: the symbols that a free position may hold.
+        depends_on: the free positions that the output may depend on. The others have no effect on it.
+        fixed: the number of positions that the caller fixed.
+        stages: the number of positions that each stage of the construction fixed, by stage name.
+        certificate: the keys that can win each head.
     """
 
     values: Int[np.ndarray, " n"]
@@ -85,7 +85,7 @@ class Restriction:
 
     @property
     def c(self) -> int:
-        """How many free inputs the output may depend on."""
+        """The number of free inputs that the output may depend on."""
         return len(self.depends_on)
 
     @property
@@ -104,10 +104,10 @@ class Restriction:
         return np.setdiff1d(np.flatnonzero(self.free), self.depends_on)
 
     def complete(self, generator: np.random.Generator, count: int = 1) -> Int[np.ndarray, "count n"]:
-        """Words under the restriction: every free position gets an independent uniform symbol. int32.
+        """Returns words under the restriction, int32, with an independent uniform symbol at every free position.
 
         Raises:
-            InputError: naming each argument that cannot be used.
+            InputError: naming each unusable argument.
         """
         with collecting("Restriction.complete") as faults:
             _check_drawing(faults, generator, count)
@@ -119,10 +119,10 @@ class Restriction:
     def vary(
         self, word: Int[np.ndarray, " n"], generator: np.random.Generator, count: int = 1
     ) -> Int[np.ndarray, "count n"]:
-        """Words that differ from `word` in the irrelevant free positions only, which are drawn again. int32.
+        """Returns words that differ from `word` only in the irrelevant free positions, which are redrawn. int32.
 
         Raises:
-            InputError: naming each argument that cannot be used; also for a word that is not under the restriction.
+            InputError: naming each unusable argument; also for a word that is not under the restriction.
         """
         given = array_of(word)
         with collecting("Restriction.vary") as faults:
@@ -159,7 +159,7 @@ class Restriction:
                 for cases in self.certificate.layers
             ],
         }
-        # One number a line would make a certificate four times as long.
+        # One number per line would make a certificate four times as long.
         write_sealed(path, KIND, content, indent=None)
 
 
@@ -169,10 +169,10 @@ def _check_drawing(faults: Faults, generator: object, count: object) -> None:
 
 
 def load_restriction(path: str | os.PathLike[str]) -> Restriction:
-    """Reads a restriction that `Restriction.save` wrote. Verify it with `check`: a file can claim anything.
+    """Reads a restriction written by `Restriction.save`. Verify it with `check`: a file can claim anything.
 
     Raises:
-        InputError: if the file is missing, damaged, or no such restriction.
+        InputError: if the file is missing, damaged, or not a restriction.
     """
     try:
         content = read_sealed(path, KIND)
