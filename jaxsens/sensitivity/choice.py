@@ -80,14 +80,14 @@ def choose(
     if name not in ("auto", *ENGINES):
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES))
     config = subject.config
-    refused = "it is no jaxsens transformer" if config is None else difference.refusal(config)
+    refused = "it is not a jaxsens transformer" if config is None else difference.refusal(config)
     if name == "difference" and refused is not None:
         raise EngineRefusal(
             f'engine = "difference": it cannot serve this model: {refused}; use engine="vmap"'
         )
     forward = VmapEngine(norm, outputs, subject.apply)
     if name == "vmap" or config is None or refused is not None:
-        reason = "asked for" if name == "vmap" else f"one forward pass a flip serves every model; {refused}"
+        reason = "asked for" if name == "vmap" else f"one forward pass per flip works for every model; {refused}"
         return forward, EngineChoice("vmap", reason)
     unfolded = folded.refusal(config) or folded.too_short(n)
     carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config)

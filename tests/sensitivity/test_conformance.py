@@ -222,7 +222,7 @@ def test_sparsemax_is_refused_with_the_reason_and_served_by_auto():
 
 
 def test_models_of_others_are_refused_with_the_reason():
-    with pytest.raises(jaxsens.EngineRefusal, match="no jaxsens transformer"):
+    with pytest.raises(jaxsens.EngineRefusal, match="not a jaxsens transformer"):
         jaxsens.flip_sensitivity(lambda tokens: tokens * 1.0, [0, 1], 2, engine="difference")
 
 

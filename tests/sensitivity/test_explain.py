@@ -69,5 +69,5 @@ def test_bad_arguments_are_named_at_once():
 def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
     with pytest.raises(jaxsens.EngineRefusal, match="weighting Sparsemax"):
         jaxsens.explain(model(weighting="sparsemax"), 10, engine="difference")
-    with pytest.raises(jaxsens.EngineRefusal, match="no jaxsens transformer"):
+    with pytest.raises(jaxsens.EngineRefusal, match="not a jaxsens transformer"):
         jaxsens.flip_sensitivity(lambda tokens: tokens.sum() * 1.0, [0, 1], 2, engine="difference")

@@ -72,7 +72,7 @@ def softmax_change(
     error in p' of one key is made up by the others, and it is lost on values that agree after the flip. Changes of two
     forms do not make up for each other: each is off by its own eps |s|.
 
-    O(keys) a row: four exponentials a key.
+    O(keys) per row: four exponentials per key.
     """
     old, best, total = _weights(s)
     new, new_best, new_total = _weights(s + ds)
