@@ -212,7 +212,7 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
         (MeasurementInterrupted, r"\(its \.partial\)"),
         (
             lambda part: dataclasses.replace(part, positions=part.positions[::-1]),
-            "flips that this call does not ask",
+            "flips that this call does not request",
         ),
     ],
 )
