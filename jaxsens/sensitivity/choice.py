@@ -87,7 +87,7 @@ def choose(
         )
     forward = VmapEngine(norm, outputs, subject.apply)
     if name == "vmap" or config is None or refused is not None:
-        reason = "asked for" if name == "vmap" else f"one forward pass per flip works for every model; {refused}"
+        reason = "asked for" if name == "vmap" else f"one forward pass per flip suits every model; {refused}"
         return forward, EngineChoice("vmap", reason)
     unfolded = folded.refusal(config) or folded.too_short(n)
     carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config)
