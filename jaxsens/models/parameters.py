@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -60,8 +61,11 @@ class TransformerParameters:
     head_bias: Float[Array, " logits"] | None
 
 
-def needed(parameter: Array | None, name: str) -> Array:
-    """Returns a parameter that the config requires. Raises TypeError if it is missing."""
+Part = TypeVar("Part")
+
+
+def needed(parameter: Part | None, name: str) -> Part:
+    """Returns a parameter, or a part's parameters, that the config requires. Raises TypeError if they are missing."""
     if parameter is None:
         raise TypeError(f"the config needs the parameter {name!r}, which these parameters lack")
     return parameter

@@ -34,10 +34,10 @@ No exponential of a change occurs, so no change has to be small: the bounds hold
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -48,22 +48,19 @@ from jaxsens.errors import collecting, no_rule
 from jaxsens.inputs import Norm
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
-from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
+from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,
     exp,
     largest_embedding,
-    largest_exchange,
     log,
-    log_layer_norm_bound,
-    log_layer_norm_lipschitz,
+    log_layer_norm,
     log_output_gain,
     operator_norm,
     plus,
     times,
-    vector_norm,
 )
 from jaxsens.theory.rules import (
     inverse_temperatures,
@@ -140,27 +137,12 @@ class LayerConstants:
         return float(times(self.log_map, plus(0.0, times(self.log_lambda, np.max(gain)))))
 
 
-def layer_constants(
-    config: TransformerConfig, parameters: TransformerParameters, n: int
-) -> tuple[list[LayerConstants], float]:
-    """The constants of every layer for inputs of length n, and log F_L. O(n (vocabulary d + L H)), one SVD a matrix."""
-    log_f = float(log(largest_embedding(config, parameters, n)))
-    found = []
-    for k, given in enumerate(parameters.layers):
-        constants, log_f = _constants_of_layer(config.layer(k), config.dtype, given, n, log_f)
-        found.append(constants)
-    return found, log_f
-
-
 def _constants_of_layer(
     layer: LayerConfig, dtype: str, parameters: LayerParameters, n: int, log_f: float
 ) -> tuple[LayerConstants, float]:
     """One layer's constants, and the bound F on its output."""
-    log_z, log_lambda = log_f, 0.0
-    if layer.layer_norm == "pre":
-        norm = _present(parameters.attention_norm)
-        log_z = log_layer_norm_bound(layer.layer_norm_epsilon, norm, log_f)
-        log_lambda = log_layer_norm_lipschitz(layer.layer_norm_epsilon, norm)
+    norm = parameters.attention_norm if layer.layer_norm == "pre" else None
+    log_lambda, log_z = log_layer_norm(layer.layer_norm_epsilon, norm, log_f)
     value, output = (np.asarray(m, np.float64) for m in (parameters.value, parameters.output))
     log_values = log(np.array([operator_norm(v @ w) for v, w in zip(value, output, strict=True)]))
     log_radius = times(log_values, log_z)
@@ -169,17 +151,9 @@ def _constants_of_layer(
     log_inverse = log(inverse_temperatures("lemma5", layer, n, dtype))
     with np.errstate(over="ignore"):
         a = np.exp(times(plus(bound[:, None], log(_penalties(layer, n, dtype))), log_inverse)) * (1 + OUTWARD)
+    log_query, log_key = (times(of[:, None], log_inverse) for of in (log_query, log_key))
     constants = LayerConstants(
-        log_F=log_f,
-        log_F_z=log_z,
-        log_lambda=log_lambda,
-        log_values=log_values,
-        log_radius=log_radius,
-        A=a,
-        log_query=times(log_query[:, None], log_inverse),
-        log_key=times(log_key[:, None], log_inverse),
-        log_map=log_map,
-        mask=layer.mask,
+        log_f, log_z, log_lambda, log_values, log_radius, a, log_query, log_key, log_map, layer.mask
     )
     return constants, log_next
 
@@ -195,43 +169,22 @@ def _penalties(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, "hea
     return rounded(alibi.slopes(layer.heads), dtype)[:, None] * farthest / 2
 
 
-def _present(norm: NormParameters | None) -> NormParameters:
-    if norm is None:
-        raise TypeError("layer normalisation needs its parameters")
-    return norm
-
-
 def _map_constants(layer: LayerConfig, parameters: LayerParameters, log_in: float) -> tuple[float, float]:
     """From x + attention, bounded by e^log_in, to the layer's output: its log Lipschitz constant and log bound."""
-    post, epsilon = layer.layer_norm == "post", layer.layer_norm_epsilon
-    log_lipschitz, log_f = 0.0, log_in
-    if post:
-        norm = _present(parameters.attention_norm)
-        log_lipschitz = log_layer_norm_lipschitz(epsilon, norm)
-        log_f = log_layer_norm_bound(epsilon, norm, log_f)
+    before, after, epsilon = layer.layer_norm == "pre", layer.layer_norm == "post", layer.layer_norm_epsilon
+    log_lipschitz, log_f = log_layer_norm(epsilon, parameters.attention_norm if after else None, log_in)
     if not layer.feed_forward:
         return log_lipschitz, log_f
-    log_w1, log_w2 = (
-        float(log(operator_norm(np.asarray(needed(matrix, name)))))
-        for matrix, name in ((parameters.w1, "w1"), (parameters.w2, "w2"))
-    )
-    log_b1 = log(vector_norm(np.asarray(needed(parameters.b1, "b1"))))
-    log_b2 = log(vector_norm(np.asarray(needed(parameters.b2, "b2"))))
-    gain, log_inner = times(log_w1, log_w2, math.log(activation_lipschitz(layer.activation))), log_f
-    if layer.layer_norm == "pre":
-        norm = _present(parameters.feed_forward_norm)
-        gain = times(gain, log_layer_norm_lipschitz(epsilon, norm))
-        log_inner = log_layer_norm_bound(epsilon, norm, log_f)
+    parts = (np.asarray(needed(getattr(parameters, name), name)) for name in ("w1", "b1", "w2", "b2"))
+    log_w1, log_b1, log_w2, log_b2 = (log(operator_norm(part)) for part in parts)
+    inner, log_inner = log_layer_norm(epsilon, parameters.feed_forward_norm if before else None, log_f)
     log_hidden = plus(times(log_w1, log_inner), log_b1)
     if layer.activation == "tanh":
         log_hidden = min(log_hidden, 0.5 * math.log(layer.feed_forward))
-    log_lipschitz = float(times(log_lipschitz, plus(0.0, gain)))
+    gain = times(log_w1, log_w2, math.log(activation_lipschitz(layer.activation)), inner)
     log_f = float(plus(log_f, times(log_w2, log_hidden), log_b2))
-    if post:
-        norm = _present(parameters.feed_forward_norm)
-        log_lipschitz = float(times(log_lipschitz, log_layer_norm_lipschitz(epsilon, norm)))
-        log_f = log_layer_norm_bound(epsilon, norm, log_f)
-    return log_lipschitz, log_f
+    last, log_f = log_layer_norm(epsilon, parameters.feed_forward_norm if after else None, log_f)
+    return float(times(log_lipschitz, plus(0.0, gain), last)), log_f
 
 
 def _score_constants(
@@ -242,9 +195,10 @@ def _score_constants(
     match layer.scores:
         case "additive":
             a = np.asarray(needed(parameters.additive, "additive"), np.float64)
-            size = log(np.array([vector_norm(vector) for vector in a]))
-            log_query = times(size, log(np.array([operator_norm(m) for m in query])))
-            log_key = times(size, log(np.array([operator_norm(m) for m in key])))
+            size = log(np.array([operator_norm(vector) for vector in a]))
+            log_query, log_key = (
+                times(size, log(np.array([operator_norm(m) for m in each]))) for each in (query, key)
+            )
             return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
         case "dot-product":
             pairs = list(zip(query, key, strict=True))
@@ -337,11 +291,6 @@ def _over_visible(
     return largest[stop], total[stop]
 
 
-def log_C(A: float, log_L_fact: float) -> float:
-    """log C, C = 2 (1 + exp(2A) + L_fact)."""
-    return LOG2 + float(plus(0.0, 2 * A, log_L_fact))
-
-
 @dataclass(frozen=True, eq=False)
 class Lemma5:
     """Bounds on how far one exchanged symbol moves a model's output, for all words of length n; logs are natural.
@@ -353,10 +302,7 @@ class Lemma5:
         norm: of the output's change: "l2", "l1" or "linf".
         log_bound: log of the bound on the output's change: `by_layer` at the readout, through the linear head. It holds
             for every mask and every n, and never exceeds `log_closed_form` (times the head's gain) or `log_trivial`.
-        log_closed_form: log of H^L C^(2L) D / n, plus D/n for the mean over positions, through the linear head. It
-            falls exactly as 1/n where no constant depends on n. inf where Lemma 5 gives none: see `reason`.
         log_trivial: log of 2 F_L through the linear head, which no exchange can exceed.
-        reason: why there is no closed form; None if there is one.
         by_layer: the bounds on y^(0), ..., y^(L), row by row.
         constants: of every layer: F, A, Lipschitz constants, with their derivations.
         log_D: D, the largest change of the flipped row in any layer: |E_s - E_t| at first, 2 F_k later.
@@ -369,9 +315,7 @@ class Lemma5:
     n: int
     norm: str
     log_bound: float
-    log_closed_form: float
     log_trivial: float
-    reason: str | None
     by_layer: tuple[LayerBound, ...]
     constants: tuple[LayerConstants, ...]
     log_D: float
@@ -402,12 +346,38 @@ class Lemma5:
     @property
     def log_C(self) -> float:
         """log of C = 2 (1 + exp(2A) + L_fact)."""
-        return log_C(self.A, self.log_L_fact)
+        return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact))
 
     @property
     def log_C_published(self) -> float:
         """log of C with `log_L_fact_published`."""
-        return log_C(self.A, self.log_L_fact_published)
+        return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact_published))
+
+    @cached_property
+    def reason(self) -> str | None:
+        """Why there is no closed form; None if there is one."""
+        masks = sorted({layer.mask for layer in self.constants} - {"none"})
+        if masks:
+            return (
+                f"mask {', '.join(masks)}: rows see fewer than n keys, and those that see few change by O(1) in n; "
+                "the induction of Lemma 5 needs all rows to see about n"
+            )
+        if self.log_L_fact == math.inf:
+            return "layer_norm_epsilon = 0: layer normalisation is not Lipschitz then, and O(1) changes are possible"
+        return "the bound on the logits overflows" if math.isinf(self.A) else None
+
+    @cached_property
+    def log_closed_form(self) -> float:
+        """log of H^L C^(2L) D / n, plus D/n for the mean over positions, through the linear head.
+
+        It falls exactly as 1/n where no constant depends on n. inf where Lemma 5 gives none: see `reason`.
+        """
+        if self.reason is not None:
+            return math.inf
+        power = len(self.constants) * (math.log(self.H) + 2 * self.log_C)
+        if self.readout == "mean":
+            power = plus(power, 0.0)
+        return float(times(self.log_output_gain, self.log_D - math.log(self.n), power))
 
     @property
     def bound(self) -> float:
@@ -475,39 +445,38 @@ def lemma5(
         outputs: the output coordinates that enter the norm. The bound for "all" holds for any choice. A choice may
             have a smaller bound, because only its columns of the linear head matter.
 
+    O(n (vocabulary d + L H)), and one singular value decomposition a matrix.
+
     Raises:
         InputError: naming every argument that cannot be used, among them models with hard attention or sparsemax, for
             which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
     config, parameters, n, exchanged, columns = _checked(model, n, norm, symbols, outputs)
-    layers, log_f_last = layer_constants(config, parameters, n)
-    after = [*(layer.log_F for layer in layers), log_f_last][1:]
-    bounds = [LayerBound(float(log(largest_exchange(parameters, exchanged))), np.full(n, -np.inf))]
-    for layer, log_f in zip(layers, after, strict=True):
-        bounds.append(next_layer(layer, bounds[-1], log_f))
+    log_f = float(log(largest_embedding(config, parameters, n)))
+    # How far one exchange moves y_i^(0), whatever the position.
+    rows = np.asarray(parameters.embedding, np.float64)[exchanged]
+    apart = max(np.linalg.norm(rows - row, axis=1).max() for row in rows) * (1 + OUTWARD)
+    bounds = [LayerBound(float(log(apart)), np.full(n, -np.inf))]
+    layers, log_d = [], bounds[0].log_own
+    for k, given in enumerate(parameters.layers):
+        constants, log_f = _constants_of_layer(config.layer(k), config.dtype, given, n, log_f)
+        layers.append(constants)
+        bounds.append(next_layer(constants, bounds[-1], log_f))
+        log_d = max(log_d, LOG2 + log_f)
     gain = log_output_gain(parameters, config.width, norm, columns)
-    trivial = float(times(gain, LOG2 + log_f_last))
-    found = Lemma5(
+    trivial = float(times(gain, LOG2 + log_f))
+    return Lemma5(
         n=n,
         norm=norm,
         log_bound=min(float(times(gain, _at_readout(config, bounds[-1], n))), trivial),
-        log_closed_form=math.inf,
         log_trivial=trivial,
-        reason=None,
         by_layer=tuple(bounds),
         constants=tuple(layers),
-        log_D=max([bounds[0].log_own, *(LOG2 + log_f for log_f in after)]),
+        log_D=log_d,
         log_output_gain=gain,
         readout=config.readout,
         outputs=columns,
     )
-    reason = _no_closed_form(found)
-    if reason is not None:
-        return dataclasses.replace(found, reason=reason)
-    power = len(layers) * (math.log(found.H) + 2 * found.log_C)
-    if config.readout == "mean":
-        power = plus(power, 0.0)
-    return dataclasses.replace(found, log_closed_form=float(times(gain, found.log_D - math.log(n), power)))
 
 
 def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
@@ -516,20 +485,6 @@ def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
     if position is not None:
         return float(bound.log_rows[position])
     return float(plus(np.logaddexp.reduce(bound.log_rows), bound.log_own)) - math.log(n)
-
-
-def _no_closed_form(found: Lemma5) -> str | None:
-    masks = sorted({layer.mask for layer in found.constants} - {"none"})
-    if masks:
-        return (
-            f"mask {', '.join(masks)}: rows see fewer than n keys, and those that see few change by O(1) in n; "
-            "the induction of Lemma 5 needs all rows to see about n"
-        )
-    if found.log_L_fact == math.inf:
-        return (
-            "layer_norm_epsilon = 0: layer normalisation is not Lipschitz then, and O(1) changes are possible"
-        )
-    return "the bound on the logits overflows" if math.isinf(found.A) else None
 
 
 def _checked(

@@ -6,11 +6,12 @@ Bounds are natural logarithms wherever their products may overflow: log 0 is -in
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from jaxsens.errors import no_rule
+from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import NormParameters, TransformerParameters
 from jaxsens.theory.rules import position_parts
@@ -26,14 +27,8 @@ which hold for all four."""
 
 
 def activation_lipschitz(name: str) -> float:
-    """The Lipschitz constant of an activation with f(0) = 0 and |f(x)| <= |x|.
-
-    Raises:
-        InputError: naming an activation that has no constant here.
-    """
-    if name not in ACTIVATION_LIPSCHITZ:
-        raise no_rule("lemma5", "activation", name, ACTIVATION_LIPSCHITZ)
-    return ACTIVATION_LIPSCHITZ[name]
+    """The Lipschitz constant of an activation; an `InputError` for one that has no constant here."""
+    return rule_for("lemma5", "activation", name, ACTIVATION_LIPSCHITZ)
 
 
 def log(x: np.ndarray | float) -> np.ndarray:
@@ -57,43 +52,33 @@ def times(*logs: np.ndarray | float) -> np.ndarray:
 
 def plus(*logs: np.ndarray | float) -> np.ndarray:
     """log of a sum from the terms' logarithms."""
-    total = np.asarray(logs[0], np.float64)
-    for term in logs[1:]:
-        total = np.logaddexp(total, term)
-    return total
+    return reduce(np.logaddexp, [np.asarray(log, np.float64) for log in logs])
 
 
-def operator_norm(matrix: Float[np.ndarray, "m k"]) -> float:
-    """The largest singular value, by a float64 singular value decomposition, enlarged by `OUTWARD`."""
+def operator_norm(matrix: Float[np.ndarray, "m k"] | Float[np.ndarray, " d"]) -> float:
+    """The largest singular value, or the l2 norm of a vector, computed in float64 and enlarged by `OUTWARD`."""
     m = np.asarray(matrix, np.float64)
     return float(np.linalg.norm(m, 2)) * (1 + OUTWARD) if m.size else 0.0
 
 
-def vector_norm(vector: Float[np.ndarray, " d"]) -> float:
-    """The l2 norm of a vector, enlarged by `OUTWARD`."""
-    return float(np.linalg.norm(np.asarray(vector, np.float64))) * (1 + OUTWARD)
+def log_layer_norm(epsilon: float, norm: NormParameters | None, log_input: float) -> tuple[float, float]:
+    """log of how far layer normalisation can stretch a difference, and of a bound on |LN(x)| for |x| <= e^log_input.
 
+    The first is max |scale| / sqrt(epsilon), inf for epsilon = 0. With c = x - mean and s = sqrt(|c|^2/d + epsilon) the
+    Jacobian of c/s is (1/s)(1 - c c^T / (d s^2)) times the projection x -> c. The bracket's eigenvalues are 1 and
+    epsilon/s^2, so the norm is 1/s at most, and s is least, sqrt(epsilon), where all entries of x are equal: attained.
 
-def log_layer_norm_lipschitz(epsilon: float, norm: NormParameters) -> float:
-    """log of max |scale| / sqrt(epsilon): how far layer normalisation can stretch a difference; inf for epsilon = 0.
-
-    With c = x - mean and s = sqrt(|c|^2/d + epsilon) the Jacobian of c/s is (1/s)(1 - c c^T / (d s^2)) times the
-    projection x -> c. The bracket's eigenvalues are 1 and epsilon/s^2, so the norm is 1/s at most, and s is least,
-    sqrt(epsilon), where all entries of x are equal: attained.
+    The second is max |scale| min(sqrt(d), F / sqrt(epsilon)) + |bias| with F = e^log_input, because |c|/s is at most
+    sqrt(d), and at most |c| / sqrt(epsilon). Without parameters x stays as it is.
     """
-    scale = float(np.abs(np.asarray(norm.scale, np.float64)).max()) * (1 + OUTWARD)
-    return float(log(scale)) - 0.5 * float(log(epsilon)) if scale else -math.inf
-
-
-def log_layer_norm_bound(epsilon: float, norm: NormParameters, log_input: float) -> float:
-    """log of a bound on |LN(x)| for |x| <= F = e^log_input: max |scale| min(sqrt(d), F / sqrt(epsilon)) + |bias|.
-
-    |c|/s with c and s as in `log_layer_norm_lipschitz` is at most sqrt(d), and at most |c| / sqrt(epsilon).
-    """
-    width = np.asarray(norm.scale).shape[0]
-    size = min(0.5 * math.log(width), float(times(log_input, -0.5 * float(log(epsilon)))))
-    scale = float(np.abs(np.asarray(norm.scale, np.float64)).max()) * (1 + OUTWARD)
-    return float(plus(times(log(scale), size), log(vector_norm(np.asarray(norm.bias)))))
+    if norm is None:
+        return 0.0, log_input
+    scale, bias = np.asarray(norm.scale, np.float64), np.asarray(norm.bias)
+    log_scale, log_steepest = log(np.abs(scale).max() * (1 + OUTWARD)), -0.5 * float(log(epsilon))
+    size = min(0.5 * math.log(len(scale)), float(times(log_input, log_steepest)))
+    return float(times(log_scale, log_steepest)), float(
+        plus(times(log_scale, size), log(operator_norm(bias)))
+    )
 
 
 def largest_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> float:
@@ -109,12 +94,6 @@ def largest_embedding(config: TransformerConfig, parameters: TransformerParamete
         squares = np.maximum(squares, 0) + OUTWARD * (size[:, None] + own[part])
         largest = max(largest, float(squares.max()))
     return math.sqrt(largest) * (1 + OUTWARD)
-
-
-def largest_exchange(parameters: TransformerParameters, symbols: Int[np.ndarray, " symbols"]) -> float:
-    """max |E_s - E_t| over pairs of `symbols`: how far one exchange moves y_i^(0), whatever the position."""
-    rows = np.asarray(parameters.embedding, np.float64)[symbols]
-    return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows) * (1 + OUTWARD)
 
 
 def log_output_gain(

@@ -201,7 +201,6 @@ def _lengths(lengths: Any, config: TransformerConfig | None, faults: Faults) -> 
     if len(good) < len(given) or len(set(good)) < 3:
         faults.add("lengths", lengths, "at least three different whole numbers, each at least 2")
     elif config is not None:
-        check_length(config, max(good), faults)
-        if min(good) != max(good):
-            check_length(config, min(good), faults)
+        for n in (max(good), min(good)):
+            check_length(config, n, faults)
     return tuple(sorted(set(good)))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import Faults, no_rule
+from jaxsens.errors import Faults, no_rule, rule_for
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters, needed
@@ -34,12 +34,18 @@ _VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
 """Of every mask: from the 0-based row positions to the first visible key and the one after the last."""
 
 
-def check_kinds(consumer: str, config: TransformerConfig) -> None:
-    """Refuses a model with a part of a kind that theory has no rule for. Weightings are for each consumer to check.
+def known_config(model: object, faults: Faults, wanted: str) -> TransformerConfig | None:
+    """The config of a transformer whose parts theory has rules for; None, with a note of the error, for no transformer.
+
+    Weightings are for each consumer to check.
 
     Raises:
-        InputError: naming the kind.
+        InputError: naming a part of a kind that has no rule.
     """
+    if not isinstance(model, Transformer):
+        faults.add("model", type(model).__name__, instead_of(model, wanted))
+        return None
+    consumer, config = faults.subject, model.config
     for term in config.position_terms:
         if not isinstance(term, POSITION_TERMS):
             raise no_rule(consumer, "position term", term, POSITION_TERMS)
@@ -54,6 +60,7 @@ def check_kinds(consumer: str, config: TransformerConfig) -> None:
             if kind not in known:
                 raise no_rule(consumer, family, kind, known)
         score_terms(consumer, layer)
+    return config
 
 
 def softmax_config(model: object, faults: Faults, why: str) -> TransformerConfig | None:
@@ -67,16 +74,14 @@ def softmax_config(model: object, faults: Faults, why: str) -> TransformerConfig
     Raises:
         InputError: for a transformer with a part that theory has no rule for.
     """
-    if not isinstance(model, Transformer):
-        wanted = instead_of(model, "a jaxsens Transformer: the bound is made from its parameters")
-        faults.add("model", type(model).__name__, wanted)
+    config = known_config(model, faults, "a jaxsens Transformer: the bound is made from its parameters")
+    if config is None:
         return None
-    check_kinds(faults.subject, model.config)
-    for k in range(model.config.layers):
-        weighting = model.config.layer(k).weighting
+    for k in range(config.layers):
+        weighting = config.layer(k).weighting
         if not isinstance(weighting, Softmax):
             faults.add(f"weighting of layer {k}", weighting, f"softmax, at any temperature: {why}")
-    return model.config
+    return config
 
 
 def output_size(config: TransformerConfig) -> int:
@@ -86,10 +91,16 @@ def output_size(config: TransformerConfig) -> int:
 
 def visible_keys(consumer: str, mask: str, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Of every row: the first key that it sees, and the one after the last. Every mask shows a run of keys."""
-    if mask not in _VISIBLE:
-        raise no_rule(consumer, "mask", mask, _VISIBLE)
-    start, stop = _VISIBLE[mask](np.arange(n))
+    start, stop = rule_for(consumer, "mask", mask, _VISIBLE)(np.arange(n))
     return np.broadcast_to(start, n), np.broadcast_to(stop, n)
+
+
+def visible(
+    consumer: str, mask: str, n: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
+) -> Bool[np.ndarray, "rows keys"]:
+    """Which keys each query sees, both by position."""
+    start, stop = visible_keys(consumer, mask, n)
+    return (start[queries][:, None] <= keys) & (keys < stop[queries][:, None])
 
 
 def score_terms(consumer: str, layer: LayerConfig) -> tuple[Rotary | None, Alibi | None]:

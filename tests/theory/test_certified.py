@@ -99,7 +99,7 @@ def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
 
 
 def test_a_planted_unsound_weight_is_caught_where_layers_are_normalised(monkeypatch):
-    monkeypatch.setattr(layerwise, "largest_weights", lambda weights, counts: 0 * weights.hi)
+    monkeypatch.setattr(layerwise, "largest_weights", lambda weights: 0 * weights.hi)
     assert undercut(scaled_model(0, layers=1, layer_norm="pre"), 4) > 1
 
 

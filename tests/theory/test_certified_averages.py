@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens.theory.certified import averages
-from jaxsens.theory.certified.averages import Counts, average_sup, direction_range, total_range
+from jaxsens.theory.certified.averages import Counts, Weights, average_sup, direction_range, total_range
 
 
 def row(seed: int, n: int = 7, kinds: int = 2, width: float = 0.0):
@@ -20,13 +20,17 @@ def row(seed: int, n: int = 7, kinds: int = 2, width: float = 0.0):
     return e * (1 + width), e / (1 + width), rng.normal(size=(4, 1, kinds, n))
 
 
+def weights(hi: np.ndarray, lo: np.ndarray, counts: Counts | None = None) -> Weights:
+    return Weights(hi, lo, np.zeros(len(hi)), counts)
+
+
 def words(e: np.ndarray, counts: Counts | None):
     kinds, n = e.shape[1:]
     for word in itertools.product(range(kinds), repeat=n):
         picked = e[0, list(word), range(n)]
         if np.isnan(picked).any():
             continue
-        if counts is None or counts.least <= word.count(counts.kind) <= counts.most:
+        if counts is None or counts.least <= word.count(0) <= counts.most:
             yield list(word), picked
 
 
@@ -42,7 +46,7 @@ def largest(e: np.ndarray, payload: np.ndarray, counts: Counts | None = None) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_the_support_is_the_largest_average_over_all_words(seed, kinds):
     hi, lo, payload = row(seed, 6, kinds)
-    actual, bound = largest(hi, payload), average_sup(hi, lo, payload)[:, 0]
+    actual, bound = largest(hi, payload), average_sup(weights(hi, lo), payload)[:, 0]
     assert (actual <= bound).all()
     np.testing.assert_allclose(actual, bound, rtol=2e-3, atol=1e-3)
 
@@ -55,7 +59,7 @@ def test_weights_in_intervals_are_chosen_at_their_ends(seed):
     for ends in itertools.product((0, 1), repeat=n):
         e = np.where(np.array(ends)[None, None] == 1, hi, lo)
         found.append(largest(e, payload))
-    actual, bound = np.max(found, axis=0), average_sup(hi, lo, payload)[:, 0]
+    actual, bound = np.max(found, axis=0), average_sup(weights(hi, lo), payload)[:, 0]
     assert (actual <= bound).all()
     np.testing.assert_allclose(actual, bound, rtol=2e-3, atol=1e-3)
 
@@ -64,27 +68,29 @@ def test_weights_in_intervals_are_chosen_at_their_ends(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_bound_the_words_that_have_them(seed, limits):
     hi, lo, payload = row(seed)
-    counts = Counts(0, limits[0], limits[1], hi.shape[2])
-    actual, bound = largest(hi, payload, counts), average_sup(hi, lo, payload, counts)[:, 0]
+    counts = Counts(limits[0], limits[1], hi.shape[2])
+    actual, bound = largest(hi, payload, counts), average_sup(weights(hi, lo, counts), payload)[:, 0]
     assert (actual <= bound).all()
-    assert (bound <= average_sup(hi, lo, payload)[:, 0] + 2e-3).all()
+    assert (bound <= average_sup(weights(hi, lo), payload)[:, 0] + 2e-3).all()
     sums = [picked.sum() for _, picked in words(hi, counts)]
-    lower, upper = total_range(hi, lo, counts)
+    lower, upper = total_range(weights(hi, lo, counts))
     assert lower[0] <= min(sums)
     assert max(sums) <= upper[0]
 
 
 def test_counts_tighten():
     hi, lo, payload = row(0)
-    counts = Counts(0, 6, 7, hi.shape[2])
-    assert (average_sup(hi, lo, payload, counts) < average_sup(hi, lo, payload) - 0.01).any()
+    counts = Counts(6, 7, hi.shape[2])
+    assert (
+        average_sup(weights(hi, lo, counts), payload) < average_sup(weights(hi, lo), payload) - 0.01
+    ).any()
 
 
 def test_a_row_that_sees_nothing_averages_to_0():
     _, _, payload = row(0)
     nothing = np.zeros((1, 2, 7))
-    assert (average_sup(nothing, nothing, payload) == 0).all()
-    assert total_range(nothing, nothing)[1][0] == 0
+    assert (average_sup(weights(nothing, nothing), payload) == 0).all()
+    assert total_range(weights(nothing, nothing))[1][0] == 0
 
 
 def test_weights_that_underflow_bound_by_the_largest_payload():
@@ -93,28 +99,32 @@ def test_weights_that_underflow_bound_by_the_largest_payload():
     lo = np.zeros((1, 2, 2))
     hi[0, 0, 0] = lo[0, 0, 0] = 1.0
     # The word without the key that outweighs all others can weigh the rest in any way.
-    assert average_sup(hi, lo, payload)[0, 0] == 5.0
+    assert average_sup(weights(hi, lo), payload)[0, 0] == 5.0
 
 
-@pytest.mark.parametrize("counts", [None, Counts(0, 2, 3, 7)])
+@pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch):
     hi, lo, payload = row(1)
-    many = np.repeat(hi, 3, axis=0), np.repeat(lo, 3, axis=0), np.repeat(payload, 3, axis=1)
-    host = average_sup(hi, lo, payload, counts), average_sup(*many, counts)
+    many = weights(np.repeat(hi, 3, axis=0), np.repeat(lo, 3, axis=0), counts)
+    repeated = np.repeat(payload, 3, axis=1)
+    host = average_sup(weights(hi, lo, counts), payload), average_sup(many, repeated)
     monkeypatch.setattr(averages, "ON_HOST", 0)
-    np.testing.assert_allclose(average_sup(hi, lo, payload, counts), host[0], rtol=1e-9)
-    np.testing.assert_allclose(average_sup(*many, counts), host[1], rtol=1e-9)
+    np.testing.assert_allclose(average_sup(weights(hi, lo, counts), payload), host[0], rtol=1e-9)
+    np.testing.assert_allclose(average_sup(many, repeated), host[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("counts", [None, Counts(0, 2, 3, 7)])
+@pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 @pytest.mark.parametrize("on_host", [2**17, 0])
 def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):
     hi, lo, _ = row(2, width=0.3)
     rng = np.random.default_rng(0)
     u, values = rng.normal(size=(3, 1, 4)), rng.normal(size=(2, 7, 4))
     payload = np.einsum("prc,kmc->prkm", u, values)
-    upper, lower = average_sup(hi, lo, payload, counts), -average_sup(hi, lo, -payload, counts)
+    upper, lower = (
+        average_sup(weights(hi, lo, counts), payload),
+        -average_sup(weights(hi, lo, counts), -payload),
+    )
     monkeypatch.setattr(averages, "ON_HOST", on_host)
-    found = direction_range(hi, lo, u, values, counts)
-    np.testing.assert_allclose(found[0], lower, rtol=1e-9)
-    np.testing.assert_allclose(found[1], upper, rtol=1e-9)
+    found = direction_range(weights(hi, lo, counts), u, values)
+    np.testing.assert_allclose(found.lo, lower, rtol=1e-9)
+    np.testing.assert_allclose(found.hi, upper, rtol=1e-9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.theory.lemma5 import layer_constants, lemma5
+from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.logit_growth import logit_growth
 from tests.small_models import random_parameters, small
 
@@ -153,9 +153,9 @@ def by_the_formulas(config, given, n, size, inverse):
 def test_every_constant_is_what_its_formula_says(changes, inverse):
     config, n = small(**changes), 7
     parameters = random_parameters(config, 3)
-    found, last = layer_constants(config, parameters, n)
+    found = lemma5(Transformer(config, parameters=parameters), n)
     size = np.linalg.norm(parameters.embedding, axis=1).max()
-    for given, layer in zip(parameters.layers, found, strict=True):
+    for given, layer in zip(parameters.layers, found.constants, strict=True):
         assert math.exp(layer.log_F) == pytest.approx(size, rel=1e-7)
         expected, size = by_the_formulas(config, given, n, size, inverse)
         measured = {
@@ -167,13 +167,15 @@ def test_every_constant_is_what_its_formula_says(changes, inverse):
         measured["L_fact_published"] = math.exp(layer.log_L_fact(with_score_term=False))
         for name, value in expected.items():
             np.testing.assert_allclose(measured[name], value, rtol=1e-7, err_msg=name)
-    assert math.exp(last) == pytest.approx(size, rel=1e-7)
+    assert math.exp(found.log_trivial) == pytest.approx(2 * size, rel=1e-7)
 
 
 def test_constants_of_float32_parameters_are_computed_in_float64():
     config = small(positions="none", layer_norm="pre")
     given = jax.tree.map(lambda p: np.asarray(p, np.float32), random_parameters(config))
     wide = jax.tree.map(lambda p: np.asarray(p, np.float64), given)
-    for one, other in zip(*(layer_constants(config, each, 5)[0] for each in (given, wide)), strict=True):
+    models = (config.replace(dtype="float32"), given), (config, wide)
+    found = (lemma5(Transformer(kind, parameters=each), 5).constants for kind, each in models)
+    for one, other in zip(*found, strict=True):
         for field in dataclasses.fields(one):
             np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))

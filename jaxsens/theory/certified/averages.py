@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +40,7 @@ RENEWED = 3
 """Steps before these, each with a new multiplier, where words are restricted by counts; two fewer follow then."""
 
 ON_HOST = 2**17
-"""Below this many products NumPy computes: compiling would take longer."""
+"""Up to this many products NumPy computes: compiling would take longer."""
 
 TOGETHER = 64
 """How many payloads of one row are computed at once."""
@@ -57,9 +57,8 @@ Either = np.ndarray | jax.Array
 
 @dataclass(frozen=True)
 class Counts:
-    """The words in which the symbol of index `kind` occurs from `least` to `most` times, of n positions."""
+    """The words in which the first symbol, of index 0, occurs from `least` to `most` times, of n positions."""
 
-    kind: int
     least: int
     most: int
     n: int
@@ -70,93 +69,87 @@ class Counts:
         return self.least > 0 or self.most < self.n
 
 
-def average_sup(
-    e_hi: Float[np.ndarray, "rows kinds n"],
-    e_lo: Float[np.ndarray, "rows kinds n"],
-    payload: Float[np.ndarray, "p rows_or_1 kinds n"],
-    counts: Counts | None = None,
-) -> Float[np.ndarray, "p rows"]:
+@dataclass(frozen=True)
+class Weights:
+    """Bounds on the unnormalised weights of rows, each divided by exp(shift).
+
+    Attributes:
+        hi, lo: the bounds; 0 where a key is not visible, NaN where the symbol cannot stand there. hi is positive
+            wherever a key is visible, also where exp underflows.
+        shift: inf where scores overflowed, and nothing is known of the row's weights.
+        counts: the class of words that is spoken of; None for all words.
+    """
+
+    hi: Float[np.ndarray, "rows kinds n"]
+    lo: Float[np.ndarray, "rows kinds n"]
+    shift: Float[np.ndarray, " rows"]
+    counts: Counts | None = None
+
+
+def average_sup(e: Weights, payload: Float[np.ndarray, "p rows_or_1 kinds n"]) -> Float[np.ndarray, "p rows"]:
     """An upper bound on the average of each payload in each row, over all words; 0 in a row that sees no key.
 
-    Args:
-        e_hi, e_lo: bounds on the unnormalised weights; 0 where the key is not visible, NaN where the symbol cannot
-            stand there. e_hi is positive wherever a key is visible, also where exp underflows.
-        payload: upper bounds on what is averaged.
-        counts: only words with these counts.
-
-    O(p rows kinds n) operations for each of `STEPS` + 1 evaluations.
+    `payload` holds upper bounds on what is averaged. O(p rows kinds n) operations for each of `STEPS` + 1 evaluations.
     """
-    limits, sample, kind = _restriction(counts)
-    if e_hi.size * payload.shape[0] < ON_HOST:
+    restriction = _restriction(e.counts)
+    if e.hi.size * payload.shape[0] <= ON_HOST:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return np.asarray(_average_sup(_Rows(np, e_hi, e_lo, payload, limits, sample, kind)))
+            return np.asarray(_average_sup(_Rows(np, e.hi, e.lo, payload, *restriction)))
     with numerics("float64"):
-        if len(e_hi) > 1 or payload.shape[1] > 1:
-            return np.asarray(_compiled(e_hi, e_lo, payload, limits, sample, kind))
+        if len(e.hi) > 1 or payload.shape[1] > 1:
+            return np.asarray(_compiled(e.hi, e.lo, payload, *restriction))
         # One row of weights, many payloads: these take the place of rows.
         number = len(payload)
         filled = np.zeros((-(-number // TOGETHER) * TOGETHER, *payload.shape[2:]))
         filled[:number] = payload[:, 0]
         filled = filled.reshape(-1, TOGETHER, *payload.shape[2:])
-        return np.asarray(_compiled(e_hi, e_lo, filled, limits, sample, kind)).reshape(-1, 1)[:number]
+        return np.asarray(_compiled(e.hi, e.lo, filled, *restriction)).reshape(-1, 1)[:number]
 
 
-def average_range(
-    e_hi: Float[np.ndarray, "rows kinds n"],
-    e_lo: Float[np.ndarray, "rows kinds n"],
-    payload: Float[Ball, "n kinds p"],
-    counts: Counts | None,
-) -> Float[Ball, "rows p"]:
+def average_range(e: Weights, payload: Float[Ball, "n kinds p"]) -> Float[Ball, "rows p"]:
     """The range, over all words, of each row's average of payloads that are themselves known up to a range."""
     both = np.moveaxis(np.concatenate([payload.hi, -payload.lo], axis=-1), (0, 1, 2), (2, 1, 0))
-    found = average_sup(e_hi, e_lo, both[:, None], counts).T
+    found = average_sup(e, both[:, None]).T
     p = payload.shape[-1]
     return ball(-found[:, p:], found[:, :p])
 
 
 def direction_range(
-    e_hi: Float[np.ndarray, "rows kinds n"],
-    e_lo: Float[np.ndarray, "rows kinds n"],
-    u: Float[np.ndarray, "p rows width"],
-    values: Float[np.ndarray, "kinds n width"],
-    counts: Counts | None = None,
-) -> tuple[Float[np.ndarray, "p rows"], Float[np.ndarray, "p rows"]]:
-    """Bounds on the average of u.v in each row, (lower, upper). The rounding of u.v is for the caller to add."""
-    if e_hi.size * len(u) < ON_HOST:
+    e: Weights, u: Float[np.ndarray, "p rows width"], values: Float[np.ndarray, "kinds n width"]
+) -> Float[Ball, "p rows"]:
+    """The range of the average of u.v in each row. The rounding of u.v is for the caller to add."""
+    if e.hi.size * len(u) <= ON_HOST:
         both = np.concatenate([-u, u]) @ values.reshape(-1, values.shape[-1]).T
-        found = average_sup(e_hi, e_lo, both.reshape(-1, u.shape[1], *values.shape[:2]), counts)
-        return -found[: len(u)], found[len(u) :]
+        found = average_sup(e, both.reshape(2 * len(u), u.shape[1], *values.shape[:2]))
+        return ball(-found[: len(u)], found[len(u) :])
     with numerics("float64"):
-        lower, upper = _compiled_directions(e_hi, e_lo, u, values, *_restriction(counts))
-        return np.asarray(lower), np.asarray(upper)
+        found = _compiled_directions(e.hi, e.lo, u, values, *_restriction(e.counts))
+        return ball(*(np.asarray(end) for end in found))
 
 
 def _restriction(
     counts: Counts | None,
-) -> tuple[Float[np.ndarray, " 2"], Int[np.ndarray, " sample"], int | None]:
-    """The limits of counts, the keys that the multiplier is taken from, and the kind counted; None if none is."""
+) -> tuple[Float[np.ndarray, " 2"] | None, Int[np.ndarray, " sample"]]:
+    """The limits of counts, None if these leave no word out, and the keys that the multiplier is taken from."""
     if counts is None or not counts.restricts:
-        return np.zeros(2), np.zeros(1, int), None
+        return None, np.zeros(1, int)
     sample = np.random.default_rng(0).choice(counts.n, size=min(SAMPLE, counts.n), replace=False)
-    return np.array([counts.least, counts.most], float), np.sort(sample), counts.kind
+    return np.array([counts.least, counts.most], float), np.sort(sample)
 
 
-@partial(jax.jit, static_argnums=5)
-def _compiled(e_hi: Any, e_lo: Any, payload: Any, limits: Any, sample: Any, kind: int | None) -> jax.Array:
-    def one(v: jax.Array) -> Either:
-        return _average_sup(_Rows(jnp, e_hi, e_lo, v[None], limits, sample, kind))[0]
-
-    return jax.lax.map(one, payload)
+@jax.jit
+def _compiled(e_hi: Any, e_lo: Any, payload: Any, limits: Any, sample: Any) -> jax.Array:
+    return jax.lax.map(lambda v: _average_sup(_Rows(jnp, e_hi, e_lo, v[None], limits, sample))[0], payload)
 
 
-@partial(jax.jit, static_argnums=6)
+@jax.jit
 def _compiled_directions(
-    e_hi: Any, e_lo: Any, u: Any, values: Any, limits: Any, sample: Any, kind: int | None
+    e_hi: Any, e_lo: Any, u: Any, values: Any, limits: Any, sample: Any
 ) -> tuple[jax.Array, jax.Array]:
     def one(direction: jax.Array) -> tuple[Either, Either]:
         payload = jnp.einsum("rc,kmc->rkm", direction, values)
         both = jnp.stack([-payload, payload])
-        found = _average_sup(_Rows(jnp, e_hi, e_lo, both, limits, sample, kind))
+        found = _average_sup(_Rows(jnp, e_hi, e_lo, both, limits, sample))
         return -found[0], found[1]
 
     return jax.lax.map(one, u)
@@ -168,19 +161,17 @@ class _Rows:
 
     Attributes:
         xp: NumPy, or jax.numpy where the code is compiled.
-        e_hi, e_lo, payload: as in `average_sup`.
-        limits: the fewest and the most occurrences of `kind`.
+        e_hi, e_lo, payload: see `Weights` and `average_sup`.
+        limits: the fewest and the most occurrences of the first symbol; None for all words.
         sample: the keys that a multiplier is taken from.
-        kind: the symbol that is counted; None for all words.
     """
 
     xp: ModuleType
     e_hi: Float[Either, "rows kinds n"]
     e_lo: Float[Either, "rows kinds n"]
     payload: Float[Either, "p rows_or_1 kinds n"]
-    limits: Float[Either, " 2"]
+    limits: Float[Either, " 2"] | None
     sample: Int[Either, " sample"]
-    kind: int | None
 
     def terms(self, t: Any, keys: Any = slice(None)) -> list[tuple[Any, Any]]:
         """Of every kind and key: max(e_hi (V - t), e_lo (V - t)), and the weight e that attains it."""
@@ -191,29 +182,26 @@ class _Rows:
             found.append((e * above, e))
         return found
 
-    def F(self, t: Any, mu: Any, kind: int | None) -> tuple[Any, Any]:
-        """F(t) of docs/bounds.md, and how fast it falls; for the classes of `kind` with the multiplier mu."""
+    def F(self, t: Any, mu: Any = None) -> tuple[Any, Any]:
+        """F(t) of docs/bounds.md, and how fast it falls; within the limits with a multiplier mu, else for all words."""
         xp, best, slope = self.xp, None, None
         for tau, (term, e) in enumerate(self.terms(t)):
-            term = term - mu[..., None] if tau == kind else term
+            term = term if mu is None or tau else term - mu[..., None]
             if best is None:
                 best, slope = term, e
                 continue
             better = (term > best) | xp.isnan(best)  # a symbol that cannot stand there has NaN
             best, slope = xp.where(better, term, best), xp.where(better, e, slope)
         value = xp.sum(best, axis=-1)
-        if kind is not None:
+        if mu is not None and self.limits is not None:
             value = value + xp.maximum(mu * self.limits[0], mu * self.limits[1])
         return value, xp.sum(slope, axis=-1)
 
-    def multiplier(self, t: Any, kind: int) -> Any:
+    def multiplier(self, t: Any, limits: Any) -> Any:
         """The multiplier for the counts' limits, by a sample of the keys; 0 where neither limit binds."""
-        xp, others, shares = self.xp, None, self.limits / self.e_hi.shape[-1]
-        terms = [term for term, _ in self.terms(t, self.sample)]
-        for tau, term in enumerate(terms):
-            if tau != kind:
-                others = term if others is None else xp.fmax(others, term)
-        gain = terms[kind] - others
+        xp, shares = self.xp, limits / self.e_hi.shape[-1]
+        first, *others = (term for term, _ in self.terms(t, self.sample))
+        gain = first - reduce(xp.fmax, others)
         gain = xp.where(xp.isfinite(gain), gain, 0.0)
         size = gain.shape[-1]
         fewest, most = xp.round(shares[0] * size), xp.round(shares[1] * size)
@@ -243,22 +231,19 @@ def _average_sup(rows: _Rows) -> Any:
     t = xp.sum(xp.where(seen, e_hi * payload, 0.0), axis=(-2, -1)) / xp.where(total > 0, total, 1.0)
 
     def newton(t: Any, mu: Any) -> tuple[Any, Any]:
-        value, fall = rows.F(t, mu, rows.kind)
+        value, fall = rows.F(t, mu)
         moved = t + xp.where(fall > 0, value / xp.where(fall > 0, fall, 1.0), 0.0)
         return xp.clip(moved, smallest, largest), mu
 
-    mu = xp.zeros_like(t)
-    if rows.kind is None:
-        t, mu = _repeat(xp, STEPS, newton, (t, mu))
+    if rows.limits is None:
+        t, _ = _repeat(xp, STEPS, newton, (t, None))
+        value, size = rows.F(t)[0], 0.0
     else:
-        kind = rows.kind
-        t, mu = _repeat(xp, RENEWED, lambda t, _: newton(t, rows.multiplier(t, kind)), (t, mu))
-        t, mu = _repeat(xp, STEPS - 2, newton, (t, mu))
-    value, _ = rows.F(t, mu, None)
-    if rows.kind is not None:
-        value = xp.minimum(value, rows.F(t, mu, rows.kind)[0])
-    rounding = MARGIN * (z_hi * (largest - smallest) + 2 * n * abs(mu))
-    excess = xp.maximum(value, 0.0) + rounding
+        limits, state = rows.limits, (t, xp.zeros_like(t))
+        state = _repeat(xp, RENEWED, lambda t, _: newton(t, rows.multiplier(t, limits)), state)
+        t, mu = _repeat(xp, STEPS - 2, newton, state)
+        value, size = xp.minimum(rows.F(t)[0], rows.F(t, mu)[0]), 2 * n * abs(mu)
+    excess = xp.maximum(value, 0.0) + MARGIN * (z_hi * (largest - smallest) + size)
     bound = t + xp.where(z_lo > 0, excess / xp.where(z_lo > 0, z_lo, 1.0), np.inf)
     return xp.where(empty, 0.0, xp.minimum(bound + MARGIN * abs(bound), largest))
 
@@ -272,14 +257,11 @@ def _repeat(xp: ModuleType, times: int, step: Callable[[Any, Any], tuple[Any, An
     return jax.lax.fori_loop(0, times, lambda _, carried: step(*carried), state)
 
 
-def total_range(
-    e_hi: Float[np.ndarray, "rows kinds n"],
-    e_lo: Float[np.ndarray, "rows kinds n"],
-    counts: Counts | None = None,
-) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+def total_range(e: Weights) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
     """Bounds, over all words, on the sum Z of a row's unnormalised weights: (lower, upper)."""
-    high = np.where(np.isnan(e_hi), -np.inf, e_hi)
-    low = np.where(np.isnan(e_lo), np.inf, e_lo)
+    counts = e.counts
+    high = np.where(np.isnan(e.hi), -np.inf, e.hi)
+    low = np.where(np.isnan(e.lo), np.inf, e.lo)
     upper, lower = high.max(axis=1).sum(axis=-1), low.min(axis=1).sum(axis=-1)
     if counts is not None and counts.restricts:
         upper = np.minimum(upper, _counted_sum(high, counts))
@@ -289,8 +271,7 @@ def total_range(
 
 def _counted_sum(f: Float[np.ndarray, "rows kinds n"], counts: Counts) -> Float[np.ndarray, " rows"]:
     """The largest sum of f over words with such counts, by one multiplier a row."""
-    others = np.delete(f, counts.kind, axis=1).max(axis=1)
-    own = f[:, counts.kind]
+    own, others = f[:, 0], f[:, 1:].max(axis=1)
     with np.errstate(invalid="ignore"):
         gain = np.where(np.isfinite(own) & np.isfinite(others), own - others, 0.0)
     # The best multiplier for a count of at most k is the k-th largest gain.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import asked, changes, first_layer
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
-from jaxsens.theory.certified.layerwise import first_level, through
+from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
@@ -118,7 +118,7 @@ def _certified(setting: Setting, given: _Arguments, norm: str, known: float) -> 
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
         stopping.check()
-        by_position, outputs, how = _one_class(setting, counts, norm)
+        by_position, outputs, how = _one_class(replace(setting, counts=counts), norm)
         ranges.append(outputs)
         found = np.maximum(found, by_position)
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
@@ -126,7 +126,7 @@ def _certified(setting: Setting, given: _Arguments, norm: str, known: float) -> 
     diameter = _width(hull, norm)
     if len(parts) > 1 and given.classes is not None:
         # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
-        whole, outputs, _ = _one_class(setting, None, norm)
+        whole, outputs, _ = _one_class(setting, norm)
         found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
     found[list(given.fixed)] = np.nan
     if known < np.nanmax(found, initial=0.0):
@@ -147,22 +147,14 @@ def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | Non
     if number <= 1 or not (setting.allowed.sum(axis=1) > 1).any():
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
-    return [
-        (int(a), int(b) - int(b < setting.n), Counts(0, int(a), int(b), setting.n))
-        for a, b in pairwise(edges)
-    ]
+    return [(a, b - int(b < setting.n), Counts(a, b, setting.n)) for a, b in pairwise(edges.tolist())]
 
 
 def _one_class(
-    setting: Setting, counts: Counts | None, norm: str
+    setting: Setting, norm: str
 ) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
     """The bound for each position, NaN at the readout only, the outputs' ranges and what was used."""
-    if _two_plain(setting):
-        second = two_layers(setting, counts, norm)
-        found, outputs = second.moved, second.outputs
-        how = f"two layers; score half-width {second.score_width:.3g}"
-    else:
-        found, outputs, how = _by_layers(setting, counts, norm)
+    found, outputs, how = (two_layers if _two_plain(setting) else _by_layers)(setting, norm)
     # Where numbers overflowed, and wherever it is less, the diameter of the outputs stands.
     found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(outputs, norm))
     if setting.readout is not None:
@@ -178,15 +170,15 @@ def _two_plain(setting: Setting) -> bool:
 
 
 def _by_layers(
-    setting: Setting, counts: Counts | None, norm: str
+    setting: Setting, norm: str
 ) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
     """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
     n, r, layers = setting.n, setting.readout, setting.config.layers
-    level = first_level(setting)
+    level = LayerRanges(setting.points, np.zeros(n))  # points, which no other position's flip moves
     for k in range(layers):
         last = k == layers - 1
         positions = np.array([r]) if last and r is not None else np.arange(n)
-        level = through(setting, k, level, positions, counts, keep=last)
+        level = through(setting, k, level, positions, keep=last)
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
     if r is None:
         change, mean = _of_mean(setting, level.y, moved)
@@ -194,7 +186,7 @@ def _by_layers(
     change = up(moved[0] * gain(setting.out, norm))
     row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
     if layers == 1 and setting.config.layer_norm == "none":
-        return np.fmin(one_layer(setting, counts, norm), change), times(row, setting.out), HOW_ONE
+        return np.fmin(one_layer(setting, norm), change), times(row, setting.out), HOW_ONE
     return change, times(row, setting.out), HOW_NORMS
 
 
@@ -212,10 +204,10 @@ def _of_mean(
     return up(up(moved.sum(axis=0) + own) / n), mean[None]
 
 
-def one_layer(setting: Setting, counts: Counts | None, norm: str) -> Float[np.ndarray, " n"]:
+def one_layer(setting: Setting, norm: str) -> Float[np.ndarray, " n"]:
     """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
     r = int(setting.readout or 0)
-    row = first_layer(setting, np.array([r]), counts)
+    row = first_layer(setting, np.array([r]))
     found = np.zeros(setting.n)
     for a, b, change in changes(row, np.arange(setting.n), asked(row, setting.out, supported=True)):
         sizes = norm_bound(change.size[0], norm)[setting.allowed[r]].max(axis=0)

@@ -15,14 +15,14 @@ Overflow gives infinities and NaN. They stand for "no bound" and must reach the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import no_rule
+from jaxsens.errors import rule_for
 
 MARGIN = 2.0**-36
 """Relative outward margin of every sum of at most `TERMS` products; see the module's docstring."""
@@ -72,10 +72,24 @@ class Ball(NamedTuple):
         """The same part of middle and radius."""
         return Ball(self.mid[index], self.rad[index])
 
+    def map(self, rearranged: Callable[[Any], Any]) -> Ball:
+        """Middle and radius rearranged in the same way."""
+        return Ball(rearranged(self.mid), rearranged(self.rad))
+
 
 def ball(lo: Any, hi: Any) -> Ball:
     """The interval [lo, hi] as a ball."""
     return Ball((lo + hi) / 2, (hi - lo) / 2 + MARGIN * (abs(lo) + abs(hi)))
+
+
+def stacked(balls: Iterable[Ball]) -> Ball:
+    """Balls of one shape along a new first axis."""
+    return Ball(*map(np.stack, zip(*balls, strict=True)))
+
+
+def joined(balls: Iterable[Ball], axis: int = 0) -> Ball:
+    """Balls one after the other along an axis."""
+    return Ball(*(np.concatenate(part, axis=axis) for part in zip(*balls, strict=True)))
 
 
 def exact(x: Any) -> Ball:
@@ -106,11 +120,6 @@ def product(a: Ball, b: Ball) -> Ball:
     """Entry by entry: |xy - ab| <= |a| r_b + r_a |b| + r_a r_b."""
     sizes = abs(a.mid) + a.rad, abs(b.mid) + b.rad
     return Ball(a.mid * b.mid, abs(a.mid) * b.rad + a.rad * sizes[1] + MARGIN * sizes[0] * sizes[1])
-
-
-def meet(a: Ball, b: Ball) -> Ball:
-    """What two enclosures of the same numbers have in common."""
-    return ball(np.maximum(a.lo, b.lo), np.minimum(a.hi, b.hi))
 
 
 def up(x: Any) -> Any:
@@ -197,14 +206,8 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """The activation of a name.
-
-    Raises:
-        InputError: naming an activation that has no entry in `ACTIVATIONS`.
-    """
-    if name not in ACTIVATIONS:
-        raise no_rule("certified_bound", "activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name]
+    """The activation of a name; an `InputError` for one that has no entry in `ACTIVATIONS`."""
+    return rule_for("certified_bound", "activation", name, ACTIVATIONS)
 
 
 def slopes(name: str, h: Float[Ball, "*shape"]) -> Float[Ball, "*shape"]:

@@ -17,23 +17,25 @@ O(n^2 kinds^2 (d + directions)) a layer, in blocks of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens import stopping
 from jaxsens.errors import no_rule
-from jaxsens.theory.certified.averages import Counts, average_range, total_range
+from jaxsens.theory.certified.averages import Weights, average_range, total_range
 from jaxsens.theory.certified.intervals import (
     MARGIN,
     Ball,
     activated,
     exact,
+    joined,
     norm_bound,
     plus,
     slopes,
     spectral,
+    stacked,
     times,
     up,
 )
@@ -41,14 +43,9 @@ from jaxsens.theory.certified.setting import (
     BOUND,
     ProjectedKinds,
     Setting,
-    Weights,
     inverse_temperature,
-    norm_lipschitz,
     normed,
     project,
-    rows_and_kinds,
-    scores,
-    weigh,
 )
 
 BLOCK = 2**21
@@ -76,7 +73,7 @@ class RowRanges:
 
     Attributes:
         b: of each head, the average.
-        h: the per-position map's pre-activation, None without a map.
+        h: the per-position map's pre-activation, None without a map where layers are normalised.
         y: the layer's output.
         lipschitz: of x + sum_h b W_O -> y in l2, over each row's range.
     """
@@ -98,57 +95,31 @@ def blocks(setting: Setting, positions: Int[np.ndarray, " rows"]) -> Iterator[In
         yield positions[start : start + size]
 
 
-def scored_keys(setting: Setting, keys: Float[Ball, "n kinds width"]) -> Float[Ball, "n kinds width"]:
-    """Keys as `scores` wants them: for dot products relative to their mean, which makes scores small."""
-    if setting.config.scores != "dot-product":
-        return keys
-    mean = keys.mid.mean(axis=(0, 1))
-    return Ball(keys.mid - mean, keys.rad + MARGIN * (abs(keys.mid) + abs(mean)))
-
-
-def weights_of(
-    setting: Setting, k: int, h: int, projections: ProjectedKinds, positions: Int[np.ndarray, " block"]
-) -> Weights:
-    """The unnormalised weights of all rows (position, kind) of a block, in head h of layer k."""
-    queries = projections.queries[h][positions]
-    flat = Ball(*(part.reshape(-1, part.shape[-1]) for part in queries))
-    rows, kinds = rows_and_kinds(setting, positions)
-    keys = scored_keys(setting, projections.keys[h])
-    return weigh(setting, k, rows, kinds, scores(setting, k, h, rows, flat, np.arange(setting.n), keys))
-
-
 def rows_of(
-    setting: Setting,
-    k: int,
     x: Float[Ball, "n kinds width"],
     projections: ProjectedKinds,
     positions: Int[np.ndarray, " block"],
     weights: list[Weights],
-    counts: Counts | None,
 ) -> RowRanges:
     """The ranges of the rows at `positions`, whose weights are given head by head."""
+    setting, k = projections.setting, projections.k
     layer, shape = setting.config.layer(k), (len(positions), setting.slots)
     (output,) = setting.matrices(k, "output")
     # Without normalisation pre-activations are directions of the averages, and get supports of their own.
-    w1 = setting.matrices(k, "w1")[0] if layer.layer_norm == "none" and layer.feed_forward else None
+    plain, (w1, b1) = layer.layer_norm == "none", setting.matrices(k, "w1", "b1")
     averages, sums = [], []
     for h in range(layer.heads):
-        directions = np.eye(layer.head_width)
-        if w1 is not None:
-            directions = np.concatenate([directions, output[h] @ w1], axis=1)
-        payload = times(projections.values[h], directions)
-        found = average_range(weights[h].hi, weights[h].lo, payload, counts)
-        found = Ball(*(part.reshape(*shape, -1) for part in found))
+        directions = [np.eye(layer.head_width), *([output[h] @ w1] if plain else [])]
+        payload = times(projections.values[h], np.concatenate(directions, axis=1))
+        found = average_range(weights[h], payload)
+        found = found.map(lambda part: part.reshape(*shape, -1))
         averages.append(found[..., : layer.head_width])
         sums.append(found[..., layer.head_width :])
     own = x[positions]
-    b = Ball(*(np.stack(part) for part in zip(*averages, strict=True)))
     attended = plus(own, *(times(bh, w) for bh, w in zip(averages, output, strict=True)))
-    h_range = None
-    if w1 is not None:
-        h_range = plus(times(own, w1), exact(setting.matrices(k, "b1")[0]), *sums)
+    h_range = plus(times(own, w1), exact(b1), *sums) if plain else None
     h_range, y, lipschitz = _mapped(setting, k, attended, h_range)
-    return RowRanges(b, h_range, y, lipschitz)
+    return RowRanges(stacked(averages), h_range, y, lipschitz)
 
 
 def _mapped(
@@ -164,25 +135,16 @@ def _mapped(
     """Pre-activations (h, where they are known already), output and Lipschitz constant of a layer's map."""
     layer, parameters = setting.config.layer(k), setting.layers[k]
     pre, post = layer.layer_norm == "pre", layer.layer_norm == "post"
-    c, lipschitz = attended, np.ones(attended.shape[:2])
-    if post:
-        c = normed(setting, attended, parameters.attention_norm)
-        lipschitz = norm_lipschitz(setting, attended, parameters.attention_norm)
+    c, lipschitz = normed(setting, attended, parameters.attention_norm if post else None)
     if not layer.feed_forward:
-        return None, c, lipschitz
+        return h, c, lipschitz
     w1, b1, w2, b2 = setting.matrices(k, "w1", "b1", "w2", "b2")
-    inside = np.ones(attended.shape[:2])
+    inner, inside = normed(setting, c, parameters.feed_forward_norm if pre else None)
     if h is None:
-        inner = normed(setting, c, parameters.feed_forward_norm) if pre else c
         h = plus(times(inner, w1), exact(b1))
-    if pre:
-        inside = norm_lipschitz(setting, c, parameters.feed_forward_norm)
     y = plus(c, times(activated(layer.activation, h), w2), exact(b2))
-    lipschitz = lipschitz * map_lipschitz(w1, w2, slopes(layer.activation, h), inside, pre)
-    if post:
-        lipschitz = lipschitz * norm_lipschitz(setting, y, parameters.feed_forward_norm)
-        y = normed(setting, y, parameters.feed_forward_norm)
-    return h, y, up(lipschitz)
+    y, last = normed(setting, y, parameters.feed_forward_norm if post else None)
+    return h, y, up(lipschitz * map_lipschitz(w1, w2, slopes(layer.activation, h), inside, pre) * last)
 
 
 def map_lipschitz(
@@ -208,31 +170,23 @@ def map_lipschitz(
     return up(1 + inside * total) if pre else up(total)
 
 
-def first_level(setting: Setting) -> LayerRanges:
-    """y^(0): points, which no other position's flip moves."""
-    return LayerRanges(setting.points, np.zeros(setting.n))
-
-
 def through(
     setting: Setting,
     k: int,
     level: LayerRanges,
     positions: Int[np.ndarray, " rows"],
-    counts: Counts | None,
     keep: bool = False,
 ) -> LayerRanges:
     """The ranges after layer k, at these rows. `keep` asks for every row's norms, `LayerRanges.jumps`."""
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
-    z, into = level.y, np.ones((setting.n, 1))
-    if layer.layer_norm == "pre":
-        z, into = normed(setting, level.y, norm), norm_lipschitz(setting, level.y, norm)
+    z, into = normed(setting, level.y, norm if layer.layer_norm == "pre" else None)
     projections = project(setting, k, z)
-    facts = [_head_facts(setting, k, h, projections, into) for h in range(layer.heads)]
+    facts = [_head_facts(projections, h, into) for h in range(layer.heads)]
     off, parts, kept = np.zeros(setting.n), [], []
     for block in blocks(setting, positions):
-        weights = [weights_of(setting, k, h, projections, block) for h in range(layer.heads)]
-        rows = rows_of(setting, k, level.y, projections, block, weights, counts)
-        moved = attended_moved(setting, k, projections, block, weights, facts, level.off, counts)
+        weights = [projections.weights(h, block) for h in range(layer.heads)]
+        rows = rows_of(level.y, projections, block, weights)
+        moved = attended_moved(projections, block, weights, facts, level.off)
         moved = up(rows.lipschitz[..., None] * moved)
         moved = np.max(np.where(setting.allowed[block][..., None], moved, 0.0), axis=1)
         if keep:
@@ -240,8 +194,7 @@ def through(
         moved[np.arange(len(block)), block] = 0.0
         off = np.maximum(off, moved.max(axis=0))
         parts.append(rows.y)
-    y = Ball(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-    return LayerRanges(y, off, np.concatenate(kept) if keep else None)
+    return LayerRanges(joined(parts), off, np.concatenate(kept) if keep else None)
 
 
 @dataclass(frozen=True)
@@ -264,10 +217,9 @@ class _HeadFacts:
     keys: float
 
 
-def _head_facts(
-    setting: Setting, k: int, h: int, projections: ProjectedKinds, into: Float[np.ndarray, "n kinds_or_1"]
-) -> _HeadFacts:
-    query, key, value, output = (part[h] for part in setting.matrices(k, "query", "key", "value", "output"))
+def _head_facts(projections: ProjectedKinds, h: int, into: Float[np.ndarray, "n kinds"]) -> _HeadFacts:
+    setting, names = projections.setting, ("query", "key", "value", "output")
+    query, key, value, output = (part[h] for part in setting.matrices(projections.k, *names))
     norms = _distances(times(projections.values[h], output), setting)
     lip = float(np.max(np.where(setting.allowed, into, 0.0)))
     return _HeadFacts(
@@ -290,34 +242,27 @@ def _distances(x: Float[Ball, "n kinds width"], setting: Setting) -> Float[np.nd
 
 
 def attended_moved(
-    setting: Setting,
-    k: int,
     projections: ProjectedKinds,
     block: Int[np.ndarray, " rows"],
     weights: list[Weights],
     facts: list[_HeadFacts],
     off: Float[np.ndarray, " n"],
-    counts: Counts | None,
 ) -> Float[np.ndarray, "rows kinds n"]:
     """At least ||d attended_j||_2 for a flip at i /= j: both stages, and the skip connection."""
-    total = np.ones((len(block), setting.slots, 1)) * off
+    total = np.ones((len(block), projections.setting.slots, 1)) * off
     for h, f in enumerate(facts):
-        rate = score_rate(setting, k, h, projections, block, f)
+        rate = score_rate(projections, h, block, f)
         total = total + up(up(rate) * f.spread + f.carried)[..., None] * off
-        jumps = jump(weights[h], f.values, f.spread, counts)
-        total = total + jumps.reshape(len(block), setting.slots, -1)
+        jumps = jump(weights[h], f.values, f.spread)
+        total = total + jumps.reshape(*total.shape[:2], -1)
     return up(total)
 
 
 def score_rate(
-    setting: Setting,
-    k: int,
-    h: int,
-    projections: ProjectedKinds,
-    block: Int[np.ndarray, " rows"],
-    f: _HeadFacts,
+    projections: ProjectedKinds, h: int, block: Int[np.ndarray, " rows"], f: _HeadFacts
 ) -> Float[np.ndarray, "rows kinds_or_1"]:
     """At least |ds_m| of every row for a change of 1 in all y, in l2."""
+    setting, k = projections.setting, projections.k
     layer = setting.config.layer(k)
     temperature = abs(inverse_temperature(setting, k, block))[:, None]
     match layer.scores:
@@ -332,20 +277,24 @@ def score_rate(
 
 
 def jump(
-    weights: Weights, values: Float[np.ndarray, "n kinds"], spread: float, counts: Counts | None
+    weights: Weights, values: Float[np.ndarray, "n kinds"], spread: float
 ) -> Float[np.ndarray, "rows n"]:
     """At least ||w'(v' - b_rest) - w(v - b_rest)|| when key i alone changes its symbol, in every row."""
-    share = largest_weights(weights, counts)
+    share = largest_weights(weights)
     moved = np.where(np.isnan(share), 0.0, share) * (values.T + spread)
     ordered = np.sort(moved, axis=1)
     return up(ordered[:, -1] + (ordered[:, -2] if ordered.shape[1] > 1 else 0.0))
 
 
-def largest_weights(weights: Weights, counts: Counts | None) -> Float[np.ndarray, "rows kinds n"]:
+def largest_weights(weights: Weights) -> Float[np.ndarray, "rows kinds n"]:
     """w: the largest attention weight of each (key, kind) over all words; NaN where the kind cannot stand there."""
-    lower, _ = total_range(weights.hi, weights.lo, counts)
-    own = np.where(np.isnan(weights.lo), np.inf, weights.lo).min(axis=1)
-    free, _ = total_range(weights.hi, weights.lo, None)
-    rest = np.maximum(free[:, None] - own - MARGIN * free[:, None], 0.0)
-    low = np.maximum(rest[:, None] + weights.hi, np.maximum(lower, np.finfo(float).tiny)[:, None, None])
+    lower = np.maximum(total_range(weights)[0], np.finfo(float).tiny)
+    low = np.maximum(weights.hi + others_sum(weights)[:, None], lower[:, None, None])
     return np.minimum(weights.hi / low * (1 + 4 * MARGIN), 1.0)
+
+
+def others_sum(weights: Weights) -> Float[np.ndarray, "rows n"]:
+    """At least the sum, over all words, of the unnormalised weights of all keys but one, for each key."""
+    own = np.where(np.isnan(weights.lo), np.inf, weights.lo).min(axis=1)
+    free = total_range(replace(weights, counts=None))[0][:, None]
+    return np.maximum(free - own - MARGIN * free, 0.0)

@@ -9,7 +9,7 @@ at one position.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -20,6 +20,8 @@ from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
 from jaxsens.models.parameters import LayerParameters, NormParameters, needed
 from jaxsens.models.transformer import Transformer
+from jaxsens.theory import rules
+from jaxsens.theory.certified.averages import Counts, Weights
 from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
@@ -29,9 +31,10 @@ from jaxsens.theory.certified.intervals import (
     layer_normed,
     plus,
     scaled,
+    stacked,
     times,
 )
-from jaxsens.theory.rules import inverse_temperatures, position_parts, rounded, score_terms, visible_keys
+from jaxsens.theory.rules import inverse_temperatures, position_parts, rounded, score_terms
 
 BOUND = "certified_bound"
 """Who refuses, in the messages of refusals."""
@@ -48,8 +51,9 @@ class Setting:
         allowed: whether a kind may stand at its position.
         readout: the readout position, None for the mean.
         points: y^(0) of every position and kind.
-        layers: parameters, NumPy float64.
+        layers: parameters, NumPy float64; w1, b1, w2 and b2 are there in every layer.
         out: the linear map from y_r to the outputs that enter the norm.
+        counts: the class of words that is spoken of; None for all words.
     """
 
     config: TransformerConfig
@@ -60,6 +64,7 @@ class Setting:
     points: Float[Ball, "n kinds width"]
     layers: tuple[LayerParameters, ...]
     out: Float[np.ndarray, "width outputs"]
+    counts: Counts | None = None
 
     @property
     def slots(self) -> int:
@@ -73,15 +78,6 @@ class Setting:
             TypeError: if the layer lacks one of them.
         """
         return tuple(np.asarray(needed(getattr(self.layers[k], name), name)) for name in names)
-
-
-@dataclass(frozen=True)
-class ProjectedKinds:
-    """A layer's queries, keys and values of every position and kind."""
-
-    queries: Float[Ball, "heads n kinds head_width"]
-    keys: Float[Ball, "heads n kinds head_width"]
-    values: Float[Ball, "heads n kinds head_width"]
 
 
 def settle(
@@ -109,7 +105,17 @@ def settle(
     points = Ball(positions[:, None] + embedding, MARGIN * (size[:, None] + abs(embedding)))
     out = np.eye(config.width) if parameters.head is None else parameters.head
     out = out if outputs is None else out[:, outputs]
-    return Setting(config, n, kinds, allowed, readout, points, parameters.layers, np.asarray(out))
+    layers = tuple(_with_map(layer, config.width) for layer in parameters.layers)
+    return Setting(config, n, kinds, allowed, readout, points, layers, np.asarray(out))
+
+
+def _with_map(layer: LayerParameters, width: int) -> LayerParameters:
+    """The layer; one without a per-position map gets one of no hidden units."""
+    if layer.w1 is not None:
+        return layer
+    return replace(
+        layer, w1=np.zeros((width, 0)), b1=np.zeros(0), w2=np.zeros((0, width)), b2=np.zeros(width)
+    )
 
 
 def _slots(
@@ -135,42 +141,23 @@ def _slots(
 
 def normed(
     setting: Setting, x: Float[Ball, "*rows width"], norm: NormParameters | None
-) -> Float[Ball, "*rows width"]:
-    """Layer normalisation of every vector in the ball."""
+) -> tuple[Float[Ball, "*rows width"], Float[np.ndarray, "*rows"]]:
+    """Layer normalisation of every vector in the ball, and its Lipschitz constant in l2 within each row's ball.
+
+    The constant is |scale| / sqrt(var + epsilon). Without parameters the vectors stay as they are.
+    """
     if norm is None:
-        raise TypeError("layer normalisation needs its parameters")
-    epsilon = setting.config.layer_norm_epsilon
+        return x, np.ones(x.shape[:-1])
+    epsilon, scale = setting.config.layer_norm_epsilon, np.asarray(norm.scale)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        result = layer_normed(x, epsilon, np.asarray(norm.scale), np.asarray(norm.bias))
+        result = layer_normed(x, epsilon, scale, np.asarray(norm.bias))
     known = all(np.isfinite(part).all() for part in x)
     if epsilon == 0 and known and not np.isfinite(result.mid).all():
         raise InputError(
             "certified_bound: layer_norm_epsilon = 0: the variance may be 0 for some word, as far as intervals tell; "
             "use a positive epsilon"
         )
-    return result
-
-
-def norm_lipschitz(
-    setting: Setting, x: Float[Ball, "*rows width"], norm: NormParameters | None
-) -> Float[np.ndarray, "*rows"]:
-    """The largest ||LN(x) - LN(x')|| / ||x - x'|| in l2 within each row's ball: |scale| / sqrt(var + epsilon)."""
-    if norm is None:
-        raise TypeError("layer normalisation needs its parameters")
-    inverse = inverse_deviation(x, setting.config.layer_norm_epsilon)
-    return inverse.hi[..., 0] * np.max(abs(np.asarray(norm.scale)))
-
-
-def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
-    """Queries and keys (turned, with a rotary embedding) and values of layer k."""
-    layer, everywhere = setting.config.layer(k), np.arange(setting.n)
-    queries, keys, values = (
-        Ball(*(np.stack(part) for part in zip(*(times(z, one) for one in each), strict=True)))
-        for each in setting.matrices(k, "query", "key", "value")
-    )
-    return ProjectedKinds(
-        turned(setting, layer, queries, everywhere), turned(setting, layer, keys, everywhere), values
-    )
+    return result, inverse_deviation(x, epsilon).hi[..., 0] * np.max(abs(scale))
 
 
 def turned(
@@ -203,40 +190,14 @@ def visible(
     setting: Setting, k: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
 ) -> Bool[np.ndarray, "rows keys"]:
     """Which keys each query sees in layer k, both by position."""
-    start, stop = visible_keys(BOUND, setting.config.layer(k).mask, setting.n)
-    return (start[queries][:, None] <= keys) & (keys < stop[queries][:, None])
+    return rules.visible(BOUND, setting.config.layer(k).mask, setting.n, queries, keys)
 
 
-def scores(
-    setting: Setting,
-    k: int,
-    h: int,
-    positions: Int[np.ndarray, " rows"],
-    queries: Float[Ball, "rows head_width"],
-    key_positions: Int[np.ndarray, " keys"],
-    keys: Float[Ball, "keys kinds head_width"],
-) -> Float[Ball, "rows kinds keys"]:
-    """The scores of query rows with keys, divided by the temperature, in head h of layer k.
-
-    For dot products keys are given relative to a mean key, and so are the scores, which softmax does not notice.
-    """
-    layer = setting.config.layer(k)
-    match layer.scores:
-        case "additive":
-            (additive,) = setting.matrices(k, "additive")
-            result = _additive_scores(queries, keys, additive[h])
-        case "dot-product":
-            result = _dot_products(queries, keys)
-            result = scaled(result, 1 / np.sqrt(layer.head_width))
-        case _:
-            raise no_rule(BOUND, "score", layer.scores, ("additive", "dot-product"))
-    return tempered(setting, k, h, positions, key_positions, result)
-
-
-def _dot_products(
+def dot_products(
     queries: Float[Ball, "rows head_width"], keys: Float[Ball, "keys kinds head_width"]
 ) -> Float[Ball, "rows kinds keys"]:
-    flat = Ball(*(np.swapaxes(part, 0, 1).reshape(-1, part.shape[-1]).T for part in keys))
+    """Of every query with every key."""
+    flat = keys.map(lambda part: np.swapaxes(part, 0, 1).reshape(-1, part.shape[-1]).T)
     shape = (queries.shape[0], keys.shape[1], keys.shape[0])
     sizes = abs(queries.mid), abs(flat.mid) + flat.rad
     mid = queries.mid @ flat.mid
@@ -249,8 +210,7 @@ def _additive_scores(
     keys: Float[Ball, "keys kinds head_width"],
     vector: Float[np.ndarray, " head_width"],
 ) -> Float[Ball, "rows kinds keys"]:
-    swapped = Ball(*(np.swapaxes(part, 0, 1)[None] for part in keys))
-    both = plus(queries[:, None, None], swapped)
+    both = plus(queries[:, None, None], keys.map(lambda part: np.swapaxes(part, 0, 1)[None]))
     low, high = np.tanh(both.lo), np.tanh(both.hi)
     mid, rad = (low + high) / 2, (high - low) / 2 + 4 * MARGIN
     return Ball(mid @ vector, rad @ abs(vector) + MARGIN * (abs(mid) @ abs(vector)))
@@ -272,20 +232,6 @@ def tempered(
         distance = abs(positions[:, None] - key_positions)
         content = plus(content, exact(-slope * distance[:, None, :]))
     return scaled(content, inverse_temperature(setting, k, positions)[:, None, None])
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Bounds on the unnormalised weights of rows (position, kind), each divided by exp(shift).
-
-    Attributes:
-        hi, lo: the bounds; 0 where a key is not visible, NaN where the symbol cannot stand there.
-        shift: inf where scores overflowed, and nothing is known of the row's weights.
-    """
-
-    hi: Float[np.ndarray, "rows kinds n"]
-    lo: Float[np.ndarray, "rows kinds n"]
-    shift: Float[np.ndarray, " rows"]
 
 
 def weigh(
@@ -311,11 +257,52 @@ def weigh(
         lo = np.exp(np.minimum(low - shift[:, None, None], 0)) * (1 - MARGIN)
     hi, lo = np.where(known, hi, 1.0), np.where(known, lo, 0.0)
     hi, lo = (np.where(possible, np.where(seen, e, 0.0), np.nan) for e in (hi, lo))
-    return Weights(hi, lo, shift)
+    return Weights(hi, lo, shift, setting.counts)
 
 
-def rows_and_kinds(
-    setting: Setting, positions: Int[np.ndarray, " some"]
-) -> tuple[Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
-    """Position and kind of every row (position, kind), position by position."""
-    return np.repeat(positions, setting.slots), np.tile(np.arange(setting.slots), len(positions))
+@dataclass(frozen=True)
+class ProjectedKinds:
+    """Layer k's queries, keys and values of every position and kind."""
+
+    setting: Setting
+    k: int
+    queries: Float[Ball, "heads n kinds head_width"]
+    keys: Float[Ball, "heads n kinds head_width"]
+    values: Float[Ball, "heads n kinds head_width"]
+
+    def scores(
+        self, h: int, positions: Int[np.ndarray, " some"], key_positions: Int[np.ndarray, " keys"]
+    ) -> Float[Ball, "rows kinds keys"]:
+        """The scores, as the softmax sees them, of all rows (position, kind) at some positions with keys, in head h.
+
+        For dot products keys are relative to their mean, which makes scores small and which softmax does not notice.
+        """
+        setting, layer, keys = self.setting, self.setting.config.layer(self.k), self.keys[h]
+        queries = self.queries[h][positions].map(lambda part: part.reshape(-1, part.shape[-1]))
+        match layer.scores:
+            case "additive":
+                (additive,) = setting.matrices(self.k, "additive")
+                result = _additive_scores(queries, keys[key_positions], additive[h])
+            case "dot-product":
+                mean = keys.mid.mean(axis=(0, 1))
+                keys = Ball(keys.mid - mean, keys.rad + MARGIN * (abs(keys.mid) + abs(mean)))
+                result = scaled(dot_products(queries, keys[key_positions]), 1 / np.sqrt(layer.head_width))
+            case _:
+                raise no_rule(BOUND, "score", layer.scores, ("additive", "dot-product"))
+        return tempered(setting, self.k, h, np.repeat(positions, setting.slots), key_positions, result)
+
+    def weights(self, h: int, positions: Int[np.ndarray, " some"]) -> Weights:
+        """The unnormalised weights of all rows (position, kind) at some positions, in head h."""
+        slots, s = self.setting.slots, self.scores(h, positions, np.arange(self.setting.n))
+        kinds = np.tile(np.arange(slots), len(positions))
+        return weigh(self.setting, self.k, np.repeat(positions, slots), kinds, s)
+
+
+def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
+    """Queries and keys (turned, with a rotary embedding) and values of layer k."""
+    layer, everywhere = setting.config.layer(k), np.arange(setting.n)
+    queries, keys, values = (
+        stacked(times(z, one) for one in each) for each in setting.matrices(k, "query", "key", "value")
+    )
+    queries, keys = (turned(setting, layer, x, everywhere) for x in (queries, keys))
+    return ProjectedKinds(setting, k, queries, keys, values)

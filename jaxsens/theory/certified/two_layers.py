@@ -27,22 +27,23 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import stopping
-from jaxsens.theory.certified.averages import Counts, average_range, average_sup, total_range
+from jaxsens.theory.certified.averages import Weights, average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import (
     Asked,
     FirstLayer,
     asked,
+    bent_map,
     changes,
     first_layer,
-    folded,
     output_range,
     relaxed_map,
 )
-from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, stacked, up
+from jaxsens.theory.certified.layerwise import others_sum
 from jaxsens.theory.certified.setting import (
     BOUND,
     Setting,
-    Weights,
+    dot_products,
     inverse_temperature,
     tempered,
     turned,
@@ -55,21 +56,6 @@ LARGEST = 1e100
 
 FLIPS = 2**22
 """How many entries (flip, key, kind, head, direction) are held at once: flips come in blocks of about this many."""
-
-
-@dataclass(frozen=True)
-class TwoLayers:
-    """The bound for one class of words.
-
-    Attributes:
-        moved: the norm of the output's change, for each flip position.
-        outputs: the range of the outputs that enter the norm, for each symbol that the readout may hold.
-        score_width: the largest half-width of a score's range, over heads.
-    """
-
-    moved: Float[np.ndarray, " n"]
-    outputs: Float[Ball, "readout_symbols outputs"]
-    score_width: float
 
 
 @dataclass(frozen=True)
@@ -112,11 +98,17 @@ class AttendedHead:
     rate: float
 
 
-def two_layers(setting: Setting, counts: Counts | None, norm: str) -> TwoLayers:
-    """The bound for two layers without normalisation, with dot products in the second. O(n^2 kinds d_ff d)."""
+def two_layers(
+    setting: Setting, norm: str
+) -> tuple[Float[np.ndarray, " n"], Float[Ball, "readout_symbols outputs"], str]:
+    """Two layers without normalisation, with dot products in the second, for one class of words. O(n^2 kinds d_ff d).
+
+    Returns the norm of the output's change for each flip position, the range of the outputs that enter the norm for
+    each symbol that the readout may hold, and what was used: the largest half-width of a score's range, over heads.
+    """
     r = int(setting.readout or 0)
-    first = first_layer(setting, np.arange(setting.n), counts)
-    row = first_layer(setting, np.array([r]), counts)
+    first = first_layer(setting, np.arange(setting.n))
+    row = first_layer(setting, np.array([r]))
     keys = [keys_of(first, h) for h in range(setting.config.layer(1).heads)]
     moved, outputs, width = np.zeros(setting.n), [], 0.0
     for kind in np.flatnonzero(setting.allowed[r]):
@@ -128,7 +120,7 @@ def two_layers(setting: Setting, counts: Counts | None, norm: str) -> TwoLayers:
         moved = np.maximum(moved, second.moved(h, norm))
         possible = setting.allowed.T[None]
         width = max([width, *(float(np.max(head.scores.rad, where=possible, initial=0)) for head in heads)])
-    return TwoLayers(moved, Ball(*(np.stack(part) for part in zip(*outputs, strict=True))), width)
+    return moved, stacked(outputs), f"two layers; score half-width {width:.3g}"
 
 
 def keys_of(first: FirstLayer, h: int) -> Keys:
@@ -152,7 +144,7 @@ def head_of(first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -
     turn = turned(setting, layer, Ball(query[None], np.zeros_like(query[None])), row.positions).mid[0]
     q, content = score_range(first, row, turn, keys, kind)
     root = 1 / np.sqrt(layer.head_width)
-    content = scaled(Ball(content.mid.T[None], content.rad.T[None]), root)
+    content = scaled(content.map(lambda part: part.T[None]), root)
     s = tempered(setting, 1, h, row.positions, np.arange(setting.n), content)
     weights = weigh(setting, 1, row.positions, np.array([kind]), s)
     rate = float(inverse_temperature(setting, 1, row.positions)[0] * root)
@@ -183,7 +175,7 @@ def score_range(
     of_row = row.y[0, kind].size @ (abs(query_matrix) @ abs(flat))
     size = (of_row + of_keys + abs(q.mid) @ abs(keys.mean)).reshape(n, kinds) + abs(along.mid)
     along = Ball(along.mid - q.mid @ keys.mean, along.rad + 4 * MARGIN * size)
-    s = plus(along, Ball(side.mid.reshape(n, kinds), side.rad.reshape(n, kinds)))
+    s = plus(along, side.map(lambda part: part.reshape(n, kinds)))
     return q, Ball(s.mid, up(s.rad + up(both)))
 
 
@@ -195,11 +187,6 @@ class Readout:
     row: FirstLayer
     kind: int
     heads: list[AttendedHead]
-
-    @property
-    def setting(self) -> Setting:
-        """The model."""
-        return self.first.setting
 
     def reach(self) -> Float[np.ndarray, " width"]:
         """At least |y_r| + sum_h |v_m W_O| with all that is added up in it: what rounding is relative to."""
@@ -213,46 +200,40 @@ class Readout:
         parts = []
         for head in self.heads:
             payload = output_range(self.first, head.carried @ g)
-            parts.append(average_range(head.weights.hi, head.weights.lo, payload, self.first.counts)[0])
+            parts.append(average_range(head.weights, payload)[0])
         found = plus(output_range(self.row, g)[0, self.kind], *parts)
         return Ball(found.mid, up(found.rad + 64 * MARGIN * (self.reach() @ sizes)))
 
-    def ranges(self) -> tuple[Float[Ball, " feed_forward"] | None, Float[Ball, " outputs"]]:
-        """The pre-activations, None without a per-position map, and the outputs f.y_r that enter the norm.
+    def ranges(self) -> tuple[Float[Ball, " feed_forward"], Float[Ball, " outputs"]]:
+        """The pre-activations, and the outputs f.y_r that enter the norm.
 
         The activation is relaxed between parallel lines over the pre-activations' ranges. What is left of f.y_r is one
         direction g = f + W_1 diag(s) W_2 f of the attended vector, in which terms cancel.
         """
-        h = None
-        if self.setting.config.layer(1).feed_forward:
-            w1, b1 = self.setting.matrices(1, "w1", "b1")
-            h = self.attended_range(w1, abs(w1))
-            h = Ball(h.mid + b1, up(h.rad + 8 * MARGIN * (abs(h.mid) + abs(b1))))
-        g, sizes, constant = relaxed_map(self.setting, 1, h, self.setting.out)
+        w1, b1 = self.first.setting.matrices(1, "w1", "b1")
+        h = self.attended_range(w1, abs(w1))
+        h = Ball(h.mid + b1, up(h.rad + 8 * MARGIN * (abs(h.mid) + abs(b1))))
+        g, sizes, constant = relaxed_map(self.first.setting, 1, h, self.first.setting.out)
         y = plus(self.attended_range(g, sizes), constant)
         return h, Ball(y.mid, up(y.rad))
 
-    def moved(self, h: Float[Ball, " feed_forward"] | None, norm: str) -> Float[np.ndarray, " n"]:
+    def moved(self, h: Float[Ball, " feed_forward"], norm: str) -> Float[np.ndarray, " n"]:
         """The norm of the output's change for a flip at each position; `h` are the pre-activations.
 
         As in the first layer, the change is that of g = f + W_1 diag(D_mid) W_2 f, and |W_2 f| rho |w_1.dc| for what is
         left of the activation's slopes D.
         """
-        f, count = self.setting.out, self.setting.out.shape[1]
-        g, sizes, bend = f, abs(f), np.zeros((0, count))
-        if h is not None:
-            w1, w2 = self.setting.matrices(1, "w1", "w2")
-            d = slopes(self.setting.config.layer(1).activation, h)
-            g, sizes = folded(self.setting, 1, f, d.mid)
-            g, sizes = np.concatenate([g, w1], axis=1), np.concatenate([sizes, abs(w1)], axis=1)
-            bend = (abs(w2 @ f) + MARGIN * (abs(w2) @ abs(f))) * d.rad[:, None]
+        setting, f = self.first.setting, self.first.setting.out
+        count, d = f.shape[1], slopes(setting.config.layer(1).activation, h)
+        g, sizes, bend = bent_map(setting, 1, d, f)
+        bend = bend * d.rad[:, None]
         # The rounding of g, times how far the attended vector moves at most.
         box = self.attended_range(np.eye(len(f)), np.eye(len(f)))
         slack = 16 * MARGIN * (box.rad @ sizes)
-        n, p = self.setting.n, g.shape[1]
+        n, p = setting.n, g.shape[1]
         moves = [HeadMove.along(self, head, g, sizes) for head in self.heads]
         of_row = asked(self.row, g, supported=True)
-        size = min(n, max(1, FLIPS // (n * self.setting.slots * len(self.heads) * (p + len(g)))))
+        size = min(n, max(1, FLIPS // (n * setting.slots * len(self.heads) * (p + len(g)))))
         found = np.zeros(n)
         for start in range(0, n, size):
             # The last block is filled up: one shape is one compilation.
@@ -263,7 +244,7 @@ class Readout:
                     own[0, self.kind].size + slack + np.sum(of_heads, axis=0)
                 )
                 change = up(moved[:, :count] + moved[:, count:] @ bend)
-                possible = self.setting.allowed[flips, a] & self.setting.allowed[flips, b]
+                possible = setting.allowed[flips, a] & setting.allowed[flips, b]
                 change = np.where(possible & (flips != self.row.positions[0]), norm_bound(change, norm), 0.0)
                 found[flips] = np.maximum(found[flips], change)
         return found
@@ -301,14 +282,14 @@ class HeadMove:
         sizes: Float[np.ndarray, "width p"],
     ) -> HeadMove:
         """For directions g; `sizes` is at least |g| and all that is added up in it."""
-        first, e, counts = readout.first, head.weights, readout.first.counts
+        first, e = readout.first, head.weights
         payload = output_range(first, head.carried @ g)
         payload = Ball(payload.mid, payload.rad + 64 * MARGIN * (readout.reach() @ sizes))
-        b = average_range(e.hi, e.lo, payload, counts)[0]
+        b = average_range(e, payload)[0]
         away = np.maximum(up(np.maximum(payload.hi - b.lo, b.hi - payload.lo)), 0.0)
         # A standard deviation is at most the root mean square about any centre, here the middle of b's range.
         square = np.maximum(abs(payload.hi - b.mid), abs(payload.lo - b.mid)) ** 2 * (1 + 8 * MARGIN)
-        variance = average_sup(e.hi, e.lo, np.moveaxis(square, (0, 1, 2), (2, 1, 0))[:, None], counts)[:, 0]
+        variance = average_sup(e, np.moveaxis(square, (0, 1, 2), (2, 1, 0))[:, None])[:, 0]
         matrix = head.keys.matrix
         carried = np.broadcast_to(head.carried @ g, (*matrix.shape[:2], *g.shape))
         of_keys = np.concatenate([carried, matrix, matrix @ head.query.mid[:, None]], axis=-1)
@@ -349,11 +330,8 @@ class HeadMove:
         # q.dk = q0.dk + (q - q0).dk: a direction of the first layer, and a product of two small terms.
         along, coordinates = dk[..., -1], dk[..., :-1].size
         by_key = Ball(along.mid, along.rad + up(coordinates @ query.rad))
-        by_key = Ball(*(np.where(moving[..., None], np.transpose(part, (2, 0, 1)), 0.0) for part in by_key))
-        flat = Ball(*(part.reshape(-1, part.shape[-1]).T for part in keys))
-        mid = dq.mid @ flat.mid
-        rad = up(abs(dq.mid) @ flat.rad + dq.rad @ flat.size + 2 * MARGIN * (abs(dq.mid) @ flat.size))
-        return plus(Ball(mid.reshape(by_key.shape), rad.reshape(by_key.shape)), by_key)
+        by_key = by_key.map(lambda part: np.where(moving[..., None], np.transpose(part, (2, 0, 1)), 0.0))
+        return plus(dot_products(dq, keys).map(lambda part: np.swapaxes(part, 1, 2)), by_key)
 
     def segment_change(
         self,
@@ -362,9 +340,9 @@ class HeadMove:
         moving: Bool[np.ndarray, "flips n"],
     ) -> Float[np.ndarray, "flips p"]:
         """sum_m w_m |dv_m.g| + sqrt(sum_m w_m (ds_m - kappa)^2) sqrt(sum_m w_m (v_m.g - c)^2) over all words."""
-        e, counts, (of_values, of_scores) = self.head.weights, self.readout.first.counts, self.slack
+        e, (of_values, of_scores) = self.head.weights, self.slack
         flips, p = len(moving), len(self.spread)
-        if not np.max(self.away[self.readout.setting.allowed]) < LARGEST / 10:
+        if not np.max(self.away[self.readout.first.setting.allowed]) < LARGEST / 10:
             return np.full((flips, p), np.inf)
         # Any kappa will do. The mean under the largest weights is near the best.
         weight = np.where(e.hi[0].T > 0, e.hi[0].T, 0.0)
@@ -374,8 +352,8 @@ class HeadMove:
         square = np.swapaxes(_finite(up(theta) * self.head.rate) ** 2, 1, 2)[:, None]
         direct = np.where(moving[..., None, None], np.transpose(dv.size, (2, 0, 1, 3)) + of_values, 0.0)
         direct = np.transpose(_finite(direct), (0, 3, 2, 1)).reshape(-1, 1, *e.hi.shape[1:])
-        carried = average_sup(e.hi, e.lo, direct, counts)[:, 0].reshape(flips, p)
-        root = up(np.sqrt(up(average_sup(e.hi, e.lo, square, counts)[:, 0])))
+        carried = average_sup(e, direct)[:, 0].reshape(flips, p)
+        root = up(np.sqrt(up(average_sup(e, square)[:, 0])))
         return up(carried + root[:, None] * self.deviation)
 
     def last_key_change(self, a: int, b: int) -> Float[np.ndarray, "n p"]:
@@ -384,17 +362,15 @@ class HeadMove:
         The change is w'(v' - b) - (e / Z')(v - b) with w' = e' / Z', b the average before. The larger of the two sums
         may be taken, as in the first layer, so either direction of the exchange bounds it.
         """
-        e, counts = self.head.weights, self.readout.first.counts
-        lower = total_range(e.hi, e.lo, counts)[0][0]
-        free = total_range(e.hi, e.lo, None)[0][0]
-        rest = np.maximum(free - np.nanmin(e.lo[0], axis=0) - MARGIN * free, 0.0)
+        e = self.head.weights
+        lower = max(float(total_range(e)[0][0]), np.finfo(float).tiny)
+        rest = others_sum(e)[0]
 
         def exchanged(old: int, new: int) -> Float[np.ndarray, "n p"]:
             # e / (e + rest) is largest for the largest e; the old exponential's share for the smallest new one.
-            with_hi = np.maximum(np.maximum(rest + e.hi[0, new], lower), np.finfo(float).tiny)
-            with_lo = np.maximum(np.maximum(rest + e.lo[0, new], lower), np.finfo(float).tiny)
-            now, before = (e.hi[0, new] / with_hi)[:, None], (e.hi[0, old] / with_lo)[:, None]
-            return now * self.away[:, new] + before * self.away[:, old]
+            now = e.hi[0, new] / np.maximum(rest + e.hi[0, new], lower)
+            before = e.hi[0, old] / np.maximum(rest + e.lo[0, new], lower)
+            return now[:, None] * self.away[:, new] + before[:, None] * self.away[:, old]
 
         with np.errstate(invalid="ignore"):
             return up(np.fmin(exchanged(a, b), exchanged(b, a)) * (1 + 4 * MARGIN))

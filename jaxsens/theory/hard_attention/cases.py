@@ -7,16 +7,17 @@ keys above a fixed one makes k + 1 cases, not 2^k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.theory.hard_attention.contest import Conditions, Contest, Level
-from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused
-from jaxsens.theory.hard_attention.values import RESTRICT, HardModel
-from jaxsens.theory.rules import visible_keys
+from jaxsens.models.layers import readout_position
+from jaxsens.theory.hard_attention.contest import Contest, Level
+from jaxsens.theory.hard_attention.restriction import FREE, Case, RestrictionRefused
+from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Inexact
+from jaxsens.theory.rules import visible
 
 MOST_SCORES = 2**31
 """Layers with more pairs of possible query and possible key than this are refused: they would take minutes."""
@@ -27,45 +28,19 @@ MOST_CANDIDATES = 2**23
 
 def first_level(model: HardModel, values: Int[np.ndarray, " n"], symbols: tuple[int, ...]) -> Level:
     """The rows before the first layer: a free row has a case for each symbol, a fixed row has one case."""
-    owner: list[int] = []
-    held: list[int] = []
-    conditions: list[Conditions] = []
-    for i, value in enumerate(values.tolist()):
-        for symbol in symbols if value == FREE else (value,):
-            owner.append(i)
-            held.append(symbol)
-            conditions.append(((i, symbol),) if value == FREE else ())
-    positions = np.array(owner)
-    x, errors = model.embedded(positions, np.array(held))
-    return Level(positions, np.arange(len(owner)), x, errors, positions, tuple(conditions), ())
+    held = [(i, symbol) for i, v in enumerate(values.tolist()) for symbol in (symbols if v == FREE else (v,))]
+    cases = tuple(Case(i, ((i, symbol),) if values[i] == FREE else (), ()) for i, symbol in held)
+    return Level(cases, np.arange(len(held)), model.embedded(*np.array(held).T))
 
 
 def needed_rows(model: HardModel) -> list[Int[np.ndarray, " _"]]:
     """The rows of every layer that the readout can depend on: of the last layer, the readout's row alone."""
     config, n = model.config, model.n
-    row = n - 1 if config.readout == "last" else int(config.readout)
-    wanted = np.zeros(n, bool)
-    wanted[row] = True
-    found = [np.flatnonzero(wanted)]
+    found = [np.array([readout_position(config, n)])]
     for k in reversed(range(1, config.layers)):
-        start, stop = visible_keys(RESTRICT, config.layer(k).mask, n)
-        for row in found[-1]:
-            wanted[start[row] : stop[row]] = True
-        found.append(np.flatnonzero(wanted))
+        seen = visible(RESTRICT, config.layer(k).mask, n, found[-1], np.arange(n)).any(axis=0)
+        found.append(np.union1d(found[-1], np.flatnonzero(seen)))
     return found[::-1]
-
-
-@dataclass
-class _Made:
-    """What the trees of a layer have found: entries as own entry and winning entry of each head, -1 for none."""
-
-    owner: list[int]
-    own: list[int]
-    won: list[tuple[int, ...]]
-    case: list[int]
-    case_owner: list[int]
-    conditions: list[Conditions]
-    winners: list[tuple[tuple[int, ...], ...]]
 
 
 def next_level(
@@ -76,21 +51,12 @@ def next_level(
     Raises:
         RestrictionRefused: if a row has more than `most_values` possible values, or there are too many scores.
     """
-    queries = contest.queries_of(rows)
+    level, queries = contest.level, contest.queries_of(rows)
     check_scores(contest, len(queries))
-    candidates = _candidates(contest, queries)
-    made = _Made([], [], [], [], [], [], [])
-    level = contest.level
-    for start in np.flatnonzero(level.leads[queries]):
-        entries = [int(queries[start])]
-        for query in queries[start + 1 :]:
-            if level.case[query] != level.case[entries[0]]:
-                break
-            entries.append(int(query))
-        _Tree(contest, candidates, symbols, most_values, made, entries).grow(
-            dict(level.conditions[level.case[entries[0]]])
-        )
-    return _computed(contest, made)
+    trees = _Trees(contest, _candidates(contest, queries), symbols, most_values)
+    for entries in np.split(queries, np.flatnonzero(level.leads[queries])[1:]):
+        trees.grow(entries.tolist(), dict(level.conditions(entries[0])))
+    return trees.level()
 
 
 def check_scores(contest: Contest, queries: int) -> None:
@@ -118,129 +84,105 @@ def _candidates(
                 "queries and heads: give a larger n, or a smaller free_fraction to fix more inputs"
             )
         for head, row, entry in zip(*np.nonzero(block.eligible), strict=True):
-            found.setdefault((int(part[row]), int(head)), []).append(
-                (float(block.scores[head, row, entry]), int(entry))
-            )
+            listed = found.setdefault((int(part[row]), int(head)), [])
+            listed.append((float(block.scores[head, row, entry]), int(entry)))
     # Among equal scores first the one that the tie rule prefers: then its input is asked for before the others'.
-    sign = 1 if contest.leftmost else -1
     for listed in found.values():
-        listed.sort(key=lambda pair: (-pair[0], sign * int(contest.level.owner[pair[1]])))
+        listed.sort(key=lambda pair: (-pair[0], contest.sign * int(contest.level.owner[pair[1]])))
     return found
 
 
 @dataclass
-class _Tree:
-    """The decision tree of one case of one row: `entries` are its possible vectors below."""
+class _Trees:
+    """The decision trees of a layer's rows, a tree for each case below, and what they have found.
+
+    Attributes:
+        candidates: see `_candidates`.
+        cases: found so far.
+        made: the entries found so far: of which case, own entry below, winning entry of each head (-1 for none).
+    """
 
     contest: Contest
     candidates: dict[tuple[int, int], list[tuple[float, int]]]
     symbols: tuple[int, ...]
     most_values: int
-    made: _Made
-    entries: list[int]
+    cases: list[Case] = field(default_factory=list)
+    made: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
 
-    def grow(self, known: dict[int, int]) -> None:
-        """Adds the cases of the row in which the inputs of `known` hold its symbols."""
+    def grow(self, entries: list[int], known: dict[int, int]) -> None:
+        """Adds the cases, where the inputs of `known` hold its symbols, of the row whose vectors are `entries`."""
         won: list[list[list[int]]] = []
-        for entry in self.entries:
+        for entry in entries:
             of_heads: list[list[int]] = []
             for head in range(self.contest.heads):
                 asked, winners = self._decide(entry, head, known)
                 if asked is not None:
                     for symbol in self.symbols:
-                        self.grow({**known, asked: symbol})
+                        self.grow(entries, {**known, asked: symbol})
                     return
                 of_heads.append(winners)
             won.append(of_heads)
-        self._add(known, won)
+        self._add(entries, known, won)
 
     def _decide(self, query: int, head: int, known: dict[int, int]) -> tuple[int | None, list[int]]:
         """The input to ask for next, or None and the entries that can win."""
         level = self.contest.level
         alive: list[tuple[float, int, int | None]] = []
         for score, entry in self.candidates.get((query, head), ()):
-            missing, possible = None, True
-            for i, symbol in level.conditions[level.case[entry]]:
-                held = known.get(i)
-                if held is None:
-                    missing = i if missing is None else missing
-                elif held != symbol:
-                    possible = False
-                    break
-            if possible:
-                alive.append((score, entry, missing))
+            conditions = level.conditions(entry)
+            if all(known.get(i, symbol) == symbol for i, symbol in conditions):
+                alive.append((score, entry, next((i for i, _ in conditions if i not in known), None)))
         # A known case scores at least its worst entry. One that is not listed cannot win, so it is worse than any here.
         listed: dict[int, list[float]] = {}
         for score, entry, missing in alive:
             if missing is None:
                 listed.setdefault(int(level.case[entry]), []).append(score)
-        whole = (min(of) for case, of in listed.items() if len(of) == self.contest.case_sizes[case])
+        whole = (min(of) for case, of in listed.items() if len(of) == level.sizes[case])
         floor = max(whole, default=-np.inf)
         margin = self.contest.margins[head, query]
         missing_of = {entry: missing for score, entry, missing in alive if score >= floor - margin}
         known_entries = {entry for entry, missing in missing_of.items() if missing is None}
         left = self.contest.after_ties(head, query, list(missing_of), known_entries)
-        for entry in left:
-            asked = missing_of[entry]
-            if asked is not None:
-                return asked, []
-        return None, left
+        asked = next((missing_of[entry] for entry in left if missing_of[entry] is not None), None)
+        return asked, left
 
-    def _add(self, known: dict[int, int], won: list[list[list[int]]]) -> None:
-        made, level = self.made, self.contest.level
-        owner = int(level.owner[self.entries[0]])
-        case = len(made.conditions)
-        for entry, of_heads in zip(self.entries, won, strict=True):
-            for choice in product(*(winners or [-1] for winners in of_heads)):
-                made.owner.append(owner)
-                made.own.append(entry)
-                made.won.append(choice)
-                made.case.append(case)
-        made.case_owner.append(owner)
-        made.conditions.append(tuple(sorted(known.items())))
-        made.winners.append(
-            tuple(
-                tuple(sorted({int(level.owner[e]) for of_heads in won for e in of_heads[head]}))
-                for head in range(self.contest.heads)
-            )
+    def _add(self, entries: list[int], known: dict[int, int], won: list[list[list[int]]]) -> None:
+        owner = self.contest.level.owner
+        for entry, of_heads in zip(entries, won, strict=True):
+            choices = product(*(winners or [-1] for winners in of_heads))
+            self.made += [(len(self.cases), entry, choice) for choice in choices]
+        winners = (
+            {int(owner[e]) for of_heads in won for e in of_heads[head]} for head in range(self.contest.heads)
         )
-        if len(made.owner) >= self.most_values and made.owner[-self.most_values] == owner:
-            self._refuse(owner)
+        row = int(owner[entries[0]])
+        self.cases.append(Case(row, tuple(sorted(known.items())), tuple(tuple(sorted(of)) for of in winners)))
+        most = self.most_values
+        if len(self.made) >= most and self.cases[self.made[-most][0]].row == row:
+            self._refuse(row, entries)
 
-    def _refuse(self, owner: int) -> None:
-        made, model, k = self.made, self.contest.model, self.contest.k
-        cases = zip(made.conditions, made.case_owner, strict=True)
-        inputs = {i for conditions, row in cases if row == owner for i, _ in conditions}
+    def _refuse(self, row: int, entries: list[int]) -> None:
+        contest = self.contest
+        inputs = {i for case in self.cases if case.row == row for i, _ in case.conditions}
         text = (
-            f"restrict: position {owner} may have {self.most_values} values or more after layer {k}, depending on "
-            f"at least {len(inputs)} free inputs: give a larger n, a smaller free_fraction, or a larger most_values"
+            f"restrict: position {row} may have {self.most_values} values or more after layer {contest.k}, depending "
+            f"on at least {len(inputs)} free inputs: give a larger n, a smaller free_fraction, or a larger most_values"
         )
-        if model.config.dtype == "float32":
-            margin = float(self.contest.margins[:, self.entries].max())
+        if contest.model.config.dtype == "float32":
+            margin = float(contest.margins[:, entries].max())
             text += f"; in float32 scores that differ by less than {margin:.2g} count as undecided, in float64 fewer do"
         raise RestrictionRefused(text)
 
-
-def _computed(contest: Contest, made: _Made) -> Level:
-    """The level of what the trees found, with the vectors computed."""
-    level, found = contest.level, contest.found
-    own = np.array(made.own)
-    won = np.array(made.won, np.int64).reshape(len(own), contest.heads).T
-    head = np.arange(contest.heads)[:, None]
-    none = (won < 0)[..., None]
-    b = np.where(none, 0, found.values[head, won])
-    b_errors = np.where(none, 0, found.value_errors[head, won])
-    x, errors = contest.model.finished(contest.k, level.x[own], level.errors[own], b, b_errors)
-    if not np.isfinite(x).all():
-        raise RestrictionRefused(
-            f"restrict: the activations after layer {contest.k} are not finite: give smaller parameters"
-        )
-    return Level(
-        np.array(made.owner),
-        np.array(made.case),
-        x,
-        errors,
-        np.array(made.case_owner),
-        tuple(made.conditions),
-        tuple(made.winners),
-    )
+    def level(self) -> Level:
+        """The level of what the trees found, with the vectors computed."""
+        contest, level, found = self.contest, self.contest.level, self.contest.found
+        case, own = np.array([(case, own) for case, own, _ in self.made]).T
+        won = np.array([won for *_, won in self.made], np.int64).reshape(len(own), contest.heads).T
+        head = np.arange(contest.heads)[:, None]
+        none = (won < 0)[..., None]
+        b = Inexact(*(np.where(none, 0, part) for part in found.values.at((head, won))))
+        vectors = contest.model.finished(contest.k, level.vectors.at(own), b)
+        if not np.isfinite(vectors.x).all():
+            raise RestrictionRefused(
+                f"restrict: the activations after layer {contest.k} are not finite: give smaller parameters"
+            )
+        return Level(tuple(self.cases), case, vectors)

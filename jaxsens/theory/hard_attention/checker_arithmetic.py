@@ -13,13 +13,13 @@ exact even in float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import no_rule
+from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
 from jaxsens.models.transformer import Transformer
@@ -34,7 +34,6 @@ _CHECK = "check"
 """Who refuses, in the messages of refusals."""
 
 Table = Float[np.ndarray, "rows columns"]
-PerHead = Float[np.ndarray, "heads rows width"]
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,33 @@ def _multiple(x: Float[np.ndarray, "*shape"], grid: float) -> Bool[np.ndarray, "
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """Computed numbers, with bounds on their errors, and which of them are the same."""
+
+    x: Table
+    bound: Table
+    identity: Identity
+
+    def __getitem__(self, rows: Int[np.ndarray, " some"]) -> Numbers:
+        return Numbers(self.x[rows], self.bound[rows], self.identity[rows])
+
+    @classmethod
+    def given(cls, x: Table) -> Numbers:
+        """Parameters, or what a model holds like them."""
+        return cls(x, np.zeros(x.shape), Identity.given(x))
+
+    def plus(self, other: Numbers) -> Numbers:
+        """The sum; its rounding is for the caller to add."""
+        identity = self.identity.plus(self.x, other.identity, other.x)
+        return Numbers(self.x + other.x, self.bound + other.bound, identity)
+
+
+@dataclass(frozen=True)
 class Rows:
-    """Vectors at positions, with bounds on their errors, and the largest number met on the way."""
+    """Vectors at positions, and the largest number met on the way."""
 
     positions: Int[np.ndarray, " rows"]
-    x: Float[np.ndarray, "rows d"]
-    bound: Float[np.ndarray, "rows d"]
-    identity: Identity
+    vectors: Numbers
     largest: float
 
 
@@ -139,13 +158,10 @@ def _array(parameter: Any) -> np.ndarray:
     return np.asarray(parameter, np.float64)
 
 
-def _roundoff(model: Transformer) -> float:
-    return 2.0**-24 if model.config.dtype == "float32" else 2.0**-53
-
-
-def _tiny(model: Transformer) -> float:
-    """The smallest normal number: programs may take smaller ones for 0."""
-    return float(np.finfo(model.config.dtype).tiny)
+def _rounding(model: Transformer) -> tuple[float, float]:
+    """The unit roundoff, and the smallest normal number: programs may take smaller ones for 0."""
+    u = 2.0**-24 if model.config.dtype == "float32" else 2.0**-53
+    return u, float(np.finfo(model.config.dtype).tiny)
 
 
 def _largest(*arrays: np.ndarray) -> float:
@@ -154,55 +170,32 @@ def _largest(*arrays: np.ndarray) -> float:
     return max(found) if np.isfinite(found).all() else np.inf
 
 
-def _times(x: Table, matrix: Float[np.ndarray, "columns made"]) -> Float[np.ndarray, "rows made"]:
-    """x @ matrix, every row in the same order of additions."""
-    total = np.zeros((len(x), matrix.shape[1]))
-    for c in range(matrix.shape[0]):
-        total += x[:, c, None] * matrix[c]
-    return total
-
-
-def _times_bound(
-    x: Table,
-    bound: Table,
-    matrix: Float[np.ndarray, "columns made"],
-    u: float,
-    tiny: float,
-) -> Float[np.ndarray, "rows made"]:
-    """The bound of x @ matrix: rounding, and each product, sum or weight that may be taken for 0."""
-    lost = tiny * (2 + np.abs(x)) * ((x != 0) | (bound > 0)) @ (matrix != 0)
-    return (bound + (matrix.shape[0] + 1) * u * np.abs(x)) @ np.abs(matrix) + lost
-
-
 def embedded_rows(
     model: Transformer, n: int, positions: Int[np.ndarray, " rows"], symbols: Int[np.ndarray, " rows"]
 ) -> Rows:
     """Symbols at positions, before the first layer."""
     config, parameters = model.config, model.parameters
-    x = _array(parameters.embedding)[symbols]
-    size, identity = np.abs(x), Identity.given(x)
-    coordinate = 0
+    found = Numbers.given(_array(parameters.embedding)[symbols])
+    size, coordinate = np.abs(found.x), 0
     for term in config.position_terms:
         if isinstance(term, ScoreTerm):
             continue  # it enters the scores instead, see `_score_terms`
         if isinstance(term, AddedTerm):
-            added = term.values(n, config.width)
-            alike = Identity.given(added)
+            added = Numbers.given(term.values(n, config.width))
         elif isinstance(term, Learned):
-            added = _array(parameters.learned)[:n]
-            alike = Identity.given(added)
+            added = Numbers.given(_array(parameters.learned)[:n])
         elif isinstance(term, CoordinateTerm):
             values, vector = term.values(n)[:, None], _array(parameters.components)[coordinate, None]
-            added = values * vector
-            alike = Identity.given(values).times(values, vector, added)
+            alike = Identity.given(values).times(values, vector, values * vector)
+            added = Numbers(values * vector, np.zeros((n, config.width)), alike)
             coordinate += 1
         else:
             raise no_rule(_CHECK, "position term", term)
-        identity = identity.plus(x, alike[positions], added[positions])
-        x = x + added[positions]
-        size = size + np.abs(added[positions])
-    each = _roundoff(model) * size + _tiny(model) * (size > 0)
-    return Rows(positions, x, (len(config.position_terms) + 3) * each, identity, _largest(size))
+        found = found.plus(added[positions])
+        size = size + np.abs(added.x[positions])
+    u, tiny = _rounding(model)
+    bound = (len(config.position_terms) + 3) * (u * size + tiny * (size > 0))
+    return Rows(positions, replace(found, bound=bound), _largest(size))
 
 
 def _score_terms(layer: LayerConfig) -> tuple[Rotary | None, Alibi | None]:
@@ -228,22 +221,18 @@ def visible_keys(mask: str, n: int, row: int) -> range:
         "strict-future": range(row),
         "strict-past": range(row + 1, n),
     }
-    if mask not in seen:
-        raise no_rule(_CHECK, "mask", mask, seen)
-    return seen[mask]
+    return rule_for(_CHECK, "mask", mask, seen)
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries, keys and values of rows in one layer, and what is to be known of their scores.
+    """Queries, keys and values of rows in one layer, by heads, and what is to be known of their scores.
 
     Attributes:
         layer, n: the layer's config, the length.
         additive: the parameter vectors of additive scores; None for dot products.
         positions: the rows' positions.
         margin: the error of a query's scores, for the worst key.
-        used: of each query, the coordinates that may differ from 0.
-        value_identity, key_identity: of each head's values and keys.
         largest: the largest number met, in the worst order of additions.
     """
 
@@ -251,26 +240,25 @@ class Attention:
     n: int
     additive: Float[np.ndarray, "heads width"] | None
     positions: Int[np.ndarray, " rows"]
-    queries: PerHead
-    keys: PerHead
-    values: PerHead
-    values_bound: PerHead
+    queries: list[Numbers]
+    keys: list[Numbers]
+    values: list[Numbers]
     margin: Float[np.ndarray, "heads rows"]
-    used: Bool[np.ndarray, "heads rows width"]
-    key_identity: list[Identity]
-    value_identity: list[Identity]
     largest: float
 
     def scores(self, queries: Int[np.ndarray, " q"]) -> Float[np.ndarray, "heads q rows"]:
         """The scores of some rows' queries with all keys."""
-        q = self.queries[:, queries]
+        q, keys = (
+            np.stack([each.x[queries] for each in self.queries]),
+            np.stack([each.x for each in self.keys]),
+        )
         if self.additive is not None:
-            found = np.zeros((q.shape[0], q.shape[1], self.keys.shape[1]))
+            found = np.zeros((q.shape[0], q.shape[1], keys.shape[1]))
             for c in range(q.shape[2]):
-                hidden = np.tanh(q[:, :, None, c] + self.keys[:, None, :, c])
+                hidden = np.tanh(q[:, :, None, c] + keys[:, None, :, c])
                 found += hidden * self.additive[:, None, None, c]
         else:
-            found = q @ self.keys.transpose(0, 2, 1) / np.sqrt(self.layer.head_width)
+            found = q @ keys.transpose(0, 2, 1) / np.sqrt(self.layer.head_width)
         _, alibi = _score_terms(self.layer)
         if alibi is not None:
             distance = np.abs(self.positions[queries][:, None] - self.positions[None, :])
@@ -288,167 +276,155 @@ class Attention:
         """Whether the keys of `others` equal that of `entry` in every program, wherever the query is not zero."""
         if _score_terms(self.layer)[1] is not None:  # a penalty tells equal keys apart by their distance
             return np.zeros(len(others), bool)
-        return self.key_identity[head].same(entry, others, self.used[head, query])
+        q = self.queries[head]
+        used = (q.x[query] != 0) | (q.bound[query] > 0) | (self.additive is not None)
+        return self.keys[head].identity.same(entry, others, used)
+
+
+@dataclass
+class _Steps:
+    """The steps of layer k on numbers, in the rounding of the model's dtype.
+
+    Attributes:
+        largest: the largest number met so far, in the worst order of additions.
+    """
+
+    model: Transformer
+    k: int
+    largest: float
+
+    def __post_init__(self) -> None:
+        self.layer = self.model.config.layer(self.k)
+        self.u, self.tiny = _rounding(self.model)
+
+    def meet(self, *sizes: np.ndarray) -> None:
+        """Takes note of numbers that a program may meet."""
+        self.largest = max(self.largest, _largest(*sizes))
+
+    def affine(self, a: Numbers, matrix: np.ndarray, bias: Any = None) -> Numbers:
+        """a @ matrix, every row in the same order of additions, plus a bias, whose rounding the caller adds.
+
+        The bound counts rounding, and each product, sum or weight that may be taken for 0.
+        """
+        x, size = np.zeros((len(a.x), matrix.shape[1])), np.abs(a.x) @ np.abs(matrix)
+        for c in range(matrix.shape[0]):
+            x += a.x[:, c, None] * matrix[c]
+        lost = self.tiny * (2 + np.abs(a.x)) * ((a.x != 0) | (a.bound > 0)) @ (matrix != 0)
+        bound = (a.bound + (matrix.shape[0] + 1) * self.u * np.abs(a.x)) @ np.abs(matrix) + lost
+        made = Numbers(x, bound, a.identity.times(a.x, matrix, x))
+        if bias is not None:
+            made, size = (
+                made.plus(Numbers.given(np.tile(_array(bias), (len(x), 1)))),
+                size + np.abs(_array(bias)),
+            )
+        self.meet(size)
+        return made
+
+    def turned(self, a: Numbers, positions: Int[np.ndarray, " rows"], angles: np.ndarray) -> Numbers:
+        """Pairs of columns turned by the angles of their positions."""
+        even, odd, x = a.x[:, 0::2], a.x[:, 1::2], np.empty_like(a.x)
+        x[:, 0::2] = even * np.cos(angles) - odd * np.sin(angles)
+        x[:, 1::2] = even * np.sin(angles) + odd * np.cos(angles)
+        own = a.bound + 4 * self.u * np.abs(a.x) + 4 * self.tiny * (1 + np.abs(a.x)) * (a.bound > 0)
+        bound = np.repeat(own[:, 0::2] + own[:, 1::2], 2, axis=1)
+        return Numbers(x, bound, a.identity.turned(positions))
+
+    def normalised(self, a: Numbers, parameters: Any) -> Numbers:
+        """Layer normalisation."""
+        x, d, u, tiny = a.x, a.x.shape[1], self.u, self.tiny
+        self.meet((np.abs(x) * 2) ** 2 * d)
+        centred = x - x.mean(axis=1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(axis=1, keepdims=True) + self.layer.layer_norm_epsilon)
+        off = a.bound + (a.bound + (d + 1) * u * np.abs(x)).mean(axis=1, keepdims=True) + u * np.abs(centred)
+        off = off + 4 * tiny
+        spread = (
+            np.sqrt((off**2).mean(axis=1, keepdims=True)) + (d + 6) * u * deviation + 4 * tiny / deviation
+        )
+        z = centred / deviation
+        of_z = (off + np.abs(z) * spread) / deviation + 3 * u * np.abs(z)
+        scale, bias = _array(parameters.scale), _array(parameters.bias)
+        wrong = of_z * np.abs(scale) + 2 * u * (np.abs(z * scale) + np.abs(bias)) + tiny * (4 + np.abs(z))
+        return Numbers(z * scale + bias, wrong, a.identity.mixed(z))
+
+    def margins(self, n: int, queries: list[Numbers], keys: list[Numbers]) -> Float[np.ndarray, "heads rows"]:
+        """The error of each query's scores for the worst key."""
+        u, tiny, width = self.u, self.tiny, self.layer.head_width
+        q, size = np.stack([np.abs(each.x) for each in queries]), np.stack([np.abs(each.x) for each in keys])
+        off, wrong = np.stack([each.bound for each in queries]), np.stack([each.bound for each in keys])
+        size, wrong = size.max(axis=1, keepdims=True), wrong.max(axis=1, keepdims=True)
+        match self.layer.scores:
+            case "additive":
+                weight = np.abs(_array(self.model.parameters.layers[self.k].additive))
+                each = off + wrong + 2 * u * (q + size) + (width + 8) * u + 4 * tiny
+                self.meet(weight.sum(axis=-1))
+                margin = (each * weight[:, None, :]).sum(axis=-1) + 4 * width * tiny
+            case "dot-product":
+                each = off * size + q * (wrong + (width + 3) * u * size)
+                self.meet((q * size).sum(axis=-1))
+                margin = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
+            case _:
+                raise no_rule(_CHECK, "score", self.layer.scores, ("additive", "dot-product"))
+        _, alibi = _score_terms(self.layer)
+        if alibi is not None:
+            margin = margin + 4 * u * alibi.slopes(self.layer.heads)[:, None] * n
+        self.meet(margin)
+        return margin
+
+    def attended(
+        self, own: Numbers, values: list[Numbers], won: Int[np.ndarray, "heads rows"], output: Any
+    ) -> Numbers:
+        """Each head's winning value (-1 for none) times its output matrix, added to the rows."""
+        size = np.abs(own.x)
+        for of_head, winners, matrix in zip(values, won, _array(output), strict=True):
+            some, held = (winners >= 0)[:, None], of_head[winners]
+            b = np.where(some, held.x, 0)
+            names = np.where(some, held.identity.names, -1 - len(of_head.x))
+            identity = Identity.of(b, names, held.identity.exact | ~some)
+            own = own.plus(self.affine(Numbers(b, np.where(some, held.bound, 0), identity), matrix))
+            size = size + np.abs(b) @ np.abs(matrix)
+        self.meet(size)
+        rounding = (self.layer.heads + 1) * (self.u * size + self.tiny * (size > 0))
+        return replace(own, bound=own.bound + rounding)
+
+    def mapped(self, c: Numbers, inner: Numbers, parameters: Any) -> Numbers:
+        """The rows c plus the per-position map of `inner`."""
+        u, tiny, name = self.u, self.tiny, self.layer.activation
+        hidden = self.affine(inner, _array(parameters.w1), parameters.b1)
+        size = np.abs(hidden.x)
+        if name == "gelu":
+            self.meet(size**3)
+        off = 1.2 * (hidden.bound + 2 * u * size + 2 * tiny) + 8 * u * size + 8 * tiny
+        x = _activated(name, hidden.x)
+        identity = Identity.of(x, hidden.identity.names, hidden.identity.exact & (name == "relu"))
+        added = self.affine(Numbers(x, off, identity), _array(parameters.w2), parameters.b2)
+        y = c.plus(added)
+        rounding = 2 * u * (np.abs(y.x) + np.abs(added.x)) + 2 * tiny * (added.x != 0)
+        return replace(y, bound=y.bound + rounding)
 
 
 def attention_rows(model: Transformer, n: int, k: int, rows: Rows) -> Attention:
     """Queries, keys and values of rows in layer k."""
-    layer, parameters = model.config.layer(k), model.parameters.layers[k]
-    u, tiny = _roundoff(model), _tiny(model)
-    z, bound, identity, sizes = rows.x, rows.bound, rows.identity, [np.array(rows.largest)]
+    steps, parameters, z = _Steps(model, k, rows.largest), model.parameters.layers[k], rows.vectors
+    layer = steps.layer
     if _norm_places(layer)[0]:
-        sizes.append((np.abs(z) * 2) ** 2 * z.shape[1])
-        z, bound = _normalised(layer, parameters.attention_norm, z, bound, u, tiny)
-        identity = identity.mixed(z)
-    made, bounds = [], []
-    for matrices in (parameters.query, parameters.key, parameters.value):
-        each = list(_array(matrices))
-        made.append(np.stack([_times(z, matrix) for matrix in each]))
-        bounds.append(np.stack([_times_bound(z, bound, matrix, u, tiny) for matrix in each]))
-        sizes += [np.abs(z) @ np.abs(matrix) for matrix in each]
-    of_keys, of_values = (
-        [identity.times(z, matrix, y) for matrix, y in zip(_array(matrices), made[which], strict=True)]
-        for which, matrices in ((1, parameters.key), (2, parameters.value))
+        z = steps.normalised(z, parameters.attention_norm)
+    queries, keys, values = (
+        [steps.affine(z, matrix) for matrix in _array(matrices)]
+        for matrices in (parameters.query, parameters.key, parameters.value)
     )
     rotary, _ = _score_terms(layer)
     if rotary is not None:
         angles = rotary.angles(n, layer.head_width)[rows.positions]
-        for which in (0, 1):
-            made[which], bounds[which] = _turned(made[which], bounds[which], angles, u, tiny)
-        of_keys = [each.turned(rows.positions) for each in of_keys]
-    queries, keys, values = made
+        queries, keys = ([steps.turned(one, rows.positions, angles) for one in of] for of in (queries, keys))
+    margin = steps.margins(n, queries, keys)
     additive = _array(parameters.additive) if layer.scores == "additive" else None
-    margin, size = _margins(model, n, layer, additive, (queries, keys), (bounds[0], bounds[1]))
-    return Attention(
-        layer=layer,
-        n=n,
-        additive=additive,
-        positions=rows.positions,
-        queries=queries,
-        keys=keys,
-        values=values,
-        values_bound=bounds[2],
-        margin=margin,
-        used=(queries != 0) | (bounds[0] > 0) if additive is None else np.ones(queries.shape, bool),
-        key_identity=of_keys,
-        value_identity=of_values,
-        largest=_largest(*sizes, size, margin),
-    )
-
-
-def _margins(
-    model: Transformer,
-    n: int,
-    layer: LayerConfig,
-    additive: Float[np.ndarray, "heads width"] | None,
-    made: tuple[PerHead, PerHead],
-    bounds: tuple[PerHead, PerHead],
-) -> tuple[Float[np.ndarray, "heads rows"], Float[np.ndarray, "*heads_rows"]]:
-    """The error of each query's scores for the worst key, and the largest numbers met in the scores."""
-    u, tiny, width = _roundoff(model), _tiny(model), layer.head_width
-    queries, size = np.abs(made[0]), np.abs(made[1]).max(axis=1)[:, None]
-    wrong = bounds[1].max(axis=1)[:, None]
-    match layer.scores:
-        case "additive":
-            weight = np.abs(_array(additive))
-            each = bounds[0] + wrong + 2 * u * (queries + size) + (width + 8) * u + 4 * tiny
-            largest = weight.sum(axis=-1)
-            margin = (each * weight[:, None, :]).sum(axis=-1) + 4 * width * tiny
-        case "dot-product":
-            each = bounds[0] * size + queries * (wrong + (width + 3) * u * size)
-            largest = (queries * size).sum(axis=-1)
-            margin = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
-        case _:
-            raise no_rule(_CHECK, "score", layer.scores, ("additive", "dot-product"))
-    _, alibi = _score_terms(layer)
-    if alibi is not None:
-        margin = margin + 4 * u * alibi.slopes(layer.heads)[:, None] * n
-    return margin, largest
-
-
-def _turned(
-    x: np.ndarray, bound: np.ndarray, angles: np.ndarray, u: float, tiny: float
-) -> tuple[np.ndarray, np.ndarray]:
-    even, odd = x[..., 0::2], x[..., 1::2]
-    turned = np.empty_like(x)
-    turned[..., 0::2] = even * np.cos(angles) - odd * np.sin(angles)
-    turned[..., 1::2] = even * np.sin(angles) + odd * np.cos(angles)
-    own = bound + 4 * u * np.abs(x) + 4 * tiny * (1 + np.abs(x)) * (bound > 0)
-    return turned, np.repeat(own[..., 0::2] + own[..., 1::2], 2, axis=-1)
-
-
-@dataclass
-class _Growing:
-    """Rows on their way through a layer's maps: values, error bounds, identities and the sizes met."""
-
-    model: Transformer
-    layer: LayerConfig
-    x: Float[np.ndarray, "rows d"]
-    bound: Float[np.ndarray, "rows d"]
-    identity: Identity
-    sizes: list[np.ndarray]
-
-    def attend(self, found: Attention, won: Int[np.ndarray, "heads rows"], output: Any) -> None:
-        """Adds each head's winning value (-1 for none) times its output matrix."""
-        u, tiny = _roundoff(self.model), _tiny(self.model)
-        size = np.abs(self.x)
-        for head, matrix in enumerate(_array(output)):
-            some = (won[head] >= 0)[:, None]
-            b = np.where(some, found.values[head, won[head]], 0)
-            b_bound = np.where(some, found.values_bound[head, won[head]], 0)
-            held, added = found.value_identity[head][won[head]], _times(b, matrix)
-            zero = np.where(some, held.names, -1 - len(found.values[head]))
-            of_head = Identity.of(b, zero, held.exact | ~some)
-            self.identity = self.identity.plus(self.x, of_head.times(b, matrix, added), added)
-            self.x = self.x + added
-            self.bound = self.bound + _times_bound(b, b_bound, matrix, u, tiny)
-            size = size + np.abs(b) @ np.abs(matrix)
-        self.bound = self.bound + (self.layer.heads + 1) * (u * size + tiny * (size > 0))
-        self.sizes.append(size)
-
-    def normalised(self, norm: Any) -> tuple[np.ndarray, np.ndarray, Identity]:
-        """The rows after a layer normalisation."""
-        self.sizes.append((np.abs(self.x) * 2) ** 2 * self.x.shape[1])
-        z, bound = _normalised(self.layer, norm, self.x, self.bound, _roundoff(self.model), _tiny(self.model))
-        return z, bound, self.identity.mixed(z)
-
-    def normalise(self, norm: Any) -> None:
-        """Replaces the rows by their normalisation."""
-        self.x, self.bound, self.identity = self.normalised(norm)
-
-    def map(self, parameters: Any, before: bool) -> None:
-        """Adds the per-position map of the rows, or of their normalisation (`before`)."""
-        u, tiny, name = _roundoff(self.model), _tiny(self.model), self.layer.activation
-        inner, of_inner, inside = self.x, self.bound, self.identity
-        if before:
-            inner, of_inner, inside = self.normalised(parameters.feed_forward_norm)
-        w1, w2 = _array(parameters.w1), _array(parameters.w2)
-        product = _times(inner, w1)
-        b1, b2 = (np.tile(_array(b), (len(inner), 1)) for b in (parameters.b1, parameters.b2))
-        hidden = product + b1
-        inside = inside.times(inner, w1, product).plus(product, Identity.given(b1), b1)
-        of_hidden = _times_bound(inner, of_inner, w1, u, tiny) + 2 * u * np.abs(hidden) + 2 * tiny
-        active = _activated(name, hidden)
-        of_hidden = 1.2 * of_hidden + 8 * u * np.abs(hidden) + 8 * tiny
-        self.sizes += [np.abs(inner) @ np.abs(w1) + np.abs(b1), np.abs(active) @ np.abs(w2) + np.abs(b2)]
-        if name == "gelu":
-            self.sizes.append(np.abs(hidden) ** 3)
-        inside = Identity.of(active, inside.names, inside.exact & (name == "relu"))
-        product = _times(active, w2)
-        added = product + b2
-        inside = inside.times(active, w2, product).plus(product, Identity.given(b2), b2)
-        bound = self.bound + _times_bound(active, of_hidden, w2, u, tiny)
-        self.bound = bound + 2 * u * (np.abs(self.x + added) + np.abs(added)) + 2 * tiny * (added != 0)
-        self.identity = self.identity.plus(self.x, inside, added)
-        self.x = self.x + added
+    return Attention(layer, n, additive, rows.positions, queries, keys, values, margin, steps.largest)
 
 
 def _norm_places(layer: LayerConfig) -> tuple[bool, bool]:
     """Whether rows are normalised before each map, and after each skip connection."""
     places = {"none": (False, False), "pre": (True, False), "post": (False, True)}
-    if layer.layer_norm not in places:
-        raise no_rule(_CHECK, "layer normalisation", layer.layer_norm, places)
-    return places[layer.layer_norm]
+    return rule_for(_CHECK, "layer normalisation", layer.layer_norm, places)
 
 
 def finished_rows(
@@ -460,36 +436,18 @@ def finished_rows(
     won: Int[np.ndarray, "heads made"],
 ) -> Rows:
     """Layer k's output on the rows `own` when `won` (-1 for none) win their heads."""
-    layer, parameters = model.config.layer(k), model.parameters.layers[k]
-    before, after = _norm_places(layer)
-    largest = np.array(found.largest)
-    made = _Growing(model, layer, rows.x[own], rows.bound[own], rows.identity[own], [largest])
-    made.attend(found, won, parameters.output)
+    steps, parameters = _Steps(model, k, found.largest), model.parameters.layers[k]
+    before, after = _norm_places(found.layer)
+    y = steps.attended(rows.vectors[own], found.values, won, parameters.output)
     if after:
-        made.normalise(parameters.attention_norm)
-    if layer.feed_forward:
-        made.map(parameters, before)
+        y = steps.normalised(y, parameters.attention_norm)
+    if found.layer.feed_forward:
+        inner = steps.normalised(y, parameters.feed_forward_norm) if before else y
+        y = steps.mapped(y, inner, parameters)
         if after:
-            made.normalise(parameters.feed_forward_norm)
-    return Rows(
-        rows.positions[own], made.x, made.bound, made.identity, _largest(*made.sizes, made.x, made.bound)
-    )
-
-
-def _normalised(
-    layer: LayerConfig, parameters: Any, x: np.ndarray, bound: np.ndarray, u: float, tiny: float
-) -> tuple[np.ndarray, np.ndarray]:
-    d = x.shape[1]
-    centred = x - x.mean(axis=1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(axis=1, keepdims=True) + layer.layer_norm_epsilon)
-    off = bound + (bound + (d + 1) * u * np.abs(x)).mean(axis=1, keepdims=True) + u * np.abs(centred)
-    off = off + 4 * tiny
-    spread = np.sqrt((off**2).mean(axis=1, keepdims=True)) + (d + 6) * u * deviation + 4 * tiny / deviation
-    z = centred / deviation
-    of_z = (off + np.abs(z) * spread) / deviation + 3 * u * np.abs(z)
-    scale, bias = _array(parameters.scale), _array(parameters.bias)
-    wrong = of_z * np.abs(scale) + 2 * u * (np.abs(z * scale) + np.abs(bias)) + tiny * (4 + np.abs(z))
-    return z * scale + bias, wrong
+            y = steps.normalised(y, parameters.feed_forward_norm)
+    steps.meet(y.x, y.bound)
+    return Rows(rows.positions[own], y, steps.largest)
 
 
 def _activated(name: str, h: Float[np.ndarray, "rows hidden"]) -> Float[np.ndarray, "rows hidden"]:

@@ -7,6 +7,7 @@ has several entries. A head's winner is sought among the entries of all rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,9 @@ from jaxtyping import Bool, Float, Int
 from jaxsens import stopping
 from jaxsens.errors import no_rule
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
-from jaxsens.theory.hard_attention.restriction import RestrictionRefused
-from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Projections
-from jaxsens.theory.rules import score_terms, visible_keys
+from jaxsens.theory.hard_attention.restriction import Case, RestrictionRefused
+from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Inexact, Projections
+from jaxsens.theory.rules import score_terms, visible
 
 BLOCK_SCORES = 2**22
 """How many scores, one a head and pair of query and key, are held at a time."""
@@ -28,31 +29,25 @@ BLOCK_SCORES = 2**22
 EXACT_GRID, EXACT_SIZE = 2.0**6, 2.0**11
 """Sums of products of multiples of 1/64, no larger in size than this, are exact in float32 in any order."""
 
-Conditions = tuple[tuple[int, int], ...]
-"""(input, symbol) pairs, by input."""
-
 
 @dataclass(frozen=True)
 class Level:
-    """The possible values of every row after some layers. Entries are ordered by row and case.
+    """The possible values of every row after some layers.
 
     Attributes:
-        owner: the row of each entry.
-        case: the case of each entry, counted through all rows.
-        x: each entry's vector.
-        errors: bounds on the rounding errors of x, see `values`.
-        case_owner: the row of each case.
-        conditions: of each case.
-        winners: of each case and head, the positions that can win; empty before the first layer.
+        cases: of all rows, ordered by row, with the winners of the layer's heads; no heads before the first layer.
+        case: the case of each entry, by its number; entries are ordered by case.
+        vectors: of the entries.
     """
 
-    owner: Int[np.ndarray, " entries"]
+    cases: tuple[Case, ...]
     case: Int[np.ndarray, " entries"]
-    x: Float[np.ndarray, "entries d"]
-    errors: Float[np.ndarray, "entries d"]
-    case_owner: Int[np.ndarray, " cases"]
-    conditions: tuple[Conditions, ...]
-    winners: tuple[tuple[tuple[int, ...], ...], ...]
+    vectors: Inexact
+
+    @cached_property
+    def owner(self) -> Int[np.ndarray, " entries"]:
+        """The row of each entry."""
+        return np.array([case.row for case in self.cases])[self.case]
 
     @cached_property
     def rows(self) -> Int[np.ndarray, " rows"]:
@@ -70,11 +65,16 @@ class Level:
         return np.concatenate([[True], self.case[1:] != self.case[:-1]])
 
     @cached_property
+    def sizes(self) -> Int[np.ndarray, " cases"]:
+        """How many entries each case has."""
+        return np.bincount(self.case)
+
+    @cached_property
     def rivals(self) -> dict[tuple[int, int], Int[np.ndarray, " some"]]:
         """For every condition, the entries whose case contradicts it."""
         holders: dict[int, dict[int, list[int]]] = {}
-        for entry, case in enumerate(self.case):
-            for i, symbol in self.conditions[case]:
+        for entry in range(len(self.case)):
+            for i, symbol in self.conditions(entry):
                 holders.setdefault(i, {}).setdefault(symbol, []).append(entry)
         return {
             (i, symbol): np.array([e for other in of if other != symbol for e in of[other]], np.int64)
@@ -82,21 +82,22 @@ class Level:
             for symbol in of
         }
 
-    def inputs(self, row: int) -> set[int]:
-        """The free inputs that a row's value depends on."""
-        where = np.flatnonzero(self.case_owner == row)
-        return {i for case in where for i, _ in self.conditions[case]}
+    @cached_property
+    def inputs(self) -> dict[int, set[int]]:
+        """The free inputs that each row's value depends on."""
+        found: dict[int, set[int]] = {}
+        for case in self.cases:
+            found.setdefault(case.row, set()).update(i for i, _ in case.conditions)
+        return found
 
     @property
-    def readers(self) -> dict[int, int]:
+    def readers(self) -> Counter[int]:
         """How many rows depend on each input."""
-        pairs = {
-            (i, row) for row, of in zip(self.case_owner.tolist(), self.conditions, strict=True) for i, _ in of
-        }
-        counts: dict[int, int] = {}
-        for i, _ in pairs:
-            counts[i] = counts.get(i, 0) + 1
-        return counts
+        return Counter(i for i, _ in {(i, case.row) for case in self.cases for i, _ in case.conditions})
+
+    def conditions(self, entry: int) -> tuple[tuple[int, int], ...]:
+        """The (input, symbol) pairs of an entry's case."""
+        return self.cases[self.case[entry]].conditions
 
 
 class Block(NamedTuple):
@@ -126,7 +127,7 @@ class Contest:
     @cached_property
     def found(self) -> Projections:
         """Queries, keys and values of all entries."""
-        return self.model.projections(self.k, self.level.x, self.level.errors, self.level.owner)
+        return self.model.projections(self.k, self.level.vectors, self.level.owner)
 
     @cached_property
     def margins(self) -> Float[np.ndarray, "heads entries"]:
@@ -134,13 +135,13 @@ class Contest:
         return self.model.margins(self.k, self.found)
 
     @cached_property
-    def leftmost(self) -> bool:
-        """Whether the first of tied keys wins, not the last."""
+    def sign(self) -> int:
+        """1 where the first of tied keys wins, -1 where the last one does."""
         match weighting := self.model.config.layer(self.k).weighting:
             case LeftmostHard():
-                return True
+                return 1
             case RightmostHard():
-                return False
+                return -1
             case _:
                 raise no_rule(RESTRICT, "weighting", weighting, (LeftmostHard, RightmostHard))
 
@@ -150,13 +151,6 @@ class Contest:
         return self.model.config.layer(self.k).heads
 
     @cached_property
-    def _seen(self) -> Bool[np.ndarray, "n n"]:
-        """Which positions each position sees."""
-        start, stop = visible_keys(RESTRICT, self.model.config.layer(self.k).mask, self.model.n)
-        every = np.arange(self.model.n)
-        return (start[:, None] <= every) & (every < stop[:, None])
-
-    @cached_property
     def _ties(self) -> bool:
         """Whether equal keys make equal scores: not where a penalty depends on the distance."""
         return score_terms(RESTRICT, self.model.config.layer(self.k))[1] is None
@@ -164,7 +158,7 @@ class Contest:
     @cached_property
     def _patterns(self) -> tuple[Int[np.ndarray, "heads entries"], list[np.ndarray]]:
         """Which coordinates of each query can differ from 0: the numbers of patterns, and the patterns."""
-        used = (self.found.queries != 0) | (self.found.query_errors > 0)
+        used = (self.found.queries.x != 0) | (self.found.queries.errors > 0)
         if self.model.config.layer(self.k).scores == "additive":
             used = np.ones_like(used)
         kinds, number = np.unique(used.reshape(-1, used.shape[-1]), axis=0, return_inverse=True)
@@ -182,14 +176,13 @@ class Contest:
         for head in range(self.heads):
             for kind in np.unique(numbers[head]):
                 used = kinds[kind]
-                keys = self.found.keys[head][:, used] + 0.0  # -0 is 0
+                keys = self.found.keys.x[head][:, used] + 0.0  # -0 is 0
                 if not used.any():
                     identity = np.zeros(len(keys), np.int64)
                 else:
                     made = np.concatenate([keys, self._made_of(head, used)], axis=1)
                     identity = np.unique(made, axis=0, return_inverse=True)[1].reshape(-1)
-                low = np.minimum.reduceat(identity, self.level.starts)
-                high = np.maximum.reduceat(identity, self.level.starts)
+                low, high = (f.reduceat(identity, self.level.starts) for f in (np.minimum, np.maximum))
                 found[head, int(kind)] = identity, (low == high) & self._ties
         return found
 
@@ -197,7 +190,7 @@ class Contest:
         """What the used coordinates of each entry's key are made of; zeros where their sums are exact in any order."""
         layer, parameters = self.model.config.layer(self.k), self.model.parameters.layers[self.k]
         rotary = score_terms(RESTRICT, layer)[0] is not None
-        x = self.level.x.astype(np.float64) + 0.0  # -0 is 0
+        x = self.level.vectors.x.astype(np.float64) + 0.0  # -0 is 0
         if layer.layer_norm == "pre":
             return np.column_stack([x, self.level.owner * rotary])
         pairs = np.repeat(used.reshape(-1, 2).any(axis=1), 2) if rotary else used
@@ -225,9 +218,8 @@ class Contest:
     def block(self, queries: Int[np.ndarray, " q"]) -> Block:
         """What some queries make of all entries. O(heads q entries)."""
         level, found = self.level, self.found
-        layer = self.model.config.layer(self.k)
         own, positions = level.owner[queries], level.owner
-        scores = self.model.scores(self.k, found.queries[:, queries], found.keys, own, positions)
+        scores = self.model.scores(self.k, found.queries.x[:, queries], found.keys.x, own, positions)
         scores = scores.astype(np.float64)
         if not (np.isfinite(scores).all() and np.isfinite(self.margins[:, queries]).all()):
             raise RestrictionRefused(
@@ -235,16 +227,15 @@ class Contest:
             )
         excluded = np.zeros((len(queries), len(positions)), bool)
         for row, query in enumerate(queries):
-            for condition in level.conditions[level.case[query]]:
+            for condition in level.conditions(query):
                 excluded[row, level.rivals[condition]] = True
         floors = np.where(excluded, np.inf, scores)
         low = np.minimum.reduceat(floors, level.starts, axis=-1)
-        if layer.mask != "none":
-            seen = self._seen[own][:, positions]
-            low = np.where(seen[:, level.starts], low, -np.inf)
-            excluded |= ~seen
+        seen = visible(RESTRICT, self.model.config.layer(self.k).mask, self.model.n, own, positions)
+        low = np.where(seen[:, level.starts], low, -np.inf)
+        excluded |= ~seen
         scores = np.where(excluded, -np.inf, scores)
-        best = self._preferred(low)
+        best = self.preferred(low)
         floor = np.take_along_axis(low, best[..., None], axis=-1)
         margins = self.margins[:, queries, None]
         eligible = (scores >= floor - margins) & ~excluded
@@ -254,11 +245,11 @@ class Contest:
         reached = np.logical_or.reduceat(eligible, level.starts, axis=-1)
         return Block(scores, eligible, undecided, np.sum(reached & undecided, axis=-1))
 
-    def _preferred(self, low: Float[np.ndarray, "heads q rows"]) -> Int[np.ndarray, "heads q"]:
-        """The row with the largest guaranteed score; of several, the one that the tie rule prefers."""
-        if self.leftmost:
-            return np.argmax(low, axis=-1)
-        return low.shape[-1] - 1 - np.argmax(low[..., ::-1], axis=-1)
+    def preferred(self, values: Float[np.ndarray, "*some rows"]) -> Int[np.ndarray, "*some"]:
+        """The row, by index, with the largest value; of several, the one that the tie rule prefers."""
+        if self.sign > 0:
+            return np.argmax(values, axis=-1)
+        return values.shape[-1] - 1 - np.argmax(values[..., ::-1], axis=-1)
 
     def _loses_tie(
         self,
@@ -279,7 +270,7 @@ class Contest:
             chosen = best[head, rows]
             position, certain = level.rows[chosen], uniform[chosen] | (single[rows, chosen] & self._ties)
             same = identity == identity[last[rows, chosen]][:, None]
-            after = level.owner > position[:, None] if self.leftmost else level.owner < position[:, None]
+            after = self.sign * level.owner > self.sign * position[:, None]
             lost[head, rows] = same & after & certain[:, None]
         return lost
 
@@ -297,21 +288,12 @@ class Contest:
         for entry in able:
             if entry in known:
                 keys.setdefault(int(level.case[entry]), []).append(int(identity[entry]))
-        first: dict[int, int] = {}
+        first: dict[int, float] = {}
         for case, held in keys.items():
-            row, key = int(level.case_owner[case]), held[0]
-            whole = len(held) == self.case_sizes[case] and set(held) == {key}
-            if whole and (key not in first or (row < first[key]) == self.leftmost):
-                first[key] = row
+            if len(held) == level.sizes[case] and len(set(held)) == 1:
+                first[held[0]] = min(first.get(held[0], np.inf), self.sign * level.cases[case].row)
         return [
-            entry for entry in able if not self._follows(level.owner[entry], first.get(int(identity[entry])))
+            entry
+            for entry in able
+            if self.sign * level.owner[entry] <= first.get(int(identity[entry]), np.inf)
         ]
-
-    def _follows(self, row: int, first: int | None) -> bool:
-        """Whether the tie rule prefers `first` to `row`."""
-        return first is not None and row != first and (row > first) == self.leftmost
-
-    @cached_property
-    def case_sizes(self) -> Int[np.ndarray, " cases"]:
-        """How many entries each case has."""
-        return np.bincount(self.level.case)

@@ -97,9 +97,9 @@ def misclassified_pair(
         except RestrictionRefused as error:
             refused = error
             continue
-        pair = _pair(restriction, language, length, generator)
+        pair = _pair(model, language, restriction, length, generator)
         if pair is not None:
-            return _verified(model, language, *pair, restriction)
+            return pair
     raise RestrictionRefused(
         f"misclassified_pair: no restriction of {n} positions leaves a free one without effect"
         + (" and room for a balanced word" if language == "dyck-1" else "")
@@ -117,9 +117,13 @@ def _ends(language: LanguageName, length: int, free_fraction: float) -> list[int
 
 
 def _pair(
-    restriction: Restriction, language: LanguageName, length: int, generator: np.random.Generator
-) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], int] | None:
-    """Returns a word of the language, one outside it, and where they differ; None if there is no such pair."""
+    model: Transformer,
+    language: LanguageName,
+    restriction: Restriction,
+    length: int,
+    generator: np.random.Generator,
+) -> MisclassifiedPair | None:
+    """Returns two words under the restriction, verified by running the model; None if there is no such pair."""
     where = restriction.irrelevant[restriction.irrelevant < length]
     if not len(where):
         return None
@@ -134,7 +138,13 @@ def _pair(
     other[position] = 1 - word[position]
     if not LANGUAGES[language].member(word[:length]):
         word, other = other, word
-    return word, other, position
+    first, second = np.asarray(model(word)), np.asarray(model(other))
+    if not np.array_equal(first, second):
+        raise RuntimeError(
+            f"the outputs differ by {np.abs(first - second).max():.3g} where a certificate says that they are equal: "
+            "an error in jaxsens.theory; please report it with the model"
+        )
+    return MisclassifiedPair(language, word, other, position, first, restriction)
 
 
 def _balanced(values: Int[np.ndarray, " n"], length: int) -> Int[np.ndarray, " n"] | None:
@@ -146,20 +156,3 @@ def _balanced(values: Int[np.ndarray, " n"], length: int) -> Int[np.ndarray, " n
         return None
     word[free] = np.arange(len(free)) >= opening
     return word if LANGUAGES["dyck-1"].member(word[:length]) else None
-
-
-def _verified(
-    model: Transformer,
-    language: LanguageName,
-    member: Int[np.ndarray, " n"],
-    other: Int[np.ndarray, " n"],
-    position: int,
-    restriction: Restriction,
-) -> MisclassifiedPair:
-    first, second = np.asarray(model(member)), np.asarray(model(other))
-    if not np.array_equal(first, second):
-        raise RuntimeError(
-            f"the outputs differ by {np.abs(first - second).max():.3g} where a certificate says that they are equal: "
-            "an error in jaxsens.theory; please report it with the model"
-        )
-    return MisclassifiedPair(language, member, other, position, first, restriction)

@@ -16,18 +16,17 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens import inputs
+from jaxsens import inputs, stopping
 from jaxsens.errors import Faults, collecting
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import instead_of
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
 from jaxsens.theory.hard_attention.contest import Contest, Level
-from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, resample, unsettled
-from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
+from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, sources, unsettled
+from jaxsens.theory.hard_attention.restriction import FREE, Certificate, Restriction, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel
-from jaxsens.theory.rules import check_kinds
+from jaxsens.theory.rules import known_config
 
 Method = Literal["auto", "greedy", "resample"]
 
@@ -41,6 +40,15 @@ RESAMPLED = (1, 4, 16)
 
 MOST_ROUNDS = 40
 """Rounds of the greedy cover in one layer, at most."""
+
+ROUNDS = 60
+"""The random search ends after this many rounds of resampling. Where it succeeds it needs about ten."""
+
+PATIENCE = 8
+"""It also ends after this many rounds in a row without a new least number of unsettled heads."""
+
+_SHARE = 0.75
+"""The share of the budget that is fixed in expectation, so that a draw seldom fixes too many."""
 
 
 def restrict(
@@ -124,11 +132,9 @@ def restrict(
 
 def check_model(model: object, faults: Faults) -> TransformerConfig | None:
     """The config of a transformer; notes why Theorem 1's construction does not apply to a model."""
-    if not isinstance(model, Transformer):
-        faults.add("model", type(model).__name__, instead_of(model, "a jaxsens Transformer"))
+    config = known_config(model, faults, "a jaxsens Transformer")
+    if config is None:
         return None
-    config = model.config
-    check_kinds(faults.subject, config)
     for k in range(config.layers):
         weighting = config.layer(k).weighting
         if not isinstance(weighting, LeftmostHard | RightmostHard):
@@ -139,17 +145,11 @@ def check_model(model: object, faults: Faults) -> TransformerConfig | None:
                 "settles it (Hahn 2020, section 5, treats soft attention by Lemma 5)",
             )
     if config.readout == "mean":
-        faults.add(
-            "model",
-            'readout "mean"',
-            "one position's readout: every free symbol reaches the mean through its own skip connection",
-        )
+        remedy = "one position's readout: every free symbol reaches the mean through its own skip connection"
+        faults.add("model", 'readout "mean"', remedy)
     if config.centred_scores:
-        faults.add(
-            "model",
-            "centred_scores",
-            'plain scores, as constructions in dtype="float64" have them: centred ones are relative to the winner',
-        )
+        remedy = 'plain scores, as constructions in dtype="float64" have them: centred ones are relative to the winner'
+        faults.add("model", "centred_scores", remedy)
     return config
 
 
@@ -169,9 +169,11 @@ class _Builder:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rows = needed_rows(self.model) if self.model.config.layers else []
-        self.contests: dict[tuple[bytes, int], Contest] = {}
+        self.layers = self.model.config.layers
+        self.rows = needed_rows(self.model)
+        self.readout = int(self.rows[-1][0])
         self.spared = self.readout if self.spare else -1
+        self.contests: dict[tuple[bytes, int], Contest] = {}
         self.fixed = int(np.sum(self.values != FREE))
 
     def built(self, settle: bool) -> Restriction:
@@ -181,15 +183,6 @@ class _Builder:
         if self.layers:
             self.last_layer(settle)
         return self.result()
-
-    @property
-    def layers(self) -> int:
-        return self.model.config.layers
-
-    @property
-    def readout(self) -> int:
-        config = self.model.config
-        return self.model.n - 1 if config.readout == "last" else int(config.readout)
 
     def contest(self, values: Int[np.ndarray, " n"], k: int) -> Contest:
         """The heads of layer k under these values. The most recent ones are kept."""
@@ -203,13 +196,11 @@ class _Builder:
 
     def level(self, values: Int[np.ndarray, " n"], k: int) -> Level:
         """The cases before layer k; those after the last layer for k = layers."""
+        if (values.tobytes(), k) in self.contests:
+            return self.contests[values.tobytes(), k].level
         if k == 0:
             return first_level(self.model, values, self.symbols)
-        below = self.contest(values, k - 1)
-        key = (values.tobytes(), k)
-        if key in self.contests:
-            return self.contests[key].level
-        return next_level(below, self.rows[k - 1], self.symbols, self.most_values)
+        return next_level(self.contest(values, k - 1), self.rows[k - 1], self.symbols, self.most_values)
 
     def fix(self, values: Int[np.ndarray, " n"], stage: str) -> None:
         """Takes over values that fix more, and counts what was fixed under the stage's name."""
@@ -235,16 +226,7 @@ class _Builder:
                 best = values if allowed <= 2 else best
         if self.method != "greedy":
             for allowed in RESAMPLED:
-                found = resample(
-                    lambda values: self.contest(values, k),
-                    self.values,
-                    self.rows[k],
-                    self.symbols,
-                    allowed,
-                    share,
-                    self.spared,
-                    self.generator,
-                )
+                found = self.resampled(k, allowed, share)
                 if found is not None:
                     return self.fix(found, f"layer {k}: resampled")
         # Not all heads are settled. The rows may still have few enough values; if not, the next layer refuses.
@@ -291,11 +273,49 @@ class _Builder:
             left -= len(fixed)
         return values, False
 
+    def resampled(self, k: int, allowed: int, budget: int) -> Int[np.ndarray, " n"] | None:
+        """Stage 3: values that fix at most `budget` more inputs and settle all heads of the layer's rows; or None."""
+        values, rows = self.values, self.rows[k]
+        free = np.flatnonzero((values == FREE) & (np.arange(len(values)) != self.spared))
+        if not len(free) or budget < 1:
+            return None
+        chance = min(0.9, _SHARE * budget / len(free))
+        depends = sources(self.contest(values, k), rows, math.ceil((allowed + 1) / (1 - chance)))
+
+        def draw(where: Int[np.ndarray, " some"]) -> None:
+            symbol = self.generator.choice(np.array(self.symbols), size=len(where))
+            drawn[where] = np.where(self.generator.random(len(where)) < chance, symbol, FREE)
+
+        drawn = values.copy()
+        draw(free)
+        fewest, idle = math.inf, 0
+        for _ in range(ROUNDS):
+            stopping.check()
+            fixed = free[drawn[free] != FREE]
+            if len(fixed) > budget:
+                drawn[self.generator.choice(fixed, size=len(fixed) - budget, replace=False)] = FREE
+            contest = self.contest(drawn, k)
+            heads, queries = unsettled(contest, rows, allowed)
+            if not len(heads):
+                return drawn
+            idle = 0 if len(heads) < fewest else idle + 1
+            fewest = min(fewest, len(heads))
+            if idle >= PATIENCE:
+                return None
+            events = sorted(set(zip(heads.tolist(), contest.level.owner[queries].tolist(), strict=True)))
+            taken: set[int] = set()
+            for number in self.generator.permutation(len(events)):
+                inputs = depends[events[number]]
+                if taken.isdisjoint(inputs):
+                    taken |= inputs
+                    draw(np.array(sorted(inputs - {self.spared}), np.int64))
+        return None
+
     def last_layer(self, settle: bool) -> None:
         """Settles the readout's heads, the only ones of the last layer that matter."""
         k, row = self.layers - 1, np.array([self.readout])
         if settle:
-            inputs = sorted(self.level(self.values, k).inputs(self.readout) - {self.readout})
+            inputs = sorted(self.level(self.values, k).inputs[self.readout] - {self.readout})
             values = self.values.copy()
             values[inputs[: self.budget]] = self.symbols[0]
             self.fix(values, f"layer {k}: read by the readout")
@@ -306,14 +326,6 @@ class _Builder:
         """The restriction, with a certificate for the final values."""
         levels = [self.contest(self.values, k).level for k in range(self.layers)]
         levels.append(self.level(self.values, self.layers))
-        certificate = Certificate(
-            tuple(
-                tuple(
-                    Case(*each)
-                    for each in zip(level.case_owner.tolist(), level.conditions, level.winners, strict=True)
-                )
-                for level in levels[1:]
-            )
-        )
-        depends = tuple(sorted(levels[-1].inputs(self.readout)))
+        certificate = Certificate(tuple(level.cases for level in levels[1:]))
+        depends = tuple(sorted(levels[-1].inputs[self.readout]))
         return Restriction(self.values, self.symbols, depends, self.fixed, self.stages, certificate)

@@ -111,10 +111,7 @@ class Restriction:
         """
         with collecting("Restriction.complete") as faults:
             _check_drawing(faults, generator, count)
-        words = np.repeat(self.values[None].astype(np.int32), count, axis=0)
-        free = np.flatnonzero(self.free)
-        words[:, free] = generator.choice(np.array(self.symbols), size=(count, len(free)))
-        return words
+        return self._drawn(self.values, np.flatnonzero(self.free), generator, count)
 
     def vary(
         self, word: Int[np.ndarray, " n"], generator: np.random.Generator, count: int = 1
@@ -128,8 +125,12 @@ class Restriction:
         with collecting("Restriction.vary") as faults:
             self._check_word(given, word, faults)
             _check_drawing(faults, generator, count)
-        words = np.repeat(given.astype(np.int32)[None], count, axis=0)
-        where = self.irrelevant
+        return self._drawn(given, self.irrelevant, generator, count)
+
+    def _drawn(
+        self, word: np.ndarray, where: np.ndarray, generator: np.random.Generator, count: int
+    ) -> Int[np.ndarray, "count n"]:
+        words = np.repeat(word.astype(np.int32)[None], count, axis=0)
         words[:, where] = generator.choice(np.array(self.symbols), size=(count, len(where)))
         return words
 
@@ -180,19 +181,15 @@ def load_restriction(path: str | os.PathLike[str]) -> Restriction:
         raise InputError(f"path = {str(path)!r}: no such file") from None
     except DamagedFile as error:
         raise InputError(f"path = {error}; give a file of Restriction.save") from error
+    layers = (
+        tuple(Case(row, tuple(map(tuple, held)), tuple(map(tuple, keys))) for row, held, keys in cases)
+        for cases in content["layers"]
+    )
     return Restriction(
         values=np.array(content["values"], np.int64),
         symbols=tuple(content["symbols"]),
         depends_on=tuple(content["depends_on"]),
         fixed=content["fixed"],
         stages=content["stages"],
-        certificate=Certificate(
-            tuple(
-                tuple(
-                    Case(row, tuple((i, s) for i, s in conditions), tuple(tuple(each) for each in keys))
-                    for row, conditions, keys in cases
-                )
-                for cases in content["layers"]
-            )
-        ),
+        certificate=Certificate(tuple(layers)),
     )

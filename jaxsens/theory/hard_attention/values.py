@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +38,23 @@ RESTRICT = "restrict"
 """Who refuses, in the messages of refusals."""
 
 
-class Projections(NamedTuple):
-    """Query, key and value of every head and row, and the errors of each."""
+class Inexact(NamedTuple):
+    """Numbers of a shape, and bounds on their rounding errors."""
 
-    queries: Float[np.ndarray, "heads m c"]
-    keys: Float[np.ndarray, "heads m c"]
-    values: Float[np.ndarray, "heads m c"]
-    query_errors: Float[np.ndarray, "heads m c"]
-    key_errors: Float[np.ndarray, "heads m c"]
-    value_errors: Float[np.ndarray, "heads m c"]
+    x: Any
+    errors: Any
+
+    def at(self, index: Any) -> Inexact:
+        """Some of the numbers."""
+        return Inexact(self.x[index], self.errors[index])
+
+
+class Projections(NamedTuple):
+    """Query, key and value of every head and row: (heads, m, c)."""
+
+    queries: Inexact
+    keys: Inexact
+    values: Inexact
 
 
 @dataclass(frozen=True)
@@ -62,20 +70,8 @@ class HardModel:
     parameters: TransformerParameters
     n: int
 
-    @property
-    def unit(self) -> float:
-        """The unit roundoff."""
-        return float(np.finfo(self.config.dtype).eps) / 2
-
-    @property
-    def tiny(self) -> float:
-        """The smallest normal number: programs may take smaller ones for 0."""
-        return float(np.finfo(self.config.dtype).tiny)
-
-    def embedded(
-        self, positions: Int[np.ndarray, " m"], symbols: Int[np.ndarray, " m"]
-    ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
-        """y^(0) of symbols at positions, and its errors."""
+    def embedded(self, positions: Int[np.ndarray, " m"], symbols: Int[np.ndarray, " m"]) -> Inexact:
+        """y^(0) of symbols at positions, (m, d)."""
         config, parameters, n = self.config, self.parameters, self.n
         with numerics(config.dtype):
             placed = np.asarray(position_embedding(config, parameters, n))
@@ -84,25 +80,15 @@ class HardModel:
         size = sum((np.abs(part) for part in parts), np.zeros((n, config.width)))
         x = embedding[symbols] + placed[positions]
         size = np.abs(embedding[symbols]).astype(np.float64) + size[positions]
-        each = self.unit * size + 2 * self.tiny * (size > 0)
-        return x, (len(config.position_terms) + 3) * each
+        each = _unit(x) * size + 2 * _tiny(x) * (size > 0)
+        return Inexact(x, (len(config.position_terms) + 3) * each)
 
-    def projections(
-        self, k: int, x: Float[np.ndarray, "m d"], errors: Float[np.ndarray, "m d"], positions: np.ndarray
-    ) -> Projections:
-        """Queries, keys and values of rows at positions, in layer k."""
-        rows = len(x)
-        padded = _padded_size(rows)
+    def projections(self, k: int, rows: Inexact, positions: Int[np.ndarray, " m"]) -> Projections:
+        """Queries, keys and values of rows (m, d) at positions, in layer k."""
+        padded = _padded(rows.x), _padded(rows.errors), _padded(positions)
         with numerics(self.config.dtype):
-            found = _projections(
-                self.config.layer(k),
-                self.n,
-                self.parameters.layers[k],
-                _padded(x, padded),
-                _padded(errors, padded),
-                _padded(positions, padded),
-            )
-            return Projections(*(np.asarray(each)[:, :rows] for each in found))
+            found = _projections(self.config.layer(k), self.n, self.parameters.layers[k], *padded)
+            return jax.tree.map(lambda each: np.asarray(each)[:, : len(positions)], found)
 
     def scores(
         self,
@@ -113,38 +99,30 @@ class HardModel:
         key_positions: Int[np.ndarray, " m"],
     ) -> Float[np.ndarray, "heads q m"]:
         """The scores of queries at positions with keys at positions, in layer k and the model's dtype."""
-        rows, columns = queries.shape[1], keys.shape[1]
-        more, wide = _padded_size(rows), _padded_size(columns)
+        pairs = _padded(queries, 1), _padded(keys, 1), _padded(query_positions), _padded(key_positions)
         with numerics(self.config.dtype):
-            found = _scores(
-                self.config.layer(k),
-                self.n,
-                self.parameters.layers[k],
-                _padded(queries, more, 1),
-                _padded(keys, wide, 1),
-                _padded(query_positions, more),
-                _padded(key_positions, wide),
-            )
-            return np.asarray(found)[:, :rows, :columns]
+            found = _scores(self.config.layer(k), self.parameters.layers[k], *pairs, n=self.n)
+            return np.asarray(found)[:, : queries.shape[1], : keys.shape[1]]
 
     def margins(self, k: int, found: Projections) -> Float[np.ndarray, "heads m"]:
         """How far apart two scores of a query must be for their order to be certain in every program.
 
         One number for all keys of a query, by the largest size and error that a key has in each coordinate.
         """
-        layer, parameters, unit = self.config.layer(k), self.parameters.layers[k], self.unit
-        size = np.abs(found.keys).max(axis=1, initial=0.0)[:, None, :].astype(np.float64)
-        wrong = found.key_errors.max(axis=1, initial=0.0)[:, None, :]
-        queries, errors = np.abs(found.queries).astype(np.float64), found.query_errors
+        layer, parameters = self.config.layer(k), self.parameters.layers[k]
+        unit, tiny = _unit(found.keys.x), _tiny(found.keys.x)
+        size = np.abs(found.keys.x).max(axis=1, initial=0.0)[:, None, :].astype(np.float64)
+        wrong = found.keys.errors.max(axis=1, initial=0.0)[:, None, :]
+        queries, errors = np.abs(found.queries.x).astype(np.float64), found.queries.errors
         width = layer.head_width
         match layer.scores:
             case "additive":
                 weight = np.abs(np.asarray(needed(parameters.additive, "additive"), np.float64))[:, None, :]
-                each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit + 4 * self.tiny
-                error = (each * weight).sum(axis=-1) + 4 * width * self.tiny
+                each = errors + wrong + 2 * unit * (queries + size) + (width + 8) * unit + 4 * tiny
+                error = (each * weight).sum(axis=-1) + 4 * width * tiny
             case "dot-product":
                 each = errors * size + queries * wrong + (width + 3) * unit * queries * size
-                error = (each.sum(axis=-1) + 4 * width * self.tiny) / np.sqrt(width) + self.tiny
+                error = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
             case _:
                 raise no_rule(RESTRICT, "score", layer.scores, SCORES)
         _, alibi = score_terms(RESTRICT, layer)
@@ -152,38 +130,21 @@ class HardModel:
             error = error + 4 * unit * alibi.slopes(layer.heads)[:, None] * self.n
         return SAFETY * error
 
-    def finished(
-        self,
-        k: int,
-        x: Float[np.ndarray, "m d"],
-        errors: Float[np.ndarray, "m d"],
-        heads: Float[np.ndarray, "heads m c"],
-        head_errors: Float[np.ndarray, "heads m c"],
-    ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
-        """Layer k's output on rows x whose heads put out `heads`, and its errors."""
-        rows = len(x)
-        padded = _padded_size(rows)
+    def finished(self, k: int, rows: Inexact, heads: Inexact) -> Inexact:
+        """Layer k's output on rows (m, d) whose heads put out `heads` (heads, m, c)."""
+        padded = _padded(rows.x), _padded(rows.errors), _padded(heads.x, 1), _padded(heads.errors, 1)
         with numerics(self.config.dtype):
-            found = _finished(
-                self.config.layer(k),
-                self.parameters.layers[k],
-                _padded(x, padded),
-                _padded(errors, padded),
-                _padded(heads, padded, 1),
-                _padded(head_errors, padded, 1),
-            )
-            y, wrong = (np.asarray(each)[:rows] for each in found)
-        return y, wrong
+            found = _finished(self.config.layer(k), self.parameters.layers[k], *padded)
+            return Inexact(*(np.asarray(each)[: len(rows.x)] for each in found))
 
 
-def _padded_size(rows: int) -> int:
-    """Sizes are rounded up to powers of two, so that few programs are compiled."""
-    return max(128, 1 << (rows - 1).bit_length())
+def _padded(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Filled up along an axis with copies of the first row, which bring in no number that was not there before.
 
-
-def _padded(array: np.ndarray, size: int, axis: int = 0) -> np.ndarray:
-    """Fills up with copies of the first row, which bring in no number that was not there before."""
-    missing = size - array.shape[axis]
+    Sizes are rounded up to powers of two, so that few programs are compiled.
+    """
+    size = array.shape[axis]
+    missing = max(128, 1 << (size - 1).bit_length()) - size
     if missing == 0:
         return array
     return np.concatenate([array, np.repeat(array.take([0], axis), missing, axis)], axis)
@@ -192,28 +153,30 @@ def _padded(array: np.ndarray, size: int, axis: int = 0) -> np.ndarray:
 @partial(jax.jit, static_argnums=(0, 1))
 def _projections(
     layer: LayerConfig, n: int, parameters: LayerParameters, x: Array, errors: Array, positions: Array
-) -> tuple[Array, ...]:
+) -> Projections:
     z = x
     if layer.layer_norm == "pre":
         z = layer_norm(layer, parameters.attention_norm, x)
         errors = _norm_errors(layer, parameters.attention_norm, x, errors)
-    made, wrong = [], []
-    for matrices in (parameters.query, parameters.key, parameters.value):
-        made.append(projected(layer, z, matrices))
-        wrong.append(jax.vmap(lambda matrix: _product_errors(z, errors, matrix))(matrices))
     rotary, _ = score_terms(RESTRICT, layer)
-    for which in (0, 1):
-        if rotary is not None:
-            wrong[which] = _pair_sums(_turn_errors(made[which], wrong[which]))
-        made[which] = turned(layer, made[which], positions, n)
-    return (*made, *wrong)
+    found = []
+    for matrices in (parameters.query, parameters.key, parameters.value):
+        made = projected(layer, z, matrices)
+        wrong = jax.vmap(lambda matrix: _product_errors(z, errors, matrix))(matrices)
+        if rotary is not None and len(found) < 2:  # queries and keys are turned, values are not
+            wrong = wrong + 4 * _unit(x) * jnp.abs(made) + 8 * _tiny(x) * (1 + jnp.abs(made)) * (wrong > 0)
+            wrong = jnp.repeat(wrong[..., 0::2] + wrong[..., 1::2], 2, axis=-1)
+        found.append(Inexact(turned(layer, made, positions, n) if len(found) < 2 else made, wrong))
+    return Projections(*found)
 
 
-def _unit(x: Array) -> float:
+def _unit(x: Array | np.ndarray) -> float:
+    """The unit roundoff."""
     return float(jnp.finfo(x.dtype).eps) / 2
 
 
-def _tiny(x: Array) -> float:
+def _tiny(x: Array | np.ndarray) -> float:
+    """The smallest normal number: programs may take smaller ones for 0."""
     return float(jnp.finfo(x.dtype).tiny)
 
 
@@ -225,26 +188,7 @@ def _product_errors(x: Array, errors: Array, matrix: Array) -> Array:
     return lost + errors @ size + (x.shape[-1] + 1) * _unit(x) * (jnp.abs(x) @ size)
 
 
-def _turn_errors(x: Array, errors: Array) -> Array:
-    return errors + 4 * _unit(x) * jnp.abs(x) + 8 * _tiny(x) * (1 + jnp.abs(x)) * (errors > 0)
-
-
-def _pair_sums(x: Array) -> Array:
-    pairs = jnp.sum(x.reshape(*x.shape[:-1], -1, 2), axis=-1)
-    return jnp.repeat(pairs, 2, axis=-1)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _scores(
-    layer: LayerConfig,
-    n: int,
-    parameters: LayerParameters,
-    queries: Array,
-    keys: Array,
-    query_positions: Array,
-    key_positions: Array,
-) -> Array:
-    return scores(layer, parameters, queries, keys, query_positions, key_positions, n)
+_scores = jax.jit(scores, static_argnames=("layer", "n"))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -282,8 +226,7 @@ def _finished(
 
 def _norm_errors(layer: LayerConfig, parameters: NormParameters | None, x: Array, errors: Array) -> Array:
     """The errors of layer normalisation: an error in x is divided by the deviation, and moves the deviation too."""
-    if parameters is None:
-        raise TypeError("layer normalisation needs its parameters")
+    parameters = needed(parameters, "layer normalisation")
     d, unit = x.shape[-1], _unit(x)
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + layer.layer_norm_epsilon)
