@@ -136,7 +136,7 @@ def test_equal_functions_make_equal_configs_that_share_compiled_programs():
         (Limb("square", 3), "a place from 0 to 2"),
         (Limb("square", True), "a place from 0 to 2"),
         ((Limb("square", 0), Limb("square", 0)), "name each term once"),
-        ((FunctionComponent("odd", modulus), "odd"), "positions = 'odd': a name of its own"),
+        ((FunctionComponent("odd", modulus), "odd"), "positions = 'odd': a unique name"),
     ],
 )
 def test_terms_that_cannot_be_used_are_refused(positions, named):
