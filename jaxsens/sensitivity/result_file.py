@@ -94,7 +94,7 @@ def _read(
     stated = metadata.pop("checksum", None)
     columns = {name: table.column(name).to_numpy() for name in names}
     if stated != digest(metadata, columns.values()):
-        raise ValueError("its content does not have the checksum it states")
+        raise ValueError("its content does not match its checksum")
     return columns, metadata.pop("result"), metadata
 
 

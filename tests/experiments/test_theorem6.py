@@ -214,7 +214,7 @@ def test_a_damaged_cell_is_measured_again_and_a_missing_one_too(experiment, out)
     console = quiet()
     assert run_theorem6(experiment, out, console).finished == 6
     assert "damaged, computed again: lstm n=4: " in printed(console)
-    assert "does not have the checksum it states" in printed(console)
+    assert "does not match its checksum" in printed(console)
     assert "4 of 6 were done before" in printed(console)
     assert tables(out) == written
 

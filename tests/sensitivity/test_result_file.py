@@ -172,7 +172,7 @@ def deep():
 @pytest.mark.parametrize(
     ("metadata", "match"),
     [
-        ({"result": 1, "checksum": 2}, "(?s)2 errors.*checksum = 2: this name is taken.*result = 1"),
+        ({"result": 1, "checksum": 2}, "(?s)2 errors.*checksum = 2: this name is reserved.*result = 1"),
         ({"when": object()}, "metadata: .*not JSON serializable"),
         ({"deep": deep()}, "metadata: .*recursion"),
     ],

@@ -161,7 +161,7 @@ def test_a_manifest_that_was_edited_cut_or_removed_is_refused(copy):
     path = copy / FOLDER / NEWEST
     table = tiny(model={"width": 5}).table()
     edit(path, sealed=False, config=table)
-    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: its content does not have the checksum"):
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: its content does not match its checksum"):
         load_checkpoint(copy)
     edit(path, sealed=True)
     with pytest.raises(DamagedCheckpoint, match="the arrays restored from it, or the config, are not those"):
