@@ -91,14 +91,14 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self.messages)
 
-    def raise_if_any(self) -> None:
-        """Raises one `InputError` that lists all errors, if there are any."""
+    def raise_if_any(self, kind: type[InputError] = InputError) -> None:
+        """Raises one `InputError`, or a `kind` of it, that lists all errors, if there are any."""
         if not self.messages:
             return
         if len(self.messages) == 1:
-            raise InputError(f"{self.subject}: {self.messages[0]}")
+            raise kind(f"{self.subject}: {self.messages[0]}")
         listed = "\n".join(f"  - {message}" for message in self.messages)
-        raise InputError(f"{self.subject}: {len(self.messages)} errors\n{listed}")
+        raise kind(f"{self.subject}: {len(self.messages)} errors\n{listed}")
 
 
 @contextmanager

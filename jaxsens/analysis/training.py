@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,7 +95,7 @@ def read_table(path: Path) -> pandas.DataFrame:
             {name: float(text or "nan") for name, text in zip(header, row, strict=True)} for row in rows
         ]
         return pd.DataFrame(numbers, columns=list(header))
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
 
 

@@ -161,26 +161,12 @@ class Unsound(AssertionError):
     """An input was found beyond a certified bound: one of the two is wrong."""
 
 
-class Shared(dict[tuple[str, str, int], "dict[str, Any] | InputError"]):
-    """Parts of a sweep's answers that hold for every seed, by the part's name, the variant and the length.
+Shared = dict[tuple[str, str, int], dict[str, Any] | str]
+"""Parts of a sweep's answers that hold for every seed, by the part's name, the variant and the length.
 
-    These are the parts that are computed from the model alone, for models that do not depend on the seed.
-    """
-
-    def part(self, name: str, bound: BoundPoint, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The part, computed if it is not there yet. Raises `InputError` if it cannot be had."""
-        if name not in _OF_THE_MODEL or bound.point.source.weights == "random":
-            return compute()
-        key = (name, *bound.group)
-        if key not in self:
-            try:
-                self[key] = compute()
-            except InputError as error:
-                self[key] = error
-        if isinstance(found := self[key], InputError):
-            raise found
-        return found
-
+These are the parts that are computed from the model alone, for models that do not depend on the seed. A text says why
+the part cannot be had.
+"""
 
 _OF_THE_MODEL = ("certified", "lemma5")
 
@@ -204,7 +190,7 @@ def answer(
     found: dict[str, Any] = {}
     notes: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    shared = Shared() if shared is None else shared
+    shared = {} if shared is None else shared
     parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
         ("worst", table.worst, lambda: _worst(model, bound, progress)),
         ("certified", table.certified, lambda: _certified(model, bound)),
@@ -216,15 +202,27 @@ def answer(
             continue
         stopping.check()
         began = time.perf_counter()
-        try:
-            found |= shared.part(name, bound, part)
-        except InputError as error:
-            notes[name] = " ".join(str(error).split())
+        kept = shared if name in _OF_THE_MODEL and point.source.weights != "random" else {}
+        key = (name, *point.group)
+        if key not in kept:
+            kept[key] = _had(part)
+        if isinstance(had := kept[key], str):
+            notes[name] = had
+        else:
+            found |= had
         seconds[name] = round(time.perf_counter() - began, 3)
     told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
     record = BoundRecord(bound.key, point.variant, point.n, point.seed, **told, **found)
     _check(record, measurable(model).dtype)
     return record
+
+
+def _had(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    """A part, or why it cannot be had."""
+    try:
+        return part()
+    except InputError as error:
+        return " ".join(str(error).split())
 
 
 def _check(record: BoundRecord, dtype: str) -> None:

@@ -417,13 +417,7 @@ def check_key(path: Path, found: str, wanted: str) -> None:
         raise DamagedFile(f"{path}: holds the record of another key ({found[:12]}, not {wanted[:12]})")
 
 
-@dataclass(frozen=True)
-class KeptRow(Record):
-    """A row of a table with the key that it is kept under."""
-
-    kind: ClassVar[str] = "row of a table"
-    key: str
-    row: dict[str, Any]
+_ROW = "row of a table"
 
 
 class RowsJob(Job[Item, Kept]):
@@ -461,9 +455,10 @@ class RowsJob(Job[Item, Kept]):
         path = self.path(item)
         if path is None:
             return super().read(item)
-        kept = KeptRow.read(path, self._key(item))
+        kept = read_sealed(path, _ROW)
+        check_key(path, kept["key"], self._key(item))
         try:
-            return _adapter(self._row).validate_python(kept.row)
+            return _adapter(self._row).validate_python(kept["row"])
         except ValidationError as error:
             raise DamagedFile(f"{path}: no {self._row.__name__}") from error
 
@@ -472,7 +467,7 @@ class RowsJob(Job[Item, Kept]):
         row: Any = self._measure(item)
         path = self.path(item)
         if path is not None:
-            KeptRow(self._key(item), asdict(row)).write(path)
+            write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
         return row
 
 

@@ -40,6 +40,8 @@ _VARIANTS: tuple[dict[str, Any], ...] = (
     {"positions": "sinusoidal", "weighting": "leftmost-hard", "layer_norm": "pre", "activation": "gelu"},
     {"positions": "sinusoidal", "weighting": "rightmost-hard", "scores": "additive"},
 )
+_CALLED = {"heads": "{} head", "mask": "{}-masked", "layer_norm": "{}-norm"}
+
 MODELS = len(_VARIANTS)
 """How many models there are."""
 
@@ -87,17 +89,12 @@ def random_model(number: int, depth: int) -> Transformer:
 
 
 def _described(number: int) -> str:
-    """What is particular about a model."""
-    return f"{number}: {', '.join(_named(*each) for each in _VARIANTS[number].items())}"
-
-
-def _named(field: str, value: object) -> str:
-    """A setting as it is called in the table."""
-    if field == "heads":
-        return "1 head"
-    if field in ("mask", "layer_norm"):
-        return f"{value}-masked" if field == "mask" else f"{value}-norm"
-    return " + ".join(value) if isinstance(value, tuple) else str(value)
+    """What is particular about a model, as it is called in the table."""
+    named = []
+    for field, value in _VARIANTS[number].items():
+        text = " + ".join(value) if isinstance(value, tuple) else value
+        named.append(_CALLED.get(field, "{}").format(text))
+    return f"{number}: {', '.join(named)}"
 
 
 class PlannedRestriction(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -201,22 +202,15 @@ def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: P
         given["alphabet"] = []
     sound = read_fields(FormulaModel, given, path, faults)
     # The compiler says what is wrong with the rest even where there is no formula, or no alphabet to go with it.
-    text, used = _canonical(sound.get("formula", "true"))
+    text, used = sound.get("formula", "true"), ()
+    with suppress(InputError):  # A text that cannot be read stays as it is: the compiler explains it.
+        formula = parse(text)
+        text, used = str(formula), symbols(formula)
     if "alphabet" not in sound or not isinstance(alphabet, str | list):
-        sound["alphabet"] = tuple(sorted({"0", "1"} | used))
+        sound["alphabet"] = tuple(sorted({"0", "1", *used}))
     own = FormulaModel(**{**sound, "formula": text})
     make = partial(compile_formula, own.formula, own.alphabet)
     return own.source(make, own.condition, path, faults)
-
-
-def _canonical(text: str) -> tuple[str, frozenset[str]]:
-    """A formula's text as `jaxsens.logic` prints it, and its symbols. A text that cannot be read stays as it is: the
-    compiler explains it."""
-    try:
-        formula = parse(text)
-    except InputError:
-        return text, frozenset()
-    return str(formula), frozenset(symbols(formula))
 
 
 def _read_construction(

@@ -327,12 +327,8 @@ class PointsJob(Job[Point, PointMetadata]):
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
         began = time.perf_counter()
-        result = item.measure.flip_sensitivity(
-            item.source.build(item.seed),
-            item.tokens(),
-            item.seed,
-            progress=lambda flips, of: reporter.inside(str(item), flips, of),
-        )
+        model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
+        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside)
         return write_point(self.directory, item, result, self.sweep.statistics, time.perf_counter() - began)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:

@@ -207,8 +207,6 @@ def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
 
 Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_distinct), BeforeValidator(_seeds)]
-_Variants = Annotated[tuple[str, ...], AfterValidator(_built_in)]
-_Statistics = Annotated[tuple[str, ...], AfterValidator(_statistics)]
 
 
 # The config
@@ -237,8 +235,8 @@ class Settings:
 class _Tables(Settings):
     """The config's tables as they are written."""
 
-    variants: _Variants = ()
-    statistics: _Statistics = ("mean", "max")
+    variants: Annotated[tuple[str, ...], AfterValidator(_built_in)] = ()
+    statistics: Annotated[tuple[str, ...], AfterValidator(_statistics)] = ("mean", "max")
     model: dict[str, Any] = field(default_factory=dict)
     inputs: InputsTable = field(default_factory=RandomWords)
     bounds: Bounds | None = None

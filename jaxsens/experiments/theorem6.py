@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +96,13 @@ class Theorem6Job(Job[CellPlace, Cell]):
                 failures.append(Failure(entry.name, one_line(error)))
                 say(console, f"failed: {failures[-1]}")
         self.items = [place for place in self.items if place.model in self._subjects]
-        self._plan = self._planned({str(failure.item): failure.message for failure in failures})
+        told = {str(failure.item): failure.message for failure in failures}
+        self._plan = Theorem6Plan(
+            config=self.experiment.text,
+            **row_of(self.experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
+            measure=asdict(self.experiment.measure),
+            models=tuple(self._planned(entry, told.get(entry.name, "")) for entry in self.experiment.models),
+        )
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
         write_config(self.directory / CONFIG, self.experiment.text)
         self._plan.write(self.directory / PLAN)
@@ -111,14 +118,8 @@ class Theorem6Job(Job[CellPlace, Cell]):
     def compute(self, item: CellPlace, reporter: Reporter) -> Cell:
         """Measures a cell, part by part."""
         parts = self.path(item).with_name(f".n={item.n}.parts.json")
-        cell = measure_cell(
-            self._subjects[item.model],
-            item.n,
-            self.experiment,
-            lambda flips, of: reporter.inside(str(item), flips, of),
-            parts,
-            reporter.note,
-        )
+        subject, inside = self._subjects[item.model], partial(reporter.inside, str(item))
+        cell = measure_cell(subject, item.n, self.experiment, inside, parts, reporter.note)
         cell.write(self.path(item))
         parts.unlink(missing_ok=True)
         return cell
@@ -137,18 +138,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
             model, fingerprint = trained.model, trained.fingerprint
         return Subject(entry.name, entry.task, entry.language, model, fingerprint)
 
-    def _planned(self, failures: dict[str, str]) -> Theorem6Plan:
-        experiment = self.experiment
-        return Theorem6Plan(
-            config=experiment.text,
-            **row_of(experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
-            measure=asdict(experiment.measure),
-            models=tuple(
-                self._planned_model(entry, failures.get(entry.name, "")) for entry in experiment.models
-            ),
-        )
-
-    def _planned_model(self, entry: ModelEntry, failure: str) -> PlannedModel:
+    def _planned(self, entry: ModelEntry, failure: str) -> PlannedModel:
         config, subject = entry.config, self._subjects.get(entry.name)
         network = None if config is None else config.model
         return PlannedModel(

@@ -33,10 +33,10 @@ from jaxsens.experiments.sweep_config import Name, Settings, check_measure, chec
 from jaxsens.inputs import count
 from jaxsens.languages import Language, Parity
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.config_tables import CONFIGS, build
+from jaxsens.models.config_tables import build
 from jaxsens.models.transformer import check_runs
 from jaxsens.strict import STRICT, Positive, checked_by, messages, parse_toml, read_fields, read_toml
-from jaxsens.training.config import Task, TrainConfig
+from jaxsens.training.config import Task, TrainConfig, logits_of
 from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 
@@ -105,25 +105,16 @@ def _entry(model: _Model, info: ValidationInfo) -> _Model:
     with collecting("model") as faults:
         if (model.train is None) == (model.exact is None):
             faults.add("train", model.train, 'give either train, a training config, or exact = "rnn"')
-        elif model.exact is not None:
-            entry = _exact(model, faults)
-        else:
+        elif model.exact is None:
             entry = _trained(model, context["folder"], faults)
+        elif model.end_probability is None:
+            faults.add("end_probability", None, "that of PARITY, which the network knows")
+        else:
+            parity = Parity(model.end_probability)
+            description = model.description or "recurrent network for PARITY, set by hand"
+            entry = ModelEntry(model.name, description, "prediction", parity, None)
     context["entries"].append(entry)
     return model
-
-
-def _exact(model: _Model, faults: Faults) -> ModelEntry | None:
-    if model.end_probability is None:
-        faults.add("end_probability", None, "that of PARITY, which the network knows")
-        return None
-    try:
-        parity = Parity(model.end_probability)
-    except InputError as error:
-        faults.messages += messages(error)
-        return None
-    description = model.description or "recurrent network for PARITY, set by hand"
-    return ModelEntry(model.name, description, "prediction", parity, None)
 
 
 def _trained(model: _Model, folder: Path, faults: Faults) -> ModelEntry | None:
@@ -137,8 +128,9 @@ def _trained(model: _Model, folder: Path, faults: Faults) -> ModelEntry | None:
     except InputError as error:
         faults.messages += [f"train: {message}" for message in messages(error)]
         return None
-    description = model.description or _line(config)
-    return ModelEntry(model.name, description, config.task, config.language, config)
+    n, kind = config.data.lengths, config.table()["model"]["kind"]
+    line = f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
+    return ModelEntry(model.name, model.description or line, config.task, config.language, config)
 
 
 @dataclass(frozen=True)
@@ -177,13 +169,6 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     return Theorem6(models=tuple(entries), text=text, **sound)
 
 
-def _line(config: TrainConfig) -> str:
-    """What a trained model is, in one line."""
-    kind = next(name for name, made in CONFIGS.items() if isinstance(config.model, made))
-    n = config.data.lengths
-    return f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
-
-
 def _check_entry(
     entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, faults: Faults
 ) -> None:
@@ -202,6 +187,6 @@ def _check_entry(
         own = Faults("lengths")
         check_runs(network, lengths[-1] + 1, own)
         faults.messages += [f"lengths: {where}, with the boundary symbol: {found}" for found in own.messages]
-    size = 2 if entry.task == "recognition" else entry.language.outcomes
     if lengths:
+        size = logits_of(entry.language, entry.task)
         check_measure(where, size, entry.untrained, lengths[0], measure, faults)

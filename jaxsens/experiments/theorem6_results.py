@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -56,11 +56,6 @@ class Subject:
     language: Language
     model: Any
     fingerprint: str
-
-    @property
-    def network(self) -> tuple[Any, Any]:
-        """The model as a config and its parameters."""
-        return self.model.config, self.model.parameters
 
     def key(self, n: int, experiment: Theorem6) -> str:
         """SHA-256 of everything that determines the numbers of its cell at length n."""
@@ -252,15 +247,10 @@ def measure_cell(
 
 def _answered(subject: Subject, n: int, seed: int, experiment: Theorem6) -> dict[str, Any]:
     """A `PredictionRow` or `RecognitionRow` as a table."""
-    given = (subject.network, subject.language, n)
-    place = (subject.name, n, seed, experiment.words)
-    if subject.task == "prediction":
-        found = cross_entropy(*given, words=experiment.words, seed=seed)
-        numbers = (found.mean, found.excess, found.standard_error, found.choice, found.choice_standard_error)
-        return asdict(PredictionRow(*place, *numbers))
-    told = accuracy(*given, words=experiment.words, seed=seed)
-    numbers = (told.accuracy, told.accuracy_standard_error, told.margin, told.margin_standard_error)
-    return asdict(RecognitionRow(*place, *numbers))
+    predicts = subject.task == "prediction"
+    evaluate, row = (cross_entropy, PredictionRow) if predicts else (accuracy, RecognitionRow)
+    _, *found = astuple(evaluate(subject.model, subject.language, n, experiment.words, seed))
+    return asdict(row(subject.name, n, seed, *found))
 
 
 def _sensitivity(
@@ -296,10 +286,10 @@ PLAN = "theorem6.json"
 CONFIG = "theorem6.toml"
 _AGAIN = "run `jaxsens theorem6` again: what is trained and measured is kept"
 
-_TABLES: dict[str, tuple[str, type]] = {
-    "cross_entropy.csv": ("prediction", PredictionRow),
-    "recognition.csv": ("recognition", RecognitionRow),
-    "sensitivity.csv": ("sensitivity", SensitivityRow),
+_TABLES = {
+    "cross_entropy.csv": "prediction",
+    "recognition.csv": "recognition",
+    "sensitivity.csv": "sensitivity",
 }
 
 
@@ -440,15 +430,14 @@ def write_tables(directory: Path, cells: Iterable[Cell], plan: Theorem6Plan) -> 
     order = {model.name: k for k, model in enumerate(plan.models)}
     languages = {model.name: model.made_language() for model in plan.models}
     lines = {(cell.model, cell.n): lines_of(languages[cell.model], cell.n) for cell in cells}
-    for file, (name, kind) in _TABLES.items():
+    for file, name in _TABLES.items():
         rows = [
-            {**asdict(row), **lines[cell.model, cell.n]._asdict()}
+            asdict(row) | (lines[cell.model, cell.n]._asdict() if name == "prediction" else {})
             for cell in cells
             for row in getattr(cell, name)
         ]
         rows.sort(key=lambda row: (order[row["model"]], row["n"], row["seed"]))
-        columns = [field.name for field in fields(kind)]
         if rows:
-            write_table(directory / file, [*columns, *(Lines._fields if name == "prediction" else ())], rows)
+            write_table(directory / file, list(rows[0]), rows)
         else:
             (directory / file).unlink(missing_ok=True)

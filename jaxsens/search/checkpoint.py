@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.errors import InputError
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
 
@@ -29,23 +28,20 @@ _EVERY = 1.0
 def identity(problem: Problem) -> dict[str, Any]:
     """What a search depends on, except the budget and the number of restarts: with more of these it goes on.
 
-    A model is identified by the type of its function, its config and the SHA-256 of its parameters. `Checkpoint.read`
+    A model is identified by the type of its function, its config and the SHA-256 of its parameters. `Checkpoint`
     notices from the outputs if a function holds other numbers.
     """
-    subject, space, digest = problem.subject, problem.space, hashlib.sha256()
-    for leaf in jax.tree.leaves(problem.parameters):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    outputs = problem.engine.outputs
+    subject, space, outputs = problem.subject, problem.space, problem.engine.outputs
+    leaves = jax.tree.leaves(problem.parameters)
+    are_keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    numbers = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(leaves, are_keys, strict=True)]
     # The config of a jaxsens transformer says where it is read.
     readout = {} if subject.config is not None else {"readout": subject.readout}
     return {
         **readout,
         "format": FORMAT,
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
-        "parameters": digest.hexdigest(),
+        "parameters": digest({}, map(np.asarray, numbers)),
         "n": space.n,
         "symbols": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
@@ -60,27 +56,31 @@ def identity(problem: Problem) -> dict[str, Any]:
 
 @dataclass
 class Checkpoint:
-    """A file that holds the latest state of a search.
+    """The latest state of a search, and the file that holds it.
 
     Attributes:
-        path: The file.
-        of: The search's `identity`.
+        problem: What is searched.
+        path: The file; None for none.
+        latest: The state in the file, or the first state if there is no file.
+
+    Raises:
+        InputError: If the file is damaged, or belongs to another search.
     """
 
-    path: str | os.PathLike[str]
-    of: dict[str, Any]
-    _latest: SearchState | None = field(default=None, init=False)
+    problem: Problem
+    path: str | os.PathLike[str] | None
+    latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
 
-    def read(self, problem: Problem) -> SearchState:
-        """The state in the file, or the first state if there is no file.
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            self._of = identity(self.problem)
+            self.latest = self._read(self.path)
 
-        Raises:
-            InputError: If the file is damaged, or belongs to another search.
-        """
-        subject, remedy = f"checkpoint = {str(self.path)!r}", "delete it, or name another file"
+    def _read(self, path: str | os.PathLike[str]) -> SearchState:
+        subject, remedy = f"checkpoint = {str(path)!r}", "delete it, or name another file"
         try:
-            content = read_sealed(self.path, KIND)
+            content = read_sealed(path, KIND)
             state = TypeAdapter(SearchState).validate_python(content["state"])
         except FileNotFoundError:
             return SearchState()
@@ -88,14 +88,14 @@ class Checkpoint:
             raise InputError(
                 f"{subject}: damaged, or not a checkpoint of a search ({error}); {remedy}"
             ) from error
-        other = content["of"]
+        own, other = self._of, content["of"]
         if differing := sorted(
-            name for name in self.of.keys() | other.keys() if self.of.get(name) != other.get(name)
+            name for name in own.keys() | other.keys() if own.get(name) != other.get(name)
         ):
             raise InputError(f"{subject}: of another search, with other {', '.join(differing)}; {remedy}")
         if state.best is not None:
-            value = problem.measure(np.array(state.best.tokens, np.int32)).value
-            if abs(value - state.best.value) > 1e3 * problem.slack * state.best.value:
+            value = self.problem.measure(np.array(state.best.tokens, np.int32)).value
+            if abs(value - state.best.value) > 1e3 * self.problem.slack * state.best.value:
                 raise InputError(
                     f"{subject}: of another model: it gives the best word the value {state.best.value}, but {value} is "
                     f"measured; {remedy}"
@@ -104,12 +104,12 @@ class Checkpoint:
 
     def note(self, state: SearchState) -> None:
         """Takes a state, and writes it if the last write is at least a second ago."""
-        self._latest = state
+        self.latest = state
         if time.monotonic() - self._written >= _EVERY:
             self.write()
 
     def write(self) -> None:
-        """Writes the latest state, unless it is already written."""
-        if self._latest is not None:
-            write_sealed(self.path, KIND, {"of": self.of, "state": asdict(self._latest)})
-            self._latest, self._written = None, time.monotonic()
+        """Writes the latest state."""
+        if self.path is not None:
+            write_sealed(self.path, KIND, {"of": self._of, "state": asdict(self.latest)})
+            self._written = time.monotonic()

@@ -16,7 +16,6 @@ from jaxsens.errors import InputError
 from jaxsens.search.local_search import SearchProgress
 from jaxsens.search.problem import Problem, SearchSpace, norm_of
 from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.engine import Engine, EngineCost
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from jaxsens.stopping import check
 
@@ -102,9 +101,8 @@ def _outputs(
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word, in blocks within the memory budget."""
     space, found = problem.space, []
-    forward = VmapEngine(problem.norm, problem.engine.outputs, problem.subject.apply)
     alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
-    engine = EveryWord(problem.norm, problem.engine.outputs, forward, alphabet, free)
+    engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)
     first = _words(space, np.zeros(1, int))
     size = min(_BLOCK, space.count)
     nothing = np.zeros(size, np.int32)
@@ -124,27 +122,25 @@ def _outputs(
 
 
 @dataclass(frozen=True)
-class EveryWord(Engine):
-    """The output on each word of a space, where other engines have its change under a flip.
+class EveryWord(VmapEngine):
+    """The output on each word of a space, where other engines have its change under a flip. Costs the same.
 
     The position of a "flip" is the word's number, see `_words`; its symbol means nothing.
 
     Attributes:
-        forward: runs the model.
         alphabet: the symbols of words.
         free: the positions that differ from word to word.
     """
 
-    forward: VmapEngine
     alphabet: tuple[int, ...]
     free: tuple[int, ...]
 
-    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Array:
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
         """A word, which holds the symbols at the other positions."""
         return tokens
 
     def changes(
-        self, parameters: Any, prepared: Array, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips outputs"]:
         """The outputs on the words with these numbers."""
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
@@ -152,15 +148,6 @@ class EveryWord(Engine):
         def one(number: Array) -> Array:
             digits = number // strides % size
             word = prepared.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, prepared.dtype)[digits])
-            output = jnp.atleast_1d(self.forward.apply(parameters, word))
-            return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+            return self._output(parameters, word)
 
         return jax.vmap(one)(positions)
-
-    def preferred_batch(self, n: int, platform: str) -> int:
-        """As many as forward passes."""
-        return self.forward.preferred_batch(n, platform)
-
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
-        """That of forward passes."""
-        return self.forward.cost(parameters, tokens, platform)

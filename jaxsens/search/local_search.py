@@ -282,7 +282,10 @@ def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.rand
     """
     problem = at.problem
     enough = at.value * (1 + problem.slack)
-    rows, columns = _sample(problem, at, rng)
+    # `SAMPLED` flips, drawn without replacement.
+    flipped, others = np.flatnonzero(problem.space.is_flipped), at.norms.shape[1]
+    drawn = rng.choice(len(flipped) * others, min(SAMPLED, len(flipped) * others), replace=False)
+    rows, columns = flipped[drawn // others], drawn % others
     gains, known, best = np.zeros(at.norms.shape), np.zeros(at.norms.shape), None
     for row, column in zip(rows, columns, strict=True):
         there = measurements.measure(at.after(row, column))
@@ -329,11 +332,3 @@ def _halved(at: Measured, rows: np.ndarray, columns: np.ndarray) -> Iterator[Int
     while size:
         yield at.with_all(rows[:size], columns[rows[:size]])
         size //= 2
-
-
-def _sample(problem: Problem, at: Measured, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of `SAMPLED` flips, drawn without replacement."""
-    rows = np.flatnonzero(problem.space.is_flipped)
-    others = at.norms.shape[1]
-    drawn = rng.choice(len(rows) * others, min(SAMPLED, len(rows) * others), replace=False)
-    return rows[drawn // others], drawn % others

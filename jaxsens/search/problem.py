@@ -180,13 +180,9 @@ class Problem:
         changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
         return norm_of(changes, self.norm).reshape(len(words), len(flips))
 
-    def _changes(
-        self, engine: Engine, words: np.ndarray, rows: np.ndarray, positions: np.ndarray, symbols: np.ndarray
-    ) -> np.ndarray:
-        changes, _ = placement.measure_changes(
-            engine, self.parameters, words, rows, positions, symbols, self.devices
-        )
-        return changes
+    def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
+        """The changes under flips, given by the rows of their words, their positions and their symbols."""
+        return placement.measure_changes(engine, self.parameters, words, *flips, placement=self.devices)[0]
 
 
 def problem_of(

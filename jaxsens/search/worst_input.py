@@ -16,8 +16,8 @@ from jaxsens.errors import InputError, PrecisionWarning, collecting
 from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
-from jaxsens.search.checkpoint import Checkpoint, identity
-from jaxsens.search.local_search import Measurements, Restart, SearchProgress, SearchState, climb
+from jaxsens.search.checkpoint import Checkpoint
+from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity import placement
@@ -157,8 +157,8 @@ def _searched(
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[SearchProgress], None] | None,
 ) -> WorstInput:
-    kept = None if checkpoint is None else Checkpoint(checkpoint, identity(problem))
-    latest = SearchState() if kept is None else kept.read(problem)
+    kept = Checkpoint(problem, checkpoint)
+    latest = kept.latest
     if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
         raise InputError(
             f"checkpoint = {str(checkpoint)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
@@ -166,27 +166,20 @@ def _searched(
         )
     measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
 
-    def note(state: SearchState) -> None:
-        nonlocal latest
-        latest = state
-        if kept is not None:
-            kept.note(state)
-
     def found() -> WorstInput:
-        reached = latest.finished
-        if latest.tokens is not None:
-            reached = (*reached, latest.restart(problem, converged=False))
+        reached = kept.latest.finished
+        if kept.latest.tokens is not None:
+            reached = (*reached, kept.latest.restart(problem, converged=False))
         return _result(measurements, 0, reached, starts)
 
     try:
-        climb(problem, starts, latest, measurements, note)
+        climb(problem, starts, latest, measurements, kept.note)
     except KeyboardInterrupt:
         if measurements.best is None:
             raise
         raise SearchInterrupted(found()) from None
     finally:
-        if kept is not None:
-            kept.write()
+        kept.write()
     return found()
 
 

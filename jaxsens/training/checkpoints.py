@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
+from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 from jaxsens.errors import Faults, InputError
 from jaxsens.languages import Language
@@ -64,10 +65,16 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     """
     path = Path(directory)
     if not storage.is_checkpoint(path):
-        path = _newest(path)
+        paths = storage.found(path / FOLDER) or storage.found(path)
+        if not paths:
+            raise InputError(
+                f"checkpoint {path}: there is none; give the directory that `jaxsens train` wrote, or a step's folder "
+                f"in its {FOLDER}"
+            )
+        path = paths[-1]
     try:
         manifest, arrays = storage.read(path, _identity)
-        config = _config(manifest["config"], path)
+        config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
         state = _state(arrays, config, path, parts=(".parameters",))
     except DamagedCheckpoint as error:
         older = [other for other in storage.found(path.parent) if other.name < path.name]
@@ -79,7 +86,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
 
 def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> Path:
     """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`."""
-    arrays = {name: np.asarray(leaf) for name, leaf in _named(state)}
+    arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
     made_with = {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}}
     table = config.table()
     path = storage.write(directory / FOLDER, step, arrays, table, _identity(table), made_with)
@@ -109,7 +116,7 @@ def resume(
             continue
         if (then := manifest["versions"].get("jax")) != version("jax"):
             note(f"written with jax {then}, resumed with jax {version('jax')}")
-        return manifest["step"], state, _config(manifest["config"], path)
+        return manifest["step"], state, TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
     return None
 
 
@@ -130,27 +137,14 @@ def check_directory(directory: Path, config: TrainConfig) -> None:
         return
 
 
-def _newest(directory: Path) -> Path:
-    paths = storage.found(directory / FOLDER) or storage.found(directory)
-    if not paths:
-        raise InputError(
-            f"checkpoint {directory}: there is none; give the directory that `jaxsens train` wrote, or a step's folder "
-            f"in its {FOLDER}"
-        )
-    return paths[-1]
-
-
 def _identity(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in _FREE}
 
 
-def _config(table: Mapping[str, Any], path: Path) -> TrainConfig:
-    return TrainConfig.from_table(table, f"checkpoint {path}")
-
-
 def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> None:
     """Refuses a checkpoint of another training. A constant schedule may go on for longer than planned."""
-    then, now = (_flat(_identity(each.table())) for each in (_config(table, path), config))
+    there = TrainConfig.from_table(table, f"checkpoint {path}")
+    then, now = (flatten_dict(_identity(each.table()), sep=".") for each in (there, config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
         del then["optimiser.steps"], now["optimiser.steps"]
     faults = Faults(f"checkpoint {path}, of another training (name another directory)")
@@ -159,19 +153,6 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
         if then.get(key, missing) != now.get(key, missing):
             faults.messages.append(f"{key}: {then.get(key, missing)!r} there, {now.get(key, missing)!r} here")
     faults.raise_if_any()
-
-
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of nested tables by their paths, such as "optimiser.steps"."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(
-        dict(table), is_leaf=lambda item: not isinstance(item, dict)
-    )
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
-def _named(tree: Any) -> list[tuple[str, Any]]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
 def _state(
@@ -184,18 +165,18 @@ def _state(
     with numerics(config.model.dtype):
         expected = state_shapes(config)
     faults = Faults(f"checkpoint {path}")
-    leaves = []
-    for name, wanted in _named(expected):
-        array = arrays.get(name)
-        described = f"{wanted.dtype} of shape {wanted.shape}"
+
+    def restored(place: Any, wanted: Any) -> Any:
+        name = keystr(place)
         if not name.startswith(parts):
-            leaves.append(wanted)
-        elif array is None:
-            faults.messages.append(f"{name}: missing, its config needs {described}")
-        elif (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
-            have = f"{array.dtype} of shape {array.shape}"
-            faults.messages.append(f"{name}: {have}, its config needs {described}")
-        else:
-            leaves.append(array)
-    storage.raise_damaged(faults)
-    return jax.tree.unflatten(jax.tree.structure(expected), leaves)
+            return wanted
+        array = arrays.get(name)
+        if array is None or (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
+            have = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+            needs = f"{wanted.dtype} of shape {wanted.shape}"
+            faults.messages.append(f"{name}: {have}, its config needs {needs}")
+        return array
+
+    state = tree_map_with_path(restored, expected)
+    faults.raise_if_any(DamagedCheckpoint)
+    return state

@@ -165,7 +165,7 @@ def _check(
         _check_task(model, task, faults)
         if learned is not None:
             _check_outputs(model, learned, task, faults)
-    check_calls(faults, **tables)
+    check_calls(tables, faults)
     data, evaluation = tables["data"], tables["evaluation"]
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
@@ -219,14 +219,11 @@ def _read_model(table: object, learned: Language | None, task: Any, faults: Faul
     if not isinstance(table, dict):
         faults.add("model", table, "a table")
         return None
-    own = Faults("model")
     for key in table.keys() & set(DERIVED):
-        own.messages.append(f"model.{key}: follows from the language and the task; leave it out")
+        faults.messages.append(f"model.{key}: follows from the language and the task; leave it out")
     fields = {key: value for key, value in table.items() if key not in DERIVED}
     if task == "prediction" and fields.get("kind", "transformer") == "transformer":
         fields = {"mask": "future", **fields}
     outputs = 2 if learned is None or task not in _TASKS else logits_of(learned, task)
     derived = {"alphabet_size": 2 if learned is None else len(learned.alphabet), "logits": outputs}
-    model = read_config({**fields, **derived}, "model", own)
-    faults.extend(own)
-    return model
+    return read_config({**fields, **derived}, "model", faults)

@@ -35,11 +35,8 @@ KIND = "manifest of a checkpoint"
 MANIFEST = "manifest.json"
 _STATE = "state"
 _NAME = re.compile(r"step-(\d{8,})")
-_NO_LOCKS = (
-    errno.ENOSYS,
-    errno.ENOTSUP,
-    errno.ENOLCK,
-)  # from file systems that lock nothing: nothing can be refused
+# From file systems that lock nothing: nothing can be refused.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 class DamagedCheckpoint(InputError):
@@ -63,18 +60,26 @@ def write(
     """
     final = folder / f"step-{step:08d}"
     hidden = folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    facts = {
-        "format": FORMAT,
-        "step": step,
-        "config": dict(config),
-        "versions": dict(versions),
-        "content": _content(step, identity, arrays),
-    }
     try:
         with named_failures(final, hidden):
             hidden.mkdir(parents=True)
             _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
-            _fill(hidden, arrays, facts)
+            with (
+                _no_tracebacks_in_logs(),
+                orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer,
+            ):
+                checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
+            manifest = {
+                "format": FORMAT,
+                "step": step,
+                "config": dict(config),
+                "versions": dict(versions),
+                "content": _content(step, identity, arrays),
+                "files": {name: _facts(hidden / name) for name in _files(hidden)},
+            }
+            write_sealed(hidden / MANIFEST, KIND, manifest)
+            for place in (*hidden.rglob("*"), hidden):
+                _flush(place)
             if final.exists():
                 remove(final)
             os.replace(hidden, final)
@@ -82,16 +87,6 @@ def write(
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return final
-
-
-def _fill(hidden: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Writes the arrays and the manifest, and flushes them to disk."""
-    with _no_tracebacks_in_logs(), orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
-        checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
-    files = {name: _facts(hidden / name) for name in _files(hidden)}
-    write_sealed(hidden / MANIFEST, KIND, {**facts, "files": files})
-    for place in (*hidden.rglob("*"), hidden):
-        _flush(place)
 
 
 def _reserve(place: Path, size: int) -> None:
@@ -145,13 +140,11 @@ def read(
             faults.messages.append(f"{name}: missing")
         elif name not in listed:
             faults.messages.append(f"{name}: not one of the files that were written")
-        elif (found := _facts(path / name)) != listed[name]:
-            if found["bytes"] != listed[name]["bytes"]:
-                text = f"{found['bytes']} bytes, but {listed[name]['bytes']} were written"
-            else:
-                text = "its SHA-256 is not that of what was written"
-            faults.messages.append(f"{name}: {text}")
-    raise_damaged(faults)
+        elif (facts := _facts(path / name))["bytes"] != (written := listed[name])["bytes"]:
+            faults.messages.append(f"{name}: {facts['bytes']} bytes, but {written['bytes']} were written")
+        elif facts != written:
+            faults.messages.append(f"{name}: its SHA-256 is not that of what was written")
+    faults.raise_if_any(DamagedCheckpoint)
     try:
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore((path / _STATE).absolute())
@@ -163,10 +156,9 @@ def read(
         ) from error
     arrays = {name: np.asarray(value) for name, value in restored.items()}
     if _content(manifest["step"], identity_of(manifest["config"]), arrays) != manifest["content"]:
-        faults.messages.append(
-            f"{_STATE}: the arrays restored from it, or the config, are not those that were saved"
+        raise DamagedCheckpoint(
+            f"{faults.subject}: {_STATE}: the arrays restored from it, or the config, are not those that were saved"
         )
-    raise_damaged(faults)
     return manifest, arrays
 
 
@@ -252,14 +244,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{subject}: {MANIFEST}: of step {manifest['step']}, which is not the one in the name"
         )
     return manifest
-
-
-def raise_damaged(faults: Faults) -> None:
-    """Raises one `DamagedCheckpoint` that lists all errors, if there are any."""
-    try:
-        faults.raise_if_any()
-    except InputError as error:
-        raise DamagedCheckpoint(str(error)) from None
 
 
 def _files(path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from jaxsens import inputs
@@ -165,23 +166,16 @@ class CheckpointConfig:
     keep: Positive = 2
 
 
-def check_calls(
-    faults: Faults,
-    data: DataConfig | None,
-    optimiser: OptimiserConfig | None,
-    evaluation: EvaluationConfig | None,
-    checkpoint: CheckpointConfig | None,
-) -> None:
+def check_calls(tables: Mapping[str, Any], faults: Faults) -> None:
     """Notes what does not happen between two calls of the compiled function. A table with errors is None."""
+    data, optimiser = tables["data"], tables["optimiser"]
     if data is None:
         return
-    for name, value in (
-        ("optimiser.steps", optimiser.steps if optimiser else 0),
-        ("evaluation.every", evaluation.every if evaluation else 0),
-        ("checkpoint.every", checkpoint.every if checkpoint else 0),
-    ):
+    for table, field in (("optimiser", "steps"), ("evaluation", "every"), ("checkpoint", "every")):
+        value = getattr(tables[table], field, 0)
         if value % data.steps_per_call:
-            faults.add(name, value, f"a multiple of data.steps_per_call = {data.steps_per_call}")
+            remedy = f"a multiple of data.steps_per_call = {data.steps_per_call}"
+            faults.add(f"{table}.{field}", value, remedy)
     begun = [stage.step for stage in data.curriculum]
     if begun and optimiser and begun[-1] >= optimiser.steps:
         where = f"data.curriculum[{len(begun) - 1}].step"
