@@ -37,26 +37,23 @@ normalising a row of zeros would be 0/0.
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
+from jaxsens.constructions.network import blank
 from jaxsens.errors import InputError, collecting
 from jaxsens.inputs import choice, is_count, number
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import on_device
-from jaxsens.models.parameters import TransformerParameters, build
+from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
-from jaxsens.precision import numerics
 
 LanguageName = Literal["parity", "first"]
 Dtype = Literal["float32", "float64"]
@@ -200,10 +197,8 @@ class ReferenceTransformer(Transformer):
             raise InputError(
                 f"n = {n!r}: a whole number of at least 2: one bit and the classification symbol"
             )
-        if self.language == "first":
-            return self._gap(n, 0, 1)
-        ones = (n - 1) // 2
-        return max(self._gap(n, ones, after) for after in (ones - 1, ones + 1) if after >= 0)
+        before = 0 if self.language == "first" else (n - 1) // 2
+        return max(self._gap(n, before, after) for after in (before - 1, before + 1) if after >= 0)
 
     def predicted(self, tokens: Int[np.ndarray, " n"]) -> Float[np.ndarray, " bits"]:
         """The gaps that `outputs` shows on one input, float64, one for the flip of each bit in order.
@@ -385,23 +380,13 @@ def _config(variant: ReferenceVariant, dtype: Dtype) -> TransformerConfig:
 
 def _parameters(variant: ReferenceVariant, shape: TransformerConfig) -> TransformerParameters:
     """The weights of a variant, NumPy float64, for `shape = _config(variant, ...)`."""
-    weights = _blank(shape.replace(width=variant.pairs, layer_norm="none"))
+    weights = blank(shape.replace(width=variant.pairs, layer_norm="none"))
     weights.embedding[[ZERO, ONE, CLS], [ZERO, ONE, CLS]] = 1
     {"parity": _set_parity, "first": _set_first}[variant.language](weights, variant.sharpness)
     if not variant.layer_norm:
         return weights
     _erase(weights.layers[1], variant.logit // 2)
     return _paired(weights, shape)
-
-
-def _blank(shape: TransformerConfig) -> Any:
-    """`TransformerParameters` of zeros (scales of ones) as float64 NumPy arrays, which can be written to."""
-
-    def zeros(name: str, size: tuple[int, ...], variance: float) -> jax.Array:
-        return on_device(np.zeros(size))
-
-    with numerics("float64"):
-        return jax.tree.map(np.array, build(shape, zeros))
 
 
 def _set_parity(weights: Any, c: float) -> None:
@@ -445,7 +430,6 @@ def _erase(layer: Any, logit: int) -> None:
 
 def _paired(weights: Any, shape: TransformerConfig) -> TransformerParameters:
     """The same network on rows (x_0, -x_0, x_1, -x_1, ...): it reads the first of each pair and writes both."""
-    blank = _blank(shape)
 
     def written(matrix: np.ndarray) -> np.ndarray:
         return np.repeat(matrix, 2, axis=-1) * np.tile([1.0, -1.0], matrix.shape[-1])
@@ -453,17 +437,13 @@ def _paired(weights: Any, shape: TransformerConfig) -> TransformerParameters:
     def read(matrix: np.ndarray) -> np.ndarray:
         return np.repeat(matrix, 2, axis=-2) * np.tile([1.0, 0.0], matrix.shape[-2])[:, None]
 
-    layers = [
-        dataclasses.replace(
-            empty,
-            **{name: read(getattr(layer, name)) for name in ("query", "key", "value", "w1")},
-            **{name: written(getattr(layer, name)) for name in ("output", "w2")},
-        )
-        for empty, layer in zip(blank.layers, weights.layers, strict=True)
-    ]
-    return dataclasses.replace(
-        blank,
-        embedding=written(weights.embedding),
-        components=written(weights.components),
-        layers=tuple(layers),
-    )
+    paired = blank(shape)
+    paired.embedding[...] = written(weights.embedding)
+    paired.components[...] = written(weights.components)
+    for layer, single in zip(paired.layers, weights.layers, strict=True):
+        for name in ("query", "key", "value", "w1"):
+            getattr(layer, name)[...] = read(getattr(single, name))
+        for name in ("output", "w2"):
+            getattr(layer, name)[...] = written(getattr(single, name))
+        layer.attention_norm.scale[...] = layer.feed_forward_norm.scale[...] = 1
+    return paired

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from jaxsens.constructions.conditions import Read
 from jaxsens.constructions.network import Head, ResidualNetwork, Sum
 from jaxsens.errors import InputError, no_rule
+from jaxsens.inputs import array_of
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer
@@ -135,9 +136,10 @@ class CompiledTransformer(Transformer):
             raise InputError(f"encode: word = {word!r}: a text, or a list of symbols of {known}")
         given = list(word)
         numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
-        sound = [isinstance(each, str) and each in numbers for each in given]
-        if not all(sound):
-            unknown = dict.fromkeys(repr(each) for each, fine in zip(given, sound, strict=True) if not fine)
+        unknown = dict.fromkeys(
+            repr(each) for each in given if not isinstance(each, str) or each not in numbers
+        )
+        if unknown:
             raise InputError(
                 f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {known}; tokens need no "
                 "encoding, pass them to the model as they are"
@@ -152,10 +154,7 @@ class CompiledTransformer(Transformer):
         Raises:
             InputError: For anything else.
         """
-        try:
-            given = np.asarray(word)
-        except ValueError:  # rows of different lengths
-            given = np.asarray(None)
+        given = array_of(word)
         tokens = given if given.dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
         near = np.asarray(self(tokens))[..., self.output] > 0.5
         return bool(near) if near.ndim == 0 else near

@@ -78,24 +78,17 @@ def translate(builder: Builder, formula: logic.Formula) -> Affine:
 
     An inner conjunction of a chain is made only if something other than the chain reads it.
     """
-    read = _read(formula)
-    known: dict[logic.Formula, Affine] = {}
-    for part in logic.subformulas(formula):
-        if part in read:
-            known[part] = _one(builder, part, [known[each] for each in read[part]])
-    return known[formula]
-
-
-def _read(formula: logic.Formula) -> dict[logic.Formula, tuple[logic.Formula, ...]]:
-    """For each subformula that is needed, what it is made of: its children, or a chain's operands."""
+    # For each subformula that is needed, parents first, what it is made of: its children, or a chain's operands.
     read: dict[logic.Formula, tuple[logic.Formula, ...]] = {}
-    stack = [formula]
-    while stack:
-        part = stack.pop()
-        if part not in read:
-            read[part] = _operands(part) if isinstance(part, logic.And | logic.Or) else tuple(part.children)
-            stack += read[part]
-    return read
+    needed = {formula}
+    for part in reversed(logic.subformulas(formula)):
+        if part in needed:
+            read[part] = _operands(part) if isinstance(part, logic.And | logic.Or) else part.children
+            needed.update(read[part])
+    known: dict[logic.Formula, Affine] = {}
+    for part in reversed(read):
+        known[part] = _one(builder, part, [known[each] for each in read[part]])
+    return known[formula]
 
 
 def _one(builder: Builder, part: logic.Formula, children: list[Affine]) -> Affine:
@@ -130,17 +123,14 @@ def _one(builder: Builder, part: logic.Formula, children: list[Affine]) -> Affin
 
 def _operands(chain: logic.And | logic.Or) -> tuple[logic.Formula, ...]:
     """The conjuncts (or disjuncts) of a whole chain, each once. One hidden unit takes any number of them."""
-    found: dict[logic.Formula, None] = {}
-    inner: set[logic.Formula] = set()  # so that a shared link is walked once
+    found: dict[logic.Formula, None] = {}  # links of the chain too, so that a shared one is walked once
     stack: list[logic.Formula] = [chain]
     while stack:
         each = stack.pop()
-        if not isinstance(each, type(chain)):
-            found[each] = None
-        elif each not in inner:
-            inner.add(each)
+        if isinstance(each, type(chain)) and each not in found:
             stack += [each.right, each.left]
-    return tuple(found)
+        found[each] = None
+    return tuple(each for each in found if not isinstance(each, type(chain)))
 
 
 def _all(builder: Builder, forms: list[Affine]) -> Affine:

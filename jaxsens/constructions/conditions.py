@@ -48,9 +48,6 @@ _HARD: dict[str, Weighting] = {
     "rightmost-hard": RightmostHard(),
 }
 
-_TEMPERATURE_ONLY = ("Theorem 21", "Corollary 23")
-"""The statements that have no version at temperature 1, and so no letters."""
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -125,7 +122,8 @@ def theorem(formula: Formula, condition: Condition) -> str:
         known, masked = "Corollary 17", "Corollary 18"
     name = masked if condition.autoregressive else known
     cold, grown = ("(c)", "(d)") if name == "Theorem 13" else ("(a)", "(b)")
-    warm = name if name in _TEMPERATURE_ONLY else f"{name}{cold}"
+    # These two have no version at temperature 1, and so no letters.
+    warm = name if name in ("Theorem 21", "Corollary 23") else f"{name}{cold}"
     match condition.name:
         case "temperature":
             return warm
@@ -170,24 +168,17 @@ def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
         )
     if not (condition.autoregressive and counts):
         return
-    if condition.name == "unbounded":
-        remedy = (
-            "Theorem 21 and Corollary 23 count without n only at a temperature, and no single look-up can do it at "
-            'temperature 1: condition="temperature", or autoregressive=False'
-        )
-        faults.add("condition", condition.name, remedy)
-    elif condition.name == "bounded-softmax":
-        remedy = (
-            "the control divides i by n, which an autoregressive network does not know: autoregressive=False"
-        )
-        faults.add("condition", condition.name, remedy)
-    elif condition.name == "temperature-bounded" and any(
-        isinstance(part, CountPredicate) for part in subformulas(formula)
-    ):
-        listed = ", ".join(str(each) for each in predicates(formula))
-        faults.add(
-            "condition",
-            condition.name,
+    remedies = {
+        "unbounded": "Theorem 21 and Corollary 23 count without n only at a temperature, and no single look-up can do "
+        'it at temperature 1: condition="temperature", or autoregressive=False',
+        "bounded-softmax": "the control divides i by n, which an autoregressive network does not know: "
+        "autoregressive=False",
+    }
+    if any(isinstance(part, CountPredicate) for part in subformulas(formula)):
+        listed = ", ".join(map(str, predicates(formula)))
+        remedies["temperature-bounded"] = (
             f"predicates of a count ({listed}) are looked up in a table whose bounded keys depend on n: "
-            'condition="temperature", or autoregressive=False',
+            'condition="temperature", or autoregressive=False'
         )
+    if condition.name in remedies:
+        faults.add("condition", condition.name, remedies[condition.name])

@@ -35,7 +35,10 @@ def comparison(builder: Builder, formula: Comparison, counted: list[Affine]) -> 
         return Affine(constant=float(holds[formula.relation]))
     builder.network.sums.append((formula.weight, formula.constant))
     if builder.condition.name != "temperature-bounded":
-        value = _sum_of_counts(builder, formula, counted)
+        # Stages 1 and 2 of section 4.4: each C_k within 1/(4 H), so the sum within 1/4.
+        parts = _looked_up(builder, formula, counted)
+        terms = [float(weight) * (found - none) for weight, found, none in parts]
+        value = total(terms) + float(formula.constant)
         if formula.relation == ">=":
             return builder.network.shaped((AT_LEAST_ZERO, value))
         equal = builder.network.shaped((EQUALS_ZERO, value))
@@ -129,33 +132,19 @@ def _is_zero(builder: Builder, direction: str, counted: Affine, sharpness: float
 
 
 def _looked_up(
-    builder: Builder, formula: Comparison, counted: list[Affine], share: bool
+    builder: Builder, formula: Comparison, counted: list[Affine]
 ) -> Iterator[tuple[int, Affine, Affine]]:
     """For each term lambda_k: the look-up of C_k within 1/(4 H), which finds 1 for C_k = 0, and [C_k = 0].
 
-    With `share`, C_k / n is looked up instead.
+    If embeddings are bounded, C_k / n is looked up instead.
     """
     sharpness = lookup_sharpness(formula.weight)
     for (weight, count), what in zip(formula.terms, counted, strict=True):
         ratio, inverse = builder.ratio(count.sign, what), builder.inverse(count.sign)
         pairs = builder.table(ratio, inverse, sharpness)
-        key = ("share" if share else "count", count.sign, what, sharpness)
-        found = builder.once(
-            key,
-            lambda pairs=pairs: builder.look_up(
-                pairs,
-                builder.position("fraction") if share else builder.index_value(),
-                1 / (4 * formula.weight),
-                sharpness,
-            ),
-        )
+        key, error = ("looked up", count.sign, what, sharpness), 1 / (4 * formula.weight)
+        found = builder.once(key, builder.look_up, pairs, builder.index_value(), error, sharpness)
         yield weight, found, _is_zero(builder, count.sign, what, lookup_sharpness(1))
-
-
-def _sum_of_counts(builder: Builder, formula: Comparison, counted: list[Affine]) -> Affine:
-    """sum_k lambda_k C_k + c within 1/4: stages 1 and 2 of section 4.4, each C_k within 1/(4 H)."""
-    parts = _looked_up(builder, formula, counted, share=False)
-    return total([float(weight) * (found - none) for weight, found, none in parts]) + float(formula.constant)
 
 
 def _sign_of_average(builder: Builder, formula: Comparison, counted: list[Affine], sign: float) -> Affine:
@@ -185,11 +174,8 @@ def _sign_of_looked_up(builder: Builder, formula: Comparison, counted: list[Affi
     most -3/(4n). The temperature 1/n^3 makes that decide.
     """
     parts = []
-    for weight, found, none in _looked_up(builder, formula, counted, share=True):
-        share = builder.once(
-            ("positive share", found, none),
-            lambda found=found, none=none: builder.network.rectify((found - none, 1.0)),
-        )
+    for weight, found, none in _looked_up(builder, formula, counted):
+        share = builder.once(("positive share", found, none), builder.network.rectify, (found - none, 1.0))
         parts.append(sign * weight * share)
     per_length = builder.inverse_length()
     y = total(parts) + sign * formula.constant * per_length

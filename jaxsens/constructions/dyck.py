@@ -36,7 +36,7 @@ from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
-from jaxsens.errors import Faults
+from jaxsens.errors import collecting
 from jaxsens.inputs import count
 
 SHARPNESS = 20.0
@@ -87,20 +87,19 @@ def dyck(
     Raises:
         InputError: With every reason why there is no such network.
     """
-    faults = Faults("dyck")
-    kinds = count("kinds", kinds, faults, least=1)
-    check_choices(condition, autoregressive, dtype, read, faults)
-    if condition in ("leftmost-hard", "rightmost-hard"):
-        remedy = 'depths need uniform attention, which only average-hard and softmax have: condition="average-hard"'
-        faults.add("condition", condition, remedy)
-    if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
-        faults.add(
-            "autoregressive",
-            autoregressive,
-            f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "
-            'condition="temperature", or autoregressive=False',
-        )
-    faults.raise_if_any()
+    with collecting("dyck") as faults:
+        kinds = count("kinds", kinds, faults, least=1)
+        check_choices(condition, autoregressive, dtype, read, faults)
+        if condition in ("leftmost-hard", "rightmost-hard"):
+            remedy = "depths need uniform attention, which only average-hard and softmax have: "
+            faults.add("condition", condition, f'{remedy}condition="average-hard"')
+        if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
+            faults.add(
+                "autoregressive",
+                autoregressive,
+                f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "
+                'condition="temperature", or autoregressive=False',
+            )
     wanted = Condition(condition, autoregressive)
     builder = Builder(ResidualNetwork(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
     output = _program(builder, kinds).coordinates[0]

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import collecting
 from jaxsens.inputs import checked_count, checked_number, choice, count, number
 
 BOOLEAN_ERROR = 1 / 4
@@ -222,13 +222,12 @@ class TieBreak:
     ) -> Float[np.ndarray, "..."]:
         """What is added to the scores of the (1-based) positions j of n; n may be left out if the slope is None."""
         position = np.asarray(j, np.float64)
-        faults = Faults("TieBreak.terms")
-        number("gap", gap, faults, above=0)
-        if self.slope is not None:
-            count("n", n, faults, least=1)
-        if np.any(position < 1) or (n is not None and np.any(position > n)):
-            faults.add("j", j, "positions from 1 to n")
-        faults.raise_if_any()
+        with collecting("TieBreak.terms") as faults:
+            number("gap", gap, faults, above=0)
+            if self.slope is not None:
+                count("n", n, faults, least=1)
+            if np.any(position < 1) or (n is not None and np.any(position > n)):
+                faults.add("j", j, "positions from 1 to n")
         sign = 1 if self.side == "rightmost" else -1
         if self.slope is None or n is None:
             return -sign * gap / position

@@ -8,16 +8,19 @@ reads is available; the heads of one layer share its mask. Time 0 is the embeddi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.rounding import ReluForm
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import LayerParameters, TransformerParameters
+from jaxsens.models.parameters import TransformerParameters, shapes
 from jaxsens.models.positions import Component, CoordinateTerm, Limb
 from jaxsens.models.weighting import Weighting
 
@@ -59,13 +62,6 @@ class Affine:
     def coordinates(self) -> tuple[int, ...]:
         """The coordinates that occur."""
         return tuple(coordinate for coordinate, _ in self.terms)
-
-    @property
-    def coordinate(self) -> int | None:
-        """The coordinate that this form equals, or None if it is not just one coordinate."""
-        if self.constant or len(self.terms) != 1 or self.terms[0][1] != 1:
-            return None
-        return self.terms[0][0]
 
 
 def total(forms: Sequence[Affine]) -> Affine:
@@ -126,8 +122,9 @@ class ResidualNetwork:
     def __init__(self, alphabet: Sequence[str]) -> None:
         self.alphabet = tuple(alphabet)
         self._ready: list[int] = []  # for each coordinate, the time from which it holds its number
-        self._symbols: dict[str, int] = {}
-        self._terms: dict[CoordinateTerm, int] = {}
+        # The coordinates of symbols and position components, each added when it is first asked for.
+        self._symbols: defaultdict[str, int] = defaultdict(partial(self._new, 0))
+        self._terms: defaultdict[CoordinateTerm, int] = defaultdict(partial(self._new, 0))
         self._one: int | None = None
         self._layers: list[_LayerParts] = []
         self.sums: list[Sum] = []
@@ -149,14 +146,10 @@ class ResidualNetwork:
 
     def symbol(self, name: str) -> Affine:
         """1 where the input has this symbol, and 0 elsewhere."""
-        if name not in self._symbols:
-            self._symbols[name] = self._new(0)
         return Affine(((self._symbols[name], 1.0),))
 
     def component(self, term: CoordinateTerm) -> Affine:
         """p_n(i), as part of the position embedding."""
-        if term not in self._terms:
-            self._terms[term] = self._new(0)
         return Affine(((self._terms[term], 1.0),))
 
     def attend(
@@ -198,8 +191,9 @@ class ResidualNetwork:
 
     def settled(self, form: Affine) -> int:
         """A coordinate that holds this form, which must be at least 0 everywhere: its own, or a copy."""
-        if form.coordinate is not None:
-            return form.coordinate
+        match form:
+            case Affine(((coordinate, 1.0),), 0.0):
+                return coordinate
         return self.rectify((form, 1.0)).coordinates[0]
 
     def read_by_rounding(self, output: int) -> tuple[int, ...]:
@@ -223,7 +217,7 @@ class ResidualNetwork:
 
         A layer without heads gets an idle one: all its weights are 0, and its mask is `idle_mask`.
         """
-        attended = (form for layer in self._layers for head in layer.heads for form in _read_by(head))
+        attended = (form for head in sum(self.heads, ()) for form in (head.value, *sum(head.pairs, ())))
         if self._one is None and any(form.constant for form in attended):
             # Attention has no biases (Definition 1): a coordinate that is 1 everywhere carries its constants.
             self._one = self._new(0)
@@ -242,22 +236,16 @@ class ResidualNetwork:
             end_symbol=False,
             dtype=dtype,
         )
-        components: Any = np.zeros((len(self._terms), config.width))
+        weights = blank(config)
         for row, coordinate in enumerate(self._terms.values()):
-            components[row, coordinate] = 1.0
-        embedding: Any = np.zeros((len(self.alphabet), config.width))
+            weights.components[row, coordinate] = 1.0
         for name, coordinate in self._symbols.items():
-            embedding[self.alphabet.index(name), coordinate] = 1.0
+            weights.embedding[self.alphabet.index(name), coordinate] = 1.0
         if self._one is not None:
-            embedding[:, self._one] = 1.0
-        return config, TransformerParameters(
-            embedding=embedding,
-            components=components if len(components) else None,
-            learned=None,
-            layers=tuple(self._parameters(layer, config.width) for layer in layers),
-            head=None,
-            head_bias=None,
-        )
+            weights.embedding[:, self._one] = 1.0
+        for layer, arrays in zip(layers, weights.layers, strict=True):
+            self._write(layer, arrays)
+        return config, weights
 
     def _new(self, ready: int) -> int:
         self._ready.append(ready)
@@ -280,32 +268,26 @@ class ResidualNetwork:
             vector[self._one] += form.constant
         return vector
 
-    def _parameters(self, layer: _LayerParts, width: int) -> LayerParameters:
-        heads, head_width, hidden = max(len(layer.heads), 1), _head_width(layer), len(layer.units)
-        arrays: dict[str, Any] = {
-            name: np.zeros((heads, width, head_width)) for name in ("query", "key", "value")
-        }
-        arrays["output"] = np.zeros((heads, head_width, width))
+    def _write(self, layer: _LayerParts, weights: Any) -> None:
+        """Writes a layer into its parameters, which are zeros."""
+        width, head_width = weights.query.shape[1:]
         for h, head in enumerate(layer.heads):
             for k, (asked, offered) in enumerate(head.pairs):
                 # Scores are divided by sqrt(head_width), which is a power of two here, so no digit is lost.
-                arrays["query"][h, :, k] = self._vector(asked, width) * np.sqrt(head_width)
-                arrays["key"][h, :, k] = self._vector(offered, width)
-            arrays["value"][h, :, 0] = self._vector(head.value, width)
-            arrays["output"][h, 0, head.target] = 1.0
-        w1, b1, w2 = np.zeros((width, hidden)), np.zeros(hidden), np.zeros((hidden, width))
+                weights.query[h, :, k] = self._vector(asked, width) * np.sqrt(head_width)
+                weights.key[h, :, k] = self._vector(offered, width)
+            weights.value[h, :, 0] = self._vector(head.value, width)
+            weights.output[h, 0, head.target] = 1.0
         for unit, (form, target, weight) in enumerate(layer.units):
             for coordinate, factor in form.terms:
-                w1[coordinate, unit] = factor
-            b1[unit] = form.constant
-            w2[unit, target] = weight
-        mapped = {"w1": w1, "b1": b1, "w2": w2, "b2": np.zeros(width)}
-        arrays |= mapped if hidden else dict.fromkeys(mapped)
-        return LayerParameters(**arrays, additive=None, attention_norm=None, feed_forward_norm=None)
+                weights.w1[coordinate, unit] = factor
+            weights.b1[unit] = form.constant
+            weights.w2[unit, target] = weight
 
 
-def _read_by(head: Head) -> tuple[Affine, ...]:
-    return (head.value, *sum(head.pairs, ()))
+def blank(config: TransformerConfig) -> Any:
+    """`TransformerParameters` of zeros as float64 NumPy arrays, which can be written to."""
+    return jax.tree.map(lambda part: np.zeros(part.shape), shapes(config))
 
 
 def _head_width(layer: _LayerParts) -> int:
@@ -381,43 +363,29 @@ class Builder:
 
     def first(self) -> Affine:
         """1 at the first position, else 0 (Proposition 11): the average of -(-1)^j up to i is 1 there, else <= 1/3."""
-
-        def make() -> Affine:
-            average = self.network.attend("future", (), -self.position("alternating"))
-            return self.network.rectify((2.0 * average - 1.0, 1.0))
-
-        return self.once("first", make)
+        average = self.ratio("#L", -self.position("alternating"))
+        return self.once("first", self.network.rectify, (2.0 * average - 1.0, 1.0))
 
     def last(self) -> Affine:
         """1 at the last position, else 0 (Proposition 11): the average of (-1)^j from i on is 1 or -1 there."""
-
-        def make() -> Affine:
-            average = self.network.attend("past", (), self.position("alternating"))
-            return self.network.rectify((2.0 * average - 1.0, 1.0), (-2.0 * average - 1.0, 1.0))
-
-        return self.once("last", make)
+        average = self.ratio("#R", self.position("alternating"))
+        ends = ((2.0 * average - 1.0, 1.0), (-2.0 * average - 1.0, 1.0))
+        return self.once("last", self.network.rectify, *ends)
 
     def inverse(self, direction: str) -> Affine:
         """1/m, where m is the number of positions that a count looks at: i for #L, n-i+1 for #R."""
         if self.reciprocals:
             return self.position("reciprocal" if direction == "#L" else "reverse-reciprocal")
-
-        def make() -> Affine:
-            mark = self.first() if direction == "#L" else self.last()
-            return self.network.attend(MASK_OF[direction], (), mark)
-
-        return self.once(("inverse", direction), make)
+        return self.ratio(direction, self.first() if direction == "#L" else self.last())
 
     def inverse_length(self) -> Affine:
         """1/n."""
-        return self.once("inverse length", lambda: self.network.attend("none", (), self.first()))
+        return self.once("inverse length", self.network.attend, "none", (), self.first())
 
     def ratio(self, direction: str, counted: Affine) -> Affine:
         """C/m exactly: the average of what is counted over the m positions (stage 1 of section 4.4)."""
-        return self.once(
-            ("ratio", direction, counted),
-            lambda: self.network.attend(MASK_OF[direction], (), counted),
-        )
+        key = ("ratio", direction, counted)
+        return self.once(key, self.network.attend, MASK_OF[direction], (), counted)
 
     def single_row(self, direction: str) -> Affine:
         """0 where the table has a single row, at most -2 elsewhere.
@@ -429,8 +397,8 @@ class Builder:
             return 4.0 * self.inverse("#L") - 4.0
         return 4.0 * self.inverse("#L") + 4.0 * self.inverse("#R") - 8.0
 
-    def once(self, key: Hashable, make: Callable[[], Affine]) -> Affine:
-        """The form under this key, made at first use."""
+    def once(self, key: Hashable, make: Callable[..., Affine], *arguments: Any) -> Affine:
+        """The form under this key: `make(*arguments)`, called at first use."""
         if key not in self._made:
-            self._made[key] = make()
+            self._made[key] = make(*arguments)
         return self._made[key]

@@ -51,15 +51,6 @@ AT_LEAST_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2)))
 EQUALS_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2), Unit(-1, 2, -1 / 2), Unit(1, 2, -3 / 2)))
 """[k = 0] for z within 1/4 of the whole number k."""
 
-NOT = ReluForm((Unit(1, -1, 1),))
-"""1 - z for a Boolean z."""
-
-AND = ReluForm((Unit(1, 1, -1),))
-"""Both of two Booleans whose sum is z."""
-
-OR = ReluForm((Unit(1, 1, 0), Unit(-1, 1, -1)))
-"""One of any two Booleans whose sum is z, or both."""
-
 
 def affine_pieces(width: int, layers: int) -> int:
     """The most affine pieces of a ReLU network from R to R with `layers` hidden layers of `width` units.

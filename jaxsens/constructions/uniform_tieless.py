@@ -121,9 +121,7 @@ def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], 
     def zero(matrices: Array) -> np.ndarray:
         return np.all(np.asarray(matrices) == 0, axis=(1, 2))
 
-    return tuple(
-        tuple(bool(head) for head in zero(layer.query) | zero(layer.key)) for layer in parameters.layers
-    )
+    return tuple(tuple((zero(layer.query) | zero(layer.key)).tolist()) for layer in parameters.layers)
 
 
 def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]:

@@ -62,11 +62,9 @@ class Parity(Language):
 
     def _bits(self, count: int, n: int, generator: np.random.Generator, last_odd: np.ndarray) -> np.ndarray:
         """Words whose inner states are drawn independently, and whose last state is given."""
-        if n == 0:
-            return np.zeros((count, 0), np.int8)
         odd = np.empty((count, n + 1), bool)
         odd[:, :1] = False
-        odd[:, 1:n] = generator.random((count, n - 1)) < 1 / (2 - self.end_probability)
+        odd[:, 1:n] = generator.random((count, max(n - 1, 0))) < 1 / (2 - self.end_probability)
         odd[:, n:] = last_odd
         return (odd[:, 1:] ^ odd[:, :-1]).astype(np.int8)
 
@@ -110,8 +108,7 @@ class OneStar(Language):
     def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
         return np.ones((count, n), np.int8)
 
-    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
-        return np.ones((count, n), np.int8)
+    _members = _prefixes
 
     def _length_probabilities(self, longest: int) -> np.ndarray:
         p = self.end_probability

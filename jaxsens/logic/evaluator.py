@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence, Sized
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import Faults, InputError, no_rule
+from jaxsens.errors import InputError, collecting, no_rule
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import Comparison, Count, CountLeft, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, subformulas
@@ -64,17 +64,16 @@ def evaluate_tokens(
     """
     _check_formula("evaluate_tokens", formula)
     array = np.asarray(tokens)
-    faults = Faults("evaluate_tokens")
-    if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
-        named = ", ".join(map(repr, unknown))
-        faults.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
-    if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
-        found = f"shape {array.shape} and dtype {array.dtype}"
-        faults.messages.append(f"tokens have {found}: give integers of shape (..., n)")
-    elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
-        found = f"from {array.min()} to {array.max()}"
-        faults.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
-    faults.raise_if_any()
+    with collecting("evaluate_tokens") as faults:
+        if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
+            named = ", ".join(map(repr, unknown))
+            faults.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
+        if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
+            found = f"shape {array.shape} and dtype {array.dtype}"
+            faults.messages.append(f"tokens have {found}: give integers of shape (..., n)")
+        elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
+            found = f"from {array.min()} to {array.max()}"
+            faults.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
     return _truth(formula, array, alphabet)
 
 

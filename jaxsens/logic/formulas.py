@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.errors import InputError
@@ -43,16 +43,19 @@ class Formula:
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, repr=False)(cls)
+        own = fields(cls)  # pyright: ignore[reportArgumentType]
+        cls._operands = tuple(each.name for each in own if each.type == "Formula")
+        cls._settings = tuple(each.name for each in own if each.type != "Formula")
 
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The formulas that this one is built from, in the order in which they are written."""
-        return ()
+        """The formulas that this one is built from, in the order in which they are written: its fields' by default."""
+        return tuple(getattr(self, name) for name in self._operands)
 
     @property
     def label(self) -> Hashable:
-        """Whatever distinguishes this formula from others of the same class with the same children."""
-        return ()
+        """What distinguishes this formula from others of its class with the same children: the other fields."""
+        return tuple(getattr(self, name) for name in self._settings)
 
     def atom_text(self, children: Sequence[str]) -> str:
         """The text of a formula whose notation is an atom, given the texts of its children."""
@@ -122,11 +125,6 @@ class Symbol(Formula):
             raise InputError(f'Symbol: name = {self.name!r}: give the symbol as a string, such as "1"')
         super().__post_init__()
 
-    @property
-    def label(self) -> Hashable:
-        """The name."""
-        return self.name
-
     def atom_text(self, children: Sequence[str]) -> str:
         """Q_name, or the name in quotes if it has characters other than letters, digits and underscores."""
         if _PLAIN_SYMBOL.fullmatch(self.name):
@@ -159,22 +157,12 @@ class Unary(Formula):
 
     operand: Formula
 
-    @property
-    def children(self) -> tuple[Formula, ...]:
-        """The operand."""
-        return (self.operand,)
-
 
 class Binary(Formula):
     """An operator between two formulas."""
 
     left: Formula
     right: Formula
-
-    @property
-    def children(self) -> tuple[Formula, ...]:
-        """Left, right."""
-        return (self.left, self.right)
 
 
 class Not(Unary):

@@ -52,7 +52,6 @@ YESTERDAY = Notation("Y", 7, "prefix")
 NEXT = Notation("X", 7, "prefix")
 ATOM = Notation("", 8, "atom")
 
-PREFIX = {notation.sign: notation for notation in (NOT, YESTERDAY, NEXT)}
 INFIX = {notation.sign: notation for notation in (EQUIVALENT, IMPLIES, OR, AND, SINCE, UNTIL)}
 RELATIONS = ("<", "<=", "=", "!=", ">=", ">")
 RESERVED = frozenset({"Y", "X", "S", "U", "true", "false"})

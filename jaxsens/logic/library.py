@@ -37,11 +37,8 @@ def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
     if not len(gram):
         raise InputError("n_gram: gram is empty: give at least one symbol")
     step: Callable[[Formula], Formula] = Next if ahead else Yesterday
-    inward = [Symbol(name) for name in (reversed(gram) if ahead else gram)]
-    result: Formula = inward[0]
-    for symbol in inward[1:]:
-        result = symbol & step(result)
-    return result
+    inward: list[Formula] = [Symbol(name) for name in (reversed(gram) if ahead else gram)]
+    return reduce(lambda found, symbol: symbol & step(found), inward)
 
 
 def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
@@ -143,11 +140,6 @@ def _ones(word: Word, position: int) -> int:
 
 def _odd_ones(word: Word, position: int) -> bool:
     return _ones(word, position) % 2 == 1
-
-
-def _last_of_a_and_c_is_a(word: Word, position: int) -> bool:
-    kept = [symbol for symbol in word[:position] if symbol in ("a", "c")]
-    return bool(kept) and kept[-1] == "a"
 
 
 def _remembers(word: Word, position: int) -> bool:
@@ -263,7 +255,7 @@ _ENTRIES = (
         "of the symbols a and c, the last to occur is a",
         LETTERS,
         parse("!Q_c S Q_a"),
-        _last_of_a_and_c_is_a,
+        lambda word, position: [each for each in word[:position] if each in ("a", "c")][-1:] == ["a"],
         note="over two symbols, as in Q_0 S Q_1, no tie would need breaking: hence three",
     ),
     NamedFormula(

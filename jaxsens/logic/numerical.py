@@ -12,7 +12,7 @@ Q_1 & late
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import final
@@ -91,12 +91,9 @@ class Predicate:
             raise InputError(
                 f"Predicate: {family!r}, {self.arguments!r}: give a PredicateFamily and a tuple of its arguments"
             )
-        subject, wanted = (
-            f"{family.name}: arguments = {self.arguments}",
-            ", ".join(family.parameters) or "none",
-        )
+        subject = f"{family.name}: arguments = {self.arguments}"
         if len(self.arguments) != len(family.parameters):
-            raise InputError(f"{subject}: wanted are {wanted}")
+            raise InputError(f"{subject}: wanted are {', '.join(family.parameters) or 'none'}")
         if not all(is_count(each) and each <= LARGEST_INTEGER for each in self.arguments):
             raise InputError(f"{subject}: give whole numbers from 0 to {LARGEST_INTEGER}")
         object.__setattr__(self, "arguments", tuple(int(each) for each in self.arguments))
@@ -136,11 +133,6 @@ class PositionPredicate(Formula):
                 f"PositionPredicate: {self.predicate!r} is not a predicate: give one, such as ODD()"
             )
         super().__post_init__()
-
-    @property
-    def label(self) -> Hashable:
-        """The predicate."""
-        return self.predicate
 
     def atom_text(self, children: Sequence[str]) -> str:
         """The predicate with its arguments."""

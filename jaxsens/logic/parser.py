@@ -11,7 +11,7 @@ from jaxsens.errors import InputError
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
 from jaxsens.logic.formulas import Formula, Symbol
-from jaxsens.logic.grammar import INFIX, PREFIX, RELATIONS
+from jaxsens.logic.grammar import INFIX, RELATIONS
 from jaxsens.logic.numerical import BUILT_IN, LARGEST_INTEGER, PositionPredicate, Predicate, PredicateFamily
 
 DEEPEST = 100
@@ -196,7 +196,7 @@ class _Reader:
 
     def prefixed(self) -> Formula:
         signs = []
-        while self.token.text in PREFIX:
+        while self.token.text in _BUILD_PREFIX:
             signs.append(self.advance().text)
         result = self.atom()
         for sign in reversed(signs):
