@@ -181,7 +181,6 @@ def fit_exponent(
             slopes.append(least_squares(np.log(n[of_seed]), np.log(value[of_seed])))
             used += int(np.sum(of_seed))
     low, high = _t_interval(slopes)
-    zeros = int(np.sum(value == 0))
     return ExponentFit(
         variant=variant,
         statistic=statistic,
@@ -191,14 +190,8 @@ def fit_exponent(
         points=used,
         seeds=len(slopes),
         values=value.size,
-        zeros=zeros,
-        note=_note(
-            zeros=zeros,
-            missing=int(np.sum(np.isnan(value))),
-            values=value.size,
-            seeds=np.unique(seed).size,
-            fitted=len(slopes),
-        ),
+        zeros=int(np.sum(value == 0)),
+        note=_note(value, np.unique(seed).size, len(slopes)),
     )
 
 
@@ -242,8 +235,9 @@ def _t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _note(*, zeros: int, missing: int, values: int, seeds: int, fitted: int) -> str:
-    """What a reader of the fit must know about omitted values and NaN results."""
+def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int) -> str:
+    """What a reader of the fit must know about omitted values and NaN results; `fitted` of the seeds have a slope."""
+    zeros, missing, values = int(np.sum(value == 0)), int(np.sum(np.isnan(value))), value.size
     if values and zeros == values:
         return "exactly 0 at every length: no exponent"
     parts = []

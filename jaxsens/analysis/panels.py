@@ -320,8 +320,7 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     x = lengths * factor
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
     (curve,) = axes.plot(x, median, color=style.colour, linewidth=1.6, zorder=3)
-    if style.dashes:
-        curve.set_dashes(style.dashes)
+    curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
     is_hollow = np.isin(lengths, list(line.hollow))
@@ -358,6 +357,5 @@ def _legend_handle(line: Line) -> Line2D:
     handle = Line2D(
         [], [], color=style.colour, marker=style.marker, markersize=5.5, linewidth=1.6, label=line.label
     )
-    if style.dashes:
-        handle.set_dashes(style.dashes)
+    handle.set_dashes(style.dashes)
     return handle

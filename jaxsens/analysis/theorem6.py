@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxsens.analysis.data import Spread, spreads
+from jaxsens.analysis.data import spreads
 from jaxsens.analysis.figures import SPREAD, ReportFigure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
 from jaxsens.analysis.page import (
@@ -163,10 +163,6 @@ class Group:
     def fits(self) -> tuple[ExponentFit, ...]:
         """The exponents of the sensitivity."""
         return fit_exponents(self.sensitivity, self.names, self.fit_from)
-
-    def spreads(self, model: str, column: str) -> dict[int, Spread]:
-        """The spread of a column of `scores` over seeds, by length."""
-        return spreads(self.scores, model, column)
 
     def estimate(self, model: str, n: int, value: str, error: str) -> tuple[float, float]:
         """The mean of a column over seeds, which all have the same number of words, and its standard error."""
@@ -362,7 +358,7 @@ def _prediction_sentence(group: Group, model: str) -> str:
 
 def _recognition_sentence(group: Group, model: str) -> str:
     n = group.longest(model)
-    share, margin = (group.spreads(model, column)[n].median for column in ("accuracy", "margin"))
+    share, margin = (spreads(group.scores, model, column)[n].median for column in ("accuracy", "margin"))
     text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
     return (
         f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
@@ -391,7 +387,7 @@ def prediction_table(group: Group) -> ReportTable:
     """Cross-entropy by model and length, and what it is compared with, in nats."""
     rows = []
     for model in group.names:
-        for n in group.spreads(model, "cross_entropy"):
+        for n in spreads(group.scores, model, "cross_entropy"):
             lines = group.lines[n]
             mean, error = group.estimate(model, n, "cross_entropy", "standard_error")
             numbers = [mean, error, lines.optimum, lines.unigram, lines.chance]
@@ -418,8 +414,8 @@ def recognition_table(group: Group) -> ReportTable:
     """Accuracy and margin by model and length: medians over seeds."""
     rows = []
     for model in group.names:
-        margins = group.spreads(model, "margin")
-        for n, share in group.spreads(model, "accuracy").items():
+        margins = spreads(group.scores, model, "margin")
+        for n, share in spreads(group.scores, model, "accuracy").items():
             margin = f"{margins[n].median:.4g}".replace("-", "\N{MINUS SIGN}")
             rows.append(
                 (model, str(n), f"{share.median:.3f}", f"{share.low:.3f} to {share.high:.3f}", margin)
@@ -514,7 +510,7 @@ def _panel(group: Group, column: str, title: str, y_label: str, guides: Sequence
     for model in group.models:
         trained = model.longest_trained
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
-        values = group.spreads(model.name, column)
+        values = spreads(group.scores, model.name, column)
         lines.append(Line(f"{model.name}:  {reach}", styles[model.name], values))
     part = {"prediction": "prefix", "recognition": "word"}[group.task]
     return Panel(

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import LayerConfig
@@ -81,6 +81,24 @@ def over_row_blocks(
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 
 
+def row_scores(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: Float[Array, "heads n head_width"],
+    keys: Float[Array, "heads n head_width"],
+    block: Int[Array, " m"],
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
+    n = keys.shape[1]
+    everywhere = jnp.arange(n)
+    seen = visible(layer.mask, block[:, None], everywhere[None, :])
+    seen = jnp.broadcast_to(seen, (layer.heads, *seen.shape))
+    if layer.centred_scores:
+        centred = centred_scores(layer, queries[:, block], keys, seen)
+        return layer.weighting.tempered(centred, block, n), seen
+    return scores(layer, parameters, queries[:, block], keys, block, everywhere, n), seen
+
+
 def transformer_layer(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
 ) -> tuple[LayerTrace, Float[Array, "n width"]]:
@@ -97,12 +115,7 @@ def transformer_layer(
     values = projected(layer, z, parameters.value)
 
     def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
-        shape = (layer.heads, block.shape[0], n)
-        seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
-        if layer.centred_scores:
-            s = layer.weighting.tempered(centred_scores(layer, queries[:, block], keys, seen), block, n)
-        else:
-            s = scores(layer, parameters, queries[:, block], keys, block, everywhere, n)
+        s, seen = row_scores(layer, parameters, queries, keys, block)
         b = averages(layer.weighting, s, seen, values, layer.exact_rows)
         return b, layer.weighting.log_normaliser(s, seen)
 

@@ -38,7 +38,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -48,7 +48,7 @@ from jaxsens.errors import collecting, no_rule
 from jaxsens.inputs import Norm
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
-from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
+from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.theory.lipschitz import (
     OUTWARD,
@@ -451,10 +451,24 @@ def lemma5(
         InputError: naming every argument that cannot be used, among them models with hard attention or sparsemax, for
             which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
-    config, parameters, n, exchanged, columns = _checked(model, n, norm, symbols, outputs)
+    with collecting("lemma5") as faults:
+        config = softmax_config(model, faults, WHY_SOFTMAX)
+        n = inputs.length(n, faults)
+        inputs.norm(norm, faults)
+        vocabulary, alphabet, size = None, 0, None
+        if config is not None:
+            vocabulary, alphabet, size = config.vocabulary_size, config.alphabet_size, output_size(config)
+            if n:
+                check_runs(config, n, faults)
+        chosen = np.arange(alphabet)
+        if symbols is not None:
+            chosen = inputs.symbols(symbols, vocabulary, faults, least=2)
+        columns = inputs.outputs(outputs, size, faults)
+    columns = None if columns is None else tuple(sorted(set(columns)))
+    config, parameters = model.config, model.parameters
     log_f = float(log(largest_embedding(config, parameters, n)))
     # How far one exchange moves y_i^(0), whatever the position.
-    rows = np.asarray(parameters.embedding, np.float64)[exchanged]
+    rows = np.asarray(parameters.embedding, np.float64)[chosen]
     apart = max(np.linalg.norm(rows - row, axis=1).max() for row in rows) * (1 + OUTWARD)
     bounds = [LayerBound(float(log(apart)), np.full(n, -np.inf))]
     layers, log_d = [], bounds[0].log_own
@@ -485,23 +499,3 @@ def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
     if position is not None:
         return float(bound.log_rows[position])
     return float(plus(np.logaddexp.reduce(bound.log_rows), bound.log_own)) - math.log(n)
-
-
-def _checked(
-    model: Any, n: Any, norm: Any, symbols: Any, outputs: Any
-) -> tuple[TransformerConfig, TransformerParameters, int, np.ndarray, tuple[int, ...] | None]:
-    with collecting("lemma5") as faults:
-        config = softmax_config(model, faults, WHY_SOFTMAX)
-        n = inputs.length(n, faults)
-        inputs.norm(norm, faults)
-        vocabulary, alphabet, size = None, 0, None
-        if config is not None:
-            vocabulary, alphabet, size = config.vocabulary_size, config.alphabet_size, output_size(config)
-            if n:
-                check_runs(config, n, faults)
-        chosen = np.arange(alphabet)
-        if symbols is not None:
-            chosen = inputs.symbols(symbols, vocabulary, faults, least=2)
-        columns = inputs.outputs(outputs, size, faults)
-    columns = None if columns is None else tuple(sorted(set(columns)))
-    return model.config, model.parameters, n, chosen, columns

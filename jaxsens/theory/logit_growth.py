@@ -24,12 +24,9 @@ from jaxsens import inputs
 from jaxsens.errors import Faults
 from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models import layers
-from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.masks import visible
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.scores import scores
-from jaxsens.models.trace import over_row_blocks
+from jaxsens.models.trace import over_row_blocks, row_scores
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.precision import numerics
 from jaxsens.theory.lemma5 import WHY_SOFTMAX, Lemma5, lemma5
@@ -173,25 +170,17 @@ def _attained(model: Transformer, n: int, words: int, seed: int) -> np.ndarray:
 
 @partial(jax.jit, static_argnums=0)
 def _spreads(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
-    n = tokens.shape[0]
-    everywhere = jnp.arange(n)
     found = []
     for k, one in enumerate(layers.trace(config, parameters, tokens)[0]):
-        layer, given = config.layer(k), parameters.layers[k]
+        scores = partial(row_scores, config.layer(k), parameters.layers[k], one.queries, one.keys)
 
-        def rows(block: Array, layer: Any = layer, given: Any = given, one: Any = one) -> Array:
-            shape = (layer.heads, block.shape[0], n)
-            seen = jnp.broadcast_to(visible(layer.mask, block[:, None], everywhere[None, :]), shape)
-            queries = one.queries[:, block]
-            if layer.centred_scores:
-                s = layer.weighting.tempered(centred_scores(layer, queries, one.keys, seen), block, n)
-            else:
-                s = scores(layer, given, queries, one.keys, block, everywhere, n)
+        def rows(block: Array, scores: Any = scores) -> Array:
+            s, seen = scores(block)
             high = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1)
             low = jnp.min(jnp.where(seen, s, jnp.inf), axis=-1)
             return jnp.where(jnp.any(seen, axis=-1), high - low, 0)
 
-        found.append(jnp.max(over_row_blocks(rows, layer.heads, n)))
+        found.append(jnp.max(over_row_blocks(rows, config.layer(k).heads, tokens.shape[0])))
     return jnp.stack(found)
 
 

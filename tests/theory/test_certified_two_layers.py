@@ -16,10 +16,10 @@ from jaxsens.precision import numerics
 from jaxsens.theory.certified import two_layers
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.bound import certified_bound
-from jaxsens.theory.certified.first_layer import first_layer, folded, output_range, relaxed_map
+from jaxsens.theory.certified.first_layer import FirstLayer, folded, output_range, relaxed_map
 from jaxsens.theory.certified.intervals import Ball
 from jaxsens.theory.certified.setting import settle
-from jaxsens.theory.certified.two_layers import HeadMove, Readout, head_of, keys_of
+from jaxsens.theory.certified.two_layers import AttendedHead, HeadMove, Readout, keys_of
 from tests.theory.certified_truth import scaled_model
 
 N = 5
@@ -37,11 +37,13 @@ class Known:
     def __init__(self, model: Transformer, counts: Counts | None) -> None:
         every = settle(model, N, np.array([0, 1]), np.array([0, 1]), {1: 2}, None)
         self.setting = dataclasses.replace(every, counts=counts)
-        self.first = first_layer(self.setting, np.arange(N))
-        row = first_layer(self.setting, np.array([N - 1]))
+        self.first = FirstLayer(self.setting, np.arange(N))
+        row = FirstLayer(self.setting, np.array([N - 1]))
         keys = [keys_of(self.first, h) for h in range(model.config.layer(1).heads)]
         self.readouts = [
-            Readout(self.first, row, kind, [head_of(self.first, row, h, k, kind) for h, k in enumerate(keys)])
+            Readout(
+                self.first, row, kind, [AttendedHead(self.first, row, *one, kind) for one in enumerate(keys)]
+            )
             for kind in (0, 1)
         ]
         free = [p for p in range(N) if p != 1]
@@ -154,7 +156,7 @@ def test_no_flip_moves_an_average_by_more_than_its_bound(name):
     output = np.asarray(facts.setting.layers[1].output)
     for readout in facts.readouts:
         for h, head in enumerate(readout.heads):
-            ((moved,),) = [list(HeadMove.along(readout, head, g, abs(g)).over(flips))]
+            ((moved,),) = [list(HeadMove(readout, head, g, abs(g)).over(flips))]
             b = facts.two.b[:, h, -1] @ output[h] @ g
             for index, word in enumerate(facts.words):
                 for bound, i in zip(moved, flips, strict=True):

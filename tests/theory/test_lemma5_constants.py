@@ -97,12 +97,12 @@ def by_the_formulas(config, given, n, size, inverse):
     stretch, inner = normalised(given.attention_norm, epsilon, size) if pre else (1, size)
     values = np.array([norm_of(given.value[h] @ given.output[h]) for h in heads])
     queries, keys = ([norm_of(matrix[h]) for h in heads] for matrix in (given.query, given.key))
-    if dot and config.positions and type(config.positions[0]).__name__ == "Rotary":
-        slopes = np.array([q * k for q, k in zip(queries, keys, strict=True)])
-    elif dot:
-        slopes = np.array([norm_of(given.query[h] @ given.key[h].T) for h in heads])
     if dot:
-        slopes = slopes * inner / math.sqrt(config.head_width)
+        if config.positions and type(config.positions[0]).__name__ == "Rotary":
+            products = [q * k for q, k in zip(queries, keys, strict=True)]
+        else:
+            products = [norm_of(given.query[h] @ given.key[h].T) for h in heads]
+        slopes = np.array(products) * inner / math.sqrt(config.head_width)
         scores, by_query, by_key = slopes * inner, slopes, slopes
     else:
         vectors = np.asarray(given.additive)

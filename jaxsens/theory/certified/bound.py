@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsens import inputs, stopping
 from jaxsens.errors import collecting
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
-from jaxsens.theory.certified.first_layer import asked, changes, first_layer
+from jaxsens.theory.certified.first_layer import FirstLayer, asked, changes
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
 from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
@@ -96,25 +96,56 @@ def certified_bound(
         InputError: naming each argument that cannot be used, models with hard or sparsemax layers, and models with a
             part that has no rule here.
     """
-    given = _checked(model, n, symbols, readout_symbols, fixed, norm, outputs, classes)
+    with collecting(BOUND) as faults:
+        config = softmax_config(model, faults, "other weightings jump or have kinks")
+        if config is None:
+            faults.raise_if_any()
+            raise AssertionError("a model without a config is an error")
+        size = config.vocabulary_size
+        n = inputs.length(n, faults)
+        if n:
+            check_length(config, n, faults)
+        if n * size > TERMS:
+            faults.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
+        inputs.norm(norm, faults)
+        classes = inputs.optional_count("classes", classes, faults)
+        chosen = np.arange(config.alphabet_size)
+        if symbols is not None:
+            chosen = np.sort(inputs.symbols(symbols, size, faults))
+        at_readout = chosen
+        if readout_symbols is not None:
+            at_readout = np.sort(inputs.symbols(readout_symbols, size, faults, name="readout_symbols"))
+            if config.readout == "mean":
+                remedy = 'None: with readout="mean" no position is set apart'
+                faults.add("readout_symbols", readout_symbols, remedy)
+        fixed = inputs.fixed(fixed, n, size, faults)
+        if readout_symbols is not None and n and readout_position(config, n) in fixed:
+            faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
+        designated = getattr(model, "outputs", None) if outputs is None else outputs
+        columns = inputs.outputs(designated, output_size(config), faults)
+    columns = None if columns is None else np.unique(columns)
     # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):
-        setting = settle(model, given.n, given.symbols, given.readout_symbols, given.fixed, given.columns)
-        return _certified(setting, given, norm, _of_lemma5(model, given, norm))
+        setting = settle(model, n, chosen, at_readout, fixed, columns)
+        return _certified(setting, classes, fixed, norm, _of_lemma5(model, n, chosen, columns, norm))
 
 
-def _of_lemma5(model: Transformer, given: _Arguments, norm: Any) -> float:
+def _of_lemma5(
+    model: Transformer, n: int, symbols: np.ndarray, columns: np.ndarray | None, norm: Any
+) -> float:
     """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing replaces."""
-    if len(given.symbols) < 2:
+    if len(symbols) < 2:
         return np.inf
-    outputs = "all" if given.columns is None else given.columns.tolist()
-    return lemma5(model, given.n, norm=norm, symbols=given.symbols.tolist(), outputs=outputs).bound
+    outputs = "all" if columns is None else columns.tolist()
+    return lemma5(model, n, norm=norm, symbols=symbols.tolist(), outputs=outputs).bound
 
 
-def _certified(setting: Setting, given: _Arguments, norm: str, known: float) -> CertifiedBound:
+def _certified(
+    setting: Setting, classes: int | None, fixed: Mapping[int, int], norm: str, known: float
+) -> CertifiedBound:
     """The bound class by class; `known` is a bound on every flip."""
     n = setting.n
-    parts = _classes(setting, given.classes or _classes_for(setting))
+    parts = _classes(setting, classes or _classes_for(setting))
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
         stopping.check()
@@ -124,11 +155,11 @@ def _certified(setting: Setting, given: _Arguments, norm: str, known: float) -> 
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
     hull = ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
     diameter = _width(hull, norm)
-    if len(parts) > 1 and given.classes is not None:
+    if len(parts) > 1 and classes is not None:
         # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
         whole, outputs, _ = _one_class(setting, norm)
         found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
-    found[list(given.fixed)] = np.nan
+    found[list(fixed)] = np.nan
     if known < np.nanmax(found, initial=0.0):
         found, how = np.minimum(found, known), "Lemma 5"
     return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
@@ -207,7 +238,7 @@ def _of_mean(
 def one_layer(setting: Setting, norm: str) -> Float[np.ndarray, " n"]:
     """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
     r = int(setting.readout or 0)
-    row = first_layer(setting, np.array([r]))
+    row = FirstLayer(setting, np.array([r]))
     found = np.zeros(setting.n)
     for a, b, change in changes(row, np.arange(setting.n), asked(row, setting.out, supported=True)):
         sizes = norm_bound(change.size[0], norm)[setting.allowed[r]].max(axis=0)
@@ -220,49 +251,3 @@ def _width(outputs: Float[Ball, "symbols outputs"], norm: str) -> float:
     """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
     found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), norm))))
     return np.inf if np.isnan(found) else found
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """The arguments of `certified_bound`, checked."""
-
-    n: int
-    symbols: Int[np.ndarray, " symbols"]
-    readout_symbols: Int[np.ndarray, " readout_symbols"]
-    fixed: Mapping[int, int]
-    columns: Int[np.ndarray, " outputs"] | None
-    classes: int | None
-
-
-def _checked(
-    model: Any, n: Any, symbols: Any, readout_symbols: Any, fixed: Any, norm: Any, outputs: Any, classes: Any
-) -> _Arguments:
-    with collecting(BOUND) as faults:
-        config = softmax_config(model, faults, "other weightings jump or have kinks")
-        if config is None:
-            faults.raise_if_any()
-            raise AssertionError("a model without a config is an error")
-        size = config.vocabulary_size
-        n = inputs.length(n, faults)
-        if n:
-            check_length(config, n, faults)
-        if n * size > TERMS:
-            faults.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
-        inputs.norm(norm, faults)
-        classes = inputs.optional_count("classes", classes, faults)
-        chosen = np.arange(config.alphabet_size)
-        if symbols is not None:
-            chosen = np.sort(inputs.symbols(symbols, size, faults))
-        at_readout = chosen
-        if readout_symbols is not None:
-            at_readout = np.sort(inputs.symbols(readout_symbols, size, faults, name="readout_symbols"))
-            if config.readout == "mean":
-                remedy = 'None: with readout="mean" no position is set apart'
-                faults.add("readout_symbols", readout_symbols, remedy)
-        fixed = inputs.fixed(fixed, n, size, faults)
-        if readout_symbols is not None and n and readout_position(config, n) in fixed:
-            faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
-        designated = getattr(model, "outputs", None) if outputs is None else outputs
-        columns = inputs.outputs(designated, output_size(config), faults)
-    columns = None if columns is None else np.unique(columns)
-    return _Arguments(n, chosen, at_readout, fixed, columns, classes)

@@ -14,11 +14,11 @@ enters by absolute values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import combinations
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens import stopping
 from jaxsens.models.parameters import needed
 from jaxsens.precision import numerics
-from jaxsens.theory.certified.averages import ON_HOST, Weights, direction_range, total_range
+from jaxsens.theory.certified.averages import ON_HOST, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
@@ -43,12 +43,7 @@ from jaxsens.theory.certified.intervals import (
     up,
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of
-from jaxsens.theory.certified.setting import (
-    ProjectedKinds,
-    Setting,
-    project,
-    visible,
-)
+from jaxsens.theory.certified.setting import Setting, project, visible
 
 
 class Sums(NamedTuple):
@@ -66,7 +61,6 @@ class Sums(NamedTuple):
     free: Float[np.ndarray, "heads rows kinds"]
 
 
-@dataclass(frozen=True)
 class FirstLayer:
     """The first layer at some rows, over all words of a class.
 
@@ -81,41 +75,26 @@ class FirstLayer:
         y: the layer's output.
     """
 
-    setting: Setting
-    projections: ProjectedKinds
-    positions: Int[np.ndarray, " rows"]
-    weights: list[Weights] | None
-    sums: Sums
-    b: Float[Ball, "heads rows kinds head_width"]
-    h: Float[Ball, "rows kinds feed_forward"]
-    y: Float[Ball, "rows kinds width"]
+    def __init__(self, setting: Setting, positions: Int[np.ndarray, " rows"]) -> None:
+        """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
+        self.setting, self.positions, heads = setting, positions, setting.config.layer(0).heads
+        self.projections = project(setting, 0, setting.points)
+        rows, sums, weights = [], [], []
+        for block in blocks(setting, positions):
+            weights = [self.projections.weights(h, block) for h in range(heads)]
+            rows.append(rows_of(setting.points, self.projections, block, weights))
+            each = [(w.shift, *total_range(w), total_range(replace(w, counts=None))[0]) for w in weights]
+            sums.append(np.array(each).reshape(heads, 4, len(block), setting.slots))
+        self.weights = weights if len(rows) == 1 else None
+        self.sums = Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1))
+        self.b: Float[Ball, "heads rows kinds head_width"] = joined((row.b for row in rows), axis=1)
+        self.h: Float[Ball, "rows kinds feed_forward"] = joined(needed(row.h, "w1") for row in rows)
+        self.y: Float[Ball, "rows kinds width"] = joined(row.y for row in rows)
 
     @cached_property
     def slopes(self) -> Float[Ball, "rows kinds feed_forward"]:
         """D: the activation's slopes."""
         return slopes(self.setting.config.layer(0).activation, self.h)
-
-
-def first_layer(setting: Setting, positions: Int[np.ndarray, " rows"]) -> FirstLayer:
-    """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
-    layer = setting.config.layer(0)
-    projections = project(setting, 0, setting.points)
-    rows, sums, weights = [], [], []
-    for block in blocks(setting, positions):
-        weights = [projections.weights(h, block) for h in range(layer.heads)]
-        rows.append(rows_of(setting.points, projections, block, weights))
-        each = [(w.shift, *total_range(w), total_range(replace(w, counts=None))[0]) for w in weights]
-        sums.append(np.array(each).reshape(layer.heads, 4, len(block), setting.slots))
-    return FirstLayer(
-        setting,
-        projections,
-        positions,
-        weights if len(rows) == 1 else None,
-        Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1)),
-        joined((row.b for row in rows), axis=1),
-        joined(needed(row.h, "w1") for row in rows),
-        joined(row.y for row in rows),
-    )
 
 
 def folded(
@@ -347,6 +326,4 @@ def output_change(
     return Ball(found.mid[..., :p], found.rad[..., :p] + (size @ f.bend) * (1 + MARGIN))
 
 
-@jax.jit
-def _compiled(flipped: Any, sums: Any, f: Any) -> Any:
-    return output_change(jnp, flipped, sums, f)
+_compiled = jax.jit(partial(output_change, jnp))

@@ -181,7 +181,7 @@ def through(
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
     z, into = normed(setting, level.y, norm if layer.layer_norm == "pre" else None)
     projections = project(setting, k, z)
-    facts = [_head_facts(projections, h, into) for h in range(layer.heads)]
+    facts = [_HeadFacts(projections, h, into) for h in range(layer.heads)]
     off, parts, kept = np.zeros(setting.n), [], []
     for block in blocks(setting, positions):
         weights = [projections.weights(h, block) for h in range(layer.heads)]
@@ -197,41 +197,28 @@ def through(
     return LayerRanges(joined(parts), off, np.concatenate(kept) if keep else None)
 
 
-@dataclass(frozen=True)
 class _HeadFacts:
     """Norms that bound how one head's attention moves; every number is an upper bound.
 
     Attributes:
-        values: ||(v_m - c) W_O|| of every key and kind, c their centre.
+        values: ||(v_m - c) W_O|| of every key and kind, c their centre: (n, kinds).
         spread: the largest of these.
         carried: ||W_V W_O|| times the Lipschitz constant of y -> z.
         key_change, query_change: ||W_K|| and ||W_Q|| times the same.
         keys: the largest distance of a key from the keys' centre.
     """
 
-    values: Float[np.ndarray, "n kinds"]
-    spread: float
-    carried: float
-    key_change: float
-    query_change: float
-    keys: float
-
-
-def _head_facts(projections: ProjectedKinds, h: int, into: Float[np.ndarray, "n kinds"]) -> _HeadFacts:
-    setting, names = projections.setting, ("query", "key", "value", "output")
-    query, key, value, output = (part[h] for part in setting.matrices(projections.k, *names))
-    norms = _distances(times(projections.values[h], output), setting)
-    lip = float(np.max(np.where(setting.allowed, into, 0.0)))
-    return _HeadFacts(
-        values=norms,
-        spread=float(np.max(np.where(setting.allowed, norms, 0.0))),
-        carried=up(
-            lip * (spectral(value @ output) + 64 * MARGIN * spectral(abs(value)) * spectral(abs(output)))
-        ),
-        key_change=up(lip * spectral(key)),
-        query_change=up(lip * spectral(query)),
-        keys=float(np.max(np.where(setting.allowed, _distances(projections.keys[h], setting), 0.0))),
-    )
+    def __init__(self, projections: ProjectedKinds, h: int, into: Float[np.ndarray, "n kinds"]) -> None:
+        setting, names = projections.setting, ("query", "key", "value", "output")
+        query, key, value, output = (part[h] for part in setting.matrices(projections.k, *names))
+        self.values = _distances(times(projections.values[h], output), setting)
+        self.spread = float(np.max(np.where(setting.allowed, self.values, 0.0)))
+        lip = float(np.max(np.where(setting.allowed, into, 0.0)))
+        rounding = 64 * MARGIN * spectral(abs(value)) * spectral(abs(output))
+        self.carried = up(lip * (spectral(value @ output) + rounding))
+        self.key_change, self.query_change = up(lip * spectral(key)), up(lip * spectral(query))
+        keys = _distances(projections.keys[h], setting)
+        self.keys = float(np.max(np.where(setting.allowed, keys, 0.0)))
 
 
 def _distances(x: Float[Ball, "n kinds width"], setting: Setting) -> Float[np.ndarray, "n kinds"]:

@@ -27,14 +27,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import stopping
-from jaxsens.theory.certified.averages import Weights, average_range, average_sup, total_range
+from jaxsens.theory.certified.averages import average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import (
-    Asked,
     FirstLayer,
     asked,
     bent_map,
     changes,
-    first_layer,
     output_range,
     relaxed_map,
 )
@@ -73,9 +71,8 @@ class Keys:
     relative: Float[Ball, "n kinds head_width"]
 
 
-@dataclass(frozen=True)
 class AttendedHead:
-    """One head for one symbol at the readout.
+    """One head of the second layer for one symbol at the readout.
 
     Attributes:
         query_matrix: W_Q with the readout's turn.
@@ -88,14 +85,19 @@ class AttendedHead:
         rate: 1 / (sqrt(d_k) tau).
     """
 
-    query_matrix: Float[np.ndarray, "width head_width"]
-    keys: Keys
-    carried: Float[np.ndarray, "width width"]
-    carried_size: Float[np.ndarray, "width width"]
-    query: Float[Ball, " head_width"]
-    scores: Float[Ball, "1 kinds n"]
-    weights: Weights
-    rate: float
+    def __init__(self, first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -> None:
+        """Head h where the readout holds `kind`; `row` is the readout's of `first`."""
+        setting, layer = first.setting, first.setting.config.layer(1)
+        query, value, output = (part[h] for part in setting.matrices(1, "query", "value", "output"))
+        query = Ball(query[None], np.zeros_like(query[None]))
+        self.query_matrix, self.keys = turned(setting, layer, query, row.positions).mid[0], keys
+        self.carried, self.carried_size = value @ output, abs(value) @ abs(output)
+        self.query, content = score_range(first, row, self.query_matrix, keys, kind)
+        root = 1 / np.sqrt(layer.head_width)
+        content = scaled(content.map(lambda part: part.T[None]), root)
+        self.scores = tempered(setting, 1, h, row.positions, np.arange(setting.n), content)
+        self.weights = weigh(setting, 1, row.positions, np.array([kind]), self.scores)
+        self.rate = float(inverse_temperature(setting, 1, row.positions)[0] * root)
 
 
 def two_layers(
@@ -107,13 +109,13 @@ def two_layers(
     each symbol that the readout may hold, and what was used: the largest half-width of a score's range, over heads.
     """
     r = int(setting.readout or 0)
-    first = first_layer(setting, np.arange(setting.n))
-    row = first_layer(setting, np.array([r]))
+    first = FirstLayer(setting, np.arange(setting.n))
+    row = FirstLayer(setting, np.array([r]))
     keys = [keys_of(first, h) for h in range(setting.config.layer(1).heads)]
     moved, outputs, width = np.zeros(setting.n), [], 0.0
     for kind in np.flatnonzero(setting.allowed[r]):
         stopping.check()
-        heads = [head_of(first, row, h, one, int(kind)) for h, one in enumerate(keys)]
+        heads = [AttendedHead(first, row, h, one, int(kind)) for h, one in enumerate(keys)]
         second = Readout(first, row, int(kind), heads)
         h, y = second.ranges()
         outputs.append(y)
@@ -135,20 +137,6 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     box = output_range(first, turn)
     mean = box.mid.mean(axis=(0, 1))
     return Keys(turn, mean, Ball(box.mid - mean, box.rad + MARGIN * (abs(box.mid) + abs(mean))))
-
-
-def head_of(first: FirstLayer, row: FirstLayer, h: int, keys: Keys, kind: int) -> AttendedHead:
-    """Head h of the second layer where the readout holds `kind`; `row` is the readout's of `first`."""
-    setting, layer = first.setting, first.setting.config.layer(1)
-    query, value, output = (part[h] for part in setting.matrices(1, "query", "value", "output"))
-    turn = turned(setting, layer, Ball(query[None], np.zeros_like(query[None])), row.positions).mid[0]
-    q, content = score_range(first, row, turn, keys, kind)
-    root = 1 / np.sqrt(layer.head_width)
-    content = scaled(content.map(lambda part: part.T[None]), root)
-    s = tempered(setting, 1, h, row.positions, np.arange(setting.n), content)
-    weights = weigh(setting, 1, row.positions, np.array([kind]), s)
-    rate = float(inverse_temperature(setting, 1, row.positions)[0] * root)
-    return AttendedHead(turn, keys, value @ output, abs(value) @ abs(output), q, s, weights, rate)
 
 
 def score_range(
@@ -231,7 +219,7 @@ class Readout:
         box = self.attended_range(np.eye(len(f)), np.eye(len(f)))
         slack = 16 * MARGIN * (box.rad @ sizes)
         n, p = setting.n, g.shape[1]
-        moves = [HeadMove.along(self, head, g, sizes) for head in self.heads]
+        moves = [HeadMove(self, head, g, sizes) for head in self.heads]
         of_row = asked(self.row, g, supported=True)
         size = min(n, max(1, FLIPS // (n * setting.slots * len(self.heads) * (p + len(g)))))
         found = np.zeros(n)
@@ -250,61 +238,47 @@ class Readout:
         return found
 
 
-@dataclass(frozen=True)
 class HeadMove:
     """How far a flip moves one head's average b along directions g of the attended vector.
 
     Attributes:
         readout, head: of which row and head.
-        away: at least |(v_m - b).g|, b any average at the readout.
-        spread: how far apart two of these averages are at most.
-        deviation: the largest standard deviation of v_m.g under the weights.
+        away: at least |(v_m - b).g|, b any average at the readout: (n, kinds, p).
+        spread: how far apart two of these averages are at most: (p,).
+        deviation: the largest standard deviation of v_m.g under the weights: (p,).
         of_keys: v_m.g, k_m and k_m.q0 as directions of the first layer's rows.
         of_query: q as directions of its readout row.
-        slack: the rounding of these directions times how far they move: of the values, and of the scores.
+        value_slack, score_slack: the rounding of these directions times how far they move: (p,), a number.
     """
 
-    readout: Readout
-    head: AttendedHead
-    away: Float[np.ndarray, "n kinds p"]
-    spread: Float[np.ndarray, " p"]
-    deviation: Float[np.ndarray, " p"]
-    of_keys: Asked
-    of_query: Asked
-    slack: tuple[Float[np.ndarray, " p"], float]
-
-    @classmethod
-    def along(
-        cls,
+    def __init__(
+        self,
         readout: Readout,
         head: AttendedHead,
         g: Float[np.ndarray, "width p"],
         sizes: Float[np.ndarray, "width p"],
-    ) -> HeadMove:
+    ) -> None:
         """For directions g; `sizes` is at least |g| and all that is added up in it."""
+        self.readout, self.head = readout, head
         first, e = readout.first, head.weights
         payload = output_range(first, head.carried @ g)
         payload = Ball(payload.mid, payload.rad + 64 * MARGIN * (readout.reach() @ sizes))
         b = average_range(e, payload)[0]
-        away = np.maximum(up(np.maximum(payload.hi - b.lo, b.hi - payload.lo)), 0.0)
+        self.away = np.maximum(up(np.maximum(payload.hi - b.lo, b.hi - payload.lo)), 0.0)
+        self.spread = np.maximum(up(b.hi - b.lo), 0.0)
         # A standard deviation is at most the root mean square about any centre, here the middle of b's range.
         square = np.maximum(abs(payload.hi - b.mid), abs(payload.lo - b.mid)) ** 2 * (1 + 8 * MARGIN)
         variance = average_sup(e, np.moveaxis(square, (0, 1, 2), (2, 1, 0))[:, None])[:, 0]
+        self.deviation = up(np.sqrt(up(variance)))
         matrix = head.keys.matrix
         carried = np.broadcast_to(head.carried @ g, (*matrix.shape[:2], *g.shape))
         of_keys = np.concatenate([carried, matrix, matrix @ head.query.mid[:, None]], axis=-1)
+        self.of_keys = asked(first, of_keys, supported=False)
+        self.of_query = asked(readout.row, head.query_matrix, supported=True)
         travel = 2 * first.y.rad.max(axis=(0, 1))
+        self.value_slack = 8 * MARGIN * (travel @ (head.carried_size @ sizes))
         of_scores = travel @ np.max(abs(matrix), axis=(0, 1)) @ head.query.size
-        return cls(
-            readout,
-            head,
-            away,
-            np.maximum(up(b.hi - b.lo), 0.0),
-            up(np.sqrt(up(variance))),
-            asked(first, of_keys, supported=False),
-            asked(readout.row, head.query_matrix, supported=True),
-            (8 * MARGIN * (travel @ (head.carried_size @ sizes)), float(8 * MARGIN * of_scores)),
-        )
+        self.score_slack = float(8 * MARGIN * of_scores)
 
     def over(self, flips: Int[np.ndarray, " flips"]) -> Iterator[Float[np.ndarray, "flips p"]]:
         """At least |d b.g| for each pair of kinds that are exchanged, in the order of `changes`."""
@@ -340,17 +314,18 @@ class HeadMove:
         moving: Bool[np.ndarray, "flips n"],
     ) -> Float[np.ndarray, "flips p"]:
         """sum_m w_m |dv_m.g| + sqrt(sum_m w_m (ds_m - kappa)^2) sqrt(sum_m w_m (v_m.g - c)^2) over all words."""
-        e, (of_values, of_scores) = self.head.weights, self.slack
-        flips, p = len(moving), len(self.spread)
+        e, flips, p = self.head.weights, len(moving), len(self.spread)
         if not np.max(self.away[self.readout.first.setting.allowed]) < LARGEST / 10:
             return np.full((flips, p), np.inf)
         # Any kappa will do. The mean under the largest weights is near the best.
         weight = np.where(e.hi[0].T > 0, e.hi[0].T, 0.0)
         usable = np.where(np.isfinite(ds.mid), ds.mid, 0.0)
         kappa = (np.sum(usable * weight, axis=(1, 2)) / max(weight.sum(), 1e-300))[:, None, None]
-        theta = abs(ds.mid - kappa) + ds.rad + of_scores + 2 * MARGIN * (abs(ds.mid) + abs(kappa))
+        theta = abs(ds.mid - kappa) + ds.rad + self.score_slack + 2 * MARGIN * (abs(ds.mid) + abs(kappa))
         square = np.swapaxes(_finite(up(theta) * self.head.rate) ** 2, 1, 2)[:, None]
-        direct = np.where(moving[..., None, None], np.transpose(dv.size, (2, 0, 1, 3)) + of_values, 0.0)
+        direct = np.where(
+            moving[..., None, None], np.transpose(dv.size, (2, 0, 1, 3)) + self.value_slack, 0.0
+        )
         direct = np.transpose(_finite(direct), (0, 3, 2, 1)).reshape(-1, 1, *e.hi.shape[1:])
         carried = average_sup(e, direct)[:, 0].reshape(flips, p)
         root = up(np.sqrt(up(average_sup(e, square)[:, 0])))

@@ -21,14 +21,7 @@ from jaxsens.errors import Faults, collecting, no_rule
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
-from jaxsens.theory.hard_attention.checker_arithmetic import (
-    Attention,
-    Rows,
-    attention_rows,
-    embedded_rows,
-    finished_rows,
-    visible_keys,
-)
+from jaxsens.theory.hard_attention.checker_arithmetic import Attention, Rows, embedded_rows, visible_keys
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 
 ERRORS_APART = 4.0
@@ -118,20 +111,18 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
         if not isinstance(model, Transformer):
             given.add("model", type(model).__name__, "a jaxsens Transformer")
     faults: list[str] = []
-    if not _usable(restriction, model, faults):
-        return _verdict(faults, 0, 0)
-    with np.errstate(all="ignore"):  # what overflows is refused
-        return _judged(restriction, model, free_fraction, faults)
-
-
-def _verdict(faults: list[str], cases: int, comparisons: int) -> Verdict:
+    cases = comparisons = 0
+    if _usable(restriction, model, faults):
+        with np.errstate(all="ignore"):  # what overflows is refused
+            cases, comparisons = _judged(restriction, model, free_fraction, faults)
     more = (f"and {len(faults) - LISTED} more",) if len(faults) > LISTED else ()
     return Verdict(not faults, (*faults[:LISTED], *more), cases, comparisons)
 
 
 def _judged(
     restriction: Restriction, model: Transformer, free_fraction: float | None, faults: list[str]
-) -> Verdict:
+) -> tuple[int, int]:
+    """How many cases were verified, and how many scores were compared."""
     if (
         free_fraction is not None
         and np.sum(restriction.values == FREE) < free_fraction * restriction.n - 1e-9
@@ -151,7 +142,7 @@ def _judged(
         table = made
     else:
         _check_dependence(restriction, model, table, faults)
-    return _verdict(faults, cases, comparisons)
+    return cases, comparisons
 
 
 def _usable(restriction: Restriction, model: Transformer, faults: list[str]) -> bool:
@@ -201,7 +192,8 @@ def _first_table(restriction: Restriction, model: Transformer) -> _Table:
 def _check_dependence(restriction: Restriction, model: Transformer, table: _Table, faults: list[str]) -> None:
     readout = readout_position(model.config, restriction.n)
     if readout is None or readout not in table.of_row:
-        return faults.append(f"the readout row {readout} is not certified in the last layer")
+        faults.append(f"the readout row {readout} is not certified in the last layer")
+        return
     found = {i for _, holds in table.of_row[readout] for i in holds}
     missing = sorted(found - set(restriction.depends_on))
     if missing:
@@ -211,7 +203,6 @@ def _check_dependence(restriction: Restriction, model: Transformer, table: _Tabl
         faults.append(f"depends_on holds {fixed}, which are no free positions")
     if len(set(restriction.depends_on)) < len(restriction.depends_on):
         faults.append("depends_on holds a position twice")
-    return None
 
 
 def _is_partition(cases: list[dict[int, int]], symbols: tuple[int, ...]) -> bool:
@@ -249,7 +240,7 @@ class _Layer:
         if not self._check_form(claimed):
             return None, 0
         below, heads = self.below, self.model.config.layer(self.k).heads
-        found = attention_rows(self.model, self.restriction.n, self.k, below.rows)
+        found = Attention(self.model, self.k, self.restriction.n, below.rows)
         against = below.contradicting()
         queries = [
             (number, int(entry))
@@ -272,11 +263,7 @@ class _Layer:
                     self._verify_head(case, h, entry, scores[h, row], excluded, found) for h in range(heads)
                 ]
                 picks += [(number, entry, choice) for choice in product(*(each or [-1] for each in won))]
-        rows = finished_rows(
-            self.model,
-            self.k,
-            below.rows,
-            found,
+        rows = found.finished(
             np.array([entry for _, entry, _ in picks], np.int64),
             np.array([choice for _, _, choice in picks], np.int64).reshape(len(picks), heads).T,
         )

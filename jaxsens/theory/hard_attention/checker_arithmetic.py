@@ -224,51 +224,59 @@ def visible_keys(mask: str, n: int, row: int) -> range:
     return rule_for(_CHECK, "mask", mask, seen)
 
 
-@dataclass(frozen=True)
 class Attention:
-    """Queries, keys and values of rows in one layer, by heads, and what is to be known of their scores.
+    """Layer k on rows, in the rounding of the model's dtype: queries, keys and values by heads, and the later steps.
 
     Attributes:
-        layer, n: the layer's config, the length.
-        additive: the parameter vectors of additive scores; None for dot products.
-        positions: the rows' positions.
-        margin: the error of a query's scores, for the worst key.
-        largest: the largest number met, in the worst order of additions.
+        layer, n, rows: the layer's config, the length, the layer's input.
+        queries, keys, values: of each head and row.
+        margin: the error of a query's scores, for the worst key: (heads, rows).
+        largest: the largest number met so far, in the worst order of additions.
     """
 
-    layer: LayerConfig
-    n: int
-    additive: Float[np.ndarray, "heads width"] | None
-    positions: Int[np.ndarray, " rows"]
-    queries: list[Numbers]
-    keys: list[Numbers]
-    values: list[Numbers]
-    margin: Float[np.ndarray, "heads rows"]
-    largest: float
+    def __init__(self, model: Transformer, k: int, n: int, rows: Rows) -> None:
+        self.layer, self.n, self.rows, self.largest = model.config.layer(k), n, rows, rows.largest
+        self.parameters, z = model.parameters.layers[k], rows.vectors
+        self.u, self.tiny = _rounding(model)
+        # Whether rows are normalised before each map, and after each skip connection.
+        places = {"none": (False, False), "pre": (True, False), "post": (False, True)}
+        self.before, self.after = rule_for(_CHECK, "layer normalisation", self.layer.layer_norm, places)
+        if self.before:
+            z = self.normalised(z, self.parameters.attention_norm)
+        self.queries, self.keys, self.values = (
+            [self.affine(z, matrix) for matrix in _array(matrices)]
+            for matrices in (self.parameters.query, self.parameters.key, self.parameters.value)
+        )
+        rotary, _ = _score_terms(self.layer)
+        if rotary is not None:
+            angles = rotary.angles(n, self.layer.head_width)[rows.positions]
+            self.queries, self.keys = (
+                [self.turned(one, rows.positions, angles) for one in of] for of in (self.queries, self.keys)
+            )
+        self.margin = self.margins()
 
     def scores(self, queries: Int[np.ndarray, " q"]) -> Float[np.ndarray, "heads q rows"]:
         """The scores of some rows' queries with all keys."""
-        q, keys = (
-            np.stack([each.x[queries] for each in self.queries]),
-            np.stack([each.x for each in self.keys]),
-        )
-        if self.additive is not None:
+        q = np.stack([each.x[queries] for each in self.queries])
+        keys = np.stack([each.x for each in self.keys])
+        if self.layer.scores == "additive":
+            additive = _array(self.parameters.additive)
             found = np.zeros((q.shape[0], q.shape[1], keys.shape[1]))
             for c in range(q.shape[2]):
                 hidden = np.tanh(q[:, :, None, c] + keys[:, None, :, c])
-                found += hidden * self.additive[:, None, None, c]
+                found += hidden * additive[:, None, None, c]
         else:
             found = q @ keys.transpose(0, 2, 1) / np.sqrt(self.layer.head_width)
         _, alibi = _score_terms(self.layer)
         if alibi is not None:
-            distance = np.abs(self.positions[queries][:, None] - self.positions[None, :])
+            distance = np.abs(self.rows.positions[queries][:, None] - self.rows.positions[None, :])
             found -= alibi.slopes(self.layer.heads)[:, None, None] * distance
         return found
 
     def seen(self, row: int) -> Bool[np.ndarray, " rows"]:
         """Which rows the query at position `row` sees."""
         keys = visible_keys(self.layer.mask, self.n, row)
-        return (self.positions >= keys.start) & (self.positions < keys.stop)
+        return (self.rows.positions >= keys.start) & (self.rows.positions < keys.stop)
 
     def same_key(
         self, head: int, query: int, entry: int, others: Int[np.ndarray, " some"]
@@ -277,25 +285,8 @@ class Attention:
         if _score_terms(self.layer)[1] is not None:  # a penalty tells equal keys apart by their distance
             return np.zeros(len(others), bool)
         q = self.queries[head]
-        used = (q.x[query] != 0) | (q.bound[query] > 0) | (self.additive is not None)
+        used = (q.x[query] != 0) | (q.bound[query] > 0) | (self.layer.scores == "additive")
         return self.keys[head].identity.same(entry, others, used)
-
-
-@dataclass
-class _Steps:
-    """The steps of layer k on numbers, in the rounding of the model's dtype.
-
-    Attributes:
-        largest: the largest number met so far, in the worst order of additions.
-    """
-
-    model: Transformer
-    k: int
-    largest: float
-
-    def __post_init__(self) -> None:
-        self.layer = self.model.config.layer(self.k)
-        self.u, self.tiny = _rounding(self.model)
 
     def meet(self, *sizes: np.ndarray) -> None:
         """Takes note of numbers that a program may meet."""
@@ -313,10 +304,8 @@ class _Steps:
         bound = (a.bound + (matrix.shape[0] + 1) * self.u * np.abs(a.x)) @ np.abs(matrix) + lost
         made = Numbers(x, bound, a.identity.times(a.x, matrix, x))
         if bias is not None:
-            made, size = (
-                made.plus(Numbers.given(np.tile(_array(bias), (len(x), 1)))),
-                size + np.abs(_array(bias)),
-            )
+            made = made.plus(Numbers.given(np.tile(_array(bias), (len(x), 1))))
+            size = size + np.abs(_array(bias))
         self.meet(size)
         return made
 
@@ -346,15 +335,15 @@ class _Steps:
         wrong = of_z * np.abs(scale) + 2 * u * (np.abs(z * scale) + np.abs(bias)) + tiny * (4 + np.abs(z))
         return Numbers(z * scale + bias, wrong, a.identity.mixed(z))
 
-    def margins(self, n: int, queries: list[Numbers], keys: list[Numbers]) -> Float[np.ndarray, "heads rows"]:
+    def margins(self) -> Float[np.ndarray, "heads rows"]:
         """The error of each query's scores for the worst key."""
         u, tiny, width = self.u, self.tiny, self.layer.head_width
-        q, size = np.stack([np.abs(each.x) for each in queries]), np.stack([np.abs(each.x) for each in keys])
-        off, wrong = np.stack([each.bound for each in queries]), np.stack([each.bound for each in keys])
+        q, size = (np.stack([np.abs(each.x) for each in of]) for of in (self.queries, self.keys))
+        off, wrong = (np.stack([each.bound for each in of]) for of in (self.queries, self.keys))
         size, wrong = size.max(axis=1, keepdims=True), wrong.max(axis=1, keepdims=True)
         match self.layer.scores:
             case "additive":
-                weight = np.abs(_array(self.model.parameters.layers[self.k].additive))
+                weight = np.abs(_array(self.parameters.additive))
                 each = off + wrong + 2 * u * (q + size) + (width + 8) * u + 4 * tiny
                 self.meet(weight.sum(axis=-1))
                 margin = (each * weight[:, None, :]).sum(axis=-1) + 4 * width * tiny
@@ -366,16 +355,14 @@ class _Steps:
                 raise no_rule(_CHECK, "score", self.layer.scores, ("additive", "dot-product"))
         _, alibi = _score_terms(self.layer)
         if alibi is not None:
-            margin = margin + 4 * u * alibi.slopes(self.layer.heads)[:, None] * n
+            margin = margin + 4 * u * alibi.slopes(self.layer.heads)[:, None] * self.n
         self.meet(margin)
         return margin
 
-    def attended(
-        self, own: Numbers, values: list[Numbers], won: Int[np.ndarray, "heads rows"], output: Any
-    ) -> Numbers:
+    def attended(self, own: Numbers, won: Int[np.ndarray, "heads rows"]) -> Numbers:
         """Each head's winning value (-1 for none) times its output matrix, added to the rows."""
         size = np.abs(own.x)
-        for of_head, winners, matrix in zip(values, won, _array(output), strict=True):
+        for of_head, winners, matrix in zip(self.values, won, _array(self.parameters.output), strict=True):
             some, held = (winners >= 0)[:, None], of_head[winners]
             b = np.where(some, held.x, 0)
             names = np.where(some, held.identity.names, -1 - len(of_head.x))
@@ -386,9 +373,9 @@ class _Steps:
         rounding = (self.layer.heads + 1) * (self.u * size + self.tiny * (size > 0))
         return replace(own, bound=own.bound + rounding)
 
-    def mapped(self, c: Numbers, inner: Numbers, parameters: Any) -> Numbers:
+    def mapped(self, c: Numbers, inner: Numbers) -> Numbers:
         """The rows c plus the per-position map of `inner`."""
-        u, tiny, name = self.u, self.tiny, self.layer.activation
+        u, tiny, name, parameters = self.u, self.tiny, self.layer.activation, self.parameters
         hidden = self.affine(inner, _array(parameters.w1), parameters.b1)
         size = np.abs(hidden.x)
         if name == "gelu":
@@ -401,53 +388,17 @@ class _Steps:
         rounding = 2 * u * (np.abs(y.x) + np.abs(added.x)) + 2 * tiny * (added.x != 0)
         return replace(y, bound=y.bound + rounding)
 
-
-def attention_rows(model: Transformer, n: int, k: int, rows: Rows) -> Attention:
-    """Queries, keys and values of rows in layer k."""
-    steps, parameters, z = _Steps(model, k, rows.largest), model.parameters.layers[k], rows.vectors
-    layer = steps.layer
-    if _norm_places(layer)[0]:
-        z = steps.normalised(z, parameters.attention_norm)
-    queries, keys, values = (
-        [steps.affine(z, matrix) for matrix in _array(matrices)]
-        for matrices in (parameters.query, parameters.key, parameters.value)
-    )
-    rotary, _ = _score_terms(layer)
-    if rotary is not None:
-        angles = rotary.angles(n, layer.head_width)[rows.positions]
-        queries, keys = ([steps.turned(one, rows.positions, angles) for one in of] for of in (queries, keys))
-    margin = steps.margins(n, queries, keys)
-    additive = _array(parameters.additive) if layer.scores == "additive" else None
-    return Attention(layer, n, additive, rows.positions, queries, keys, values, margin, steps.largest)
-
-
-def _norm_places(layer: LayerConfig) -> tuple[bool, bool]:
-    """Whether rows are normalised before each map, and after each skip connection."""
-    places = {"none": (False, False), "pre": (True, False), "post": (False, True)}
-    return rule_for(_CHECK, "layer normalisation", layer.layer_norm, places)
-
-
-def finished_rows(
-    model: Transformer,
-    k: int,
-    rows: Rows,
-    found: Attention,
-    own: Int[np.ndarray, " made"],
-    won: Int[np.ndarray, "heads made"],
-) -> Rows:
-    """Layer k's output on the rows `own` when `won` (-1 for none) win their heads."""
-    steps, parameters = _Steps(model, k, found.largest), model.parameters.layers[k]
-    before, after = _norm_places(found.layer)
-    y = steps.attended(rows.vectors[own], found.values, won, parameters.output)
-    if after:
-        y = steps.normalised(y, parameters.attention_norm)
-    if found.layer.feed_forward:
-        inner = steps.normalised(y, parameters.feed_forward_norm) if before else y
-        y = steps.mapped(y, inner, parameters)
-        if after:
-            y = steps.normalised(y, parameters.feed_forward_norm)
-    steps.meet(y.x, y.bound)
-    return Rows(rows.positions[own], y, steps.largest)
+    def finished(self, own: Int[np.ndarray, " made"], won: Int[np.ndarray, "heads made"]) -> Rows:
+        """The layer's output on the rows `own` when `won` (-1 for none) win their heads."""
+        y = self.attended(self.rows.vectors[own], won)
+        if self.after:
+            y = self.normalised(y, self.parameters.attention_norm)
+        if self.layer.feed_forward:
+            y = self.mapped(y, self.normalised(y, self.parameters.feed_forward_norm) if self.before else y)
+            if self.after:
+                y = self.normalised(y, self.parameters.feed_forward_norm)
+        self.meet(y.x, y.bound)
+        return Rows(self.rows.positions[own], y, self.largest)
 
 
 def _activated(name: str, h: Float[np.ndarray, "rows hidden"]) -> Float[np.ndarray, "rows hidden"]:
