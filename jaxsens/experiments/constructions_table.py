@@ -288,25 +288,18 @@ def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[Pl
 def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:
     """One row of the table."""
     model = case.build(condition, "float64", read)
-    maxima, means = _sensitivity(case, model, plan.lengths)
-    exact = {dtype: exactness(case, condition, dtype, plan.tried) for dtype in DTYPES if condition.promises}
-    return TableRow(case.name, model.promise, read, case.at, plan.lengths, maxima, means, exact)
-
-
-def _sensitivity(
-    case: TableCase, model: CompiledTransformer, lengths: tuple[int, ...]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The largest and the mean flip sensitivity of the case's word at each length."""
     # A readout is part of the config, and parameters do not depend on it.
     config = model.config if case.at == "last" else model.config.replace(readout=0)
-    read = Transformer(config, parameters=model.parameters)
+    network = Transformer(config, parameters=model.parameters)
     outputs = "all" if model.outputs is None else model.outputs
     # Forward passes compile in a third of the other engine's time; changes of 1/n in float64 survive subtraction.
     results = [
-        flip_sensitivity(read, case.tokens(n), outputs=outputs, engine="vmap", progress=False)
-        for n in lengths
+        flip_sensitivity(network, case.tokens(n), outputs=outputs, engine="vmap", progress=False)
+        for n in plan.lengths
     ]
-    return tuple(result.max for result in results), tuple(result.mean for result in results)
+    maxima, means = tuple(result.max for result in results), tuple(result.mean for result in results)
+    exact = {dtype: exactness(case, condition, dtype, plan.tried) for dtype in DTYPES if condition.promises}
+    return TableRow(case.name, model.promise, read, case.at, plan.lengths, maxima, means, exact)
 
 
 def exactness(case: TableCase, condition: Condition, dtype: Dtype, lengths: tuple[int, ...]) -> Exactness:

@@ -15,7 +15,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -276,7 +276,8 @@ class _Run(Generic[Item, Kept]):
             return "done by another process"
         began = time.perf_counter()
         try:
-            with claim(self.job.path(item)), self._warnings_shown(item, reporter):
+            path = self.job.path(item)
+            with nullcontext() if path is None else claim(path), self._warnings_shown(item, reporter):
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
             if takes_no_more(error):
@@ -343,11 +344,8 @@ def _is_stale(claimed: Path) -> bool:
 
 
 @contextmanager
-def claim(path: Path | None) -> Iterator[None]:
+def claim(path: Path) -> Iterator[None]:
     """Claims the record that belongs at `path` for the length of a block."""
-    if path is None:
-        yield
-        return
     claimed = _claim_of(path)
     claimed.parent.mkdir(parents=True, exist_ok=True)
     try:

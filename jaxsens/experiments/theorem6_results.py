@@ -238,10 +238,8 @@ def measure_cell(
         prediction=tuple(PredictionRow(**row) for row in answers if predicts),
         recognition=tuple(RecognitionRow(**row) for row in answers if not predicts),
         sensitivity=tuple(SensitivityRow(**part["row"]) for part in flips),
-        engine=flips[-1]["engine"],
-        dtype=flips[-1]["dtype"],
-        versions=flips[-1]["versions"],
         seconds=sum(seconds for _, seconds in parts.parts.values()),
+        **{name: flips[-1][name] for name in ("engine", "dtype", "versions")},
     )
 
 

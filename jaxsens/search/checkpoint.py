@@ -89,9 +89,7 @@ class Checkpoint:
                 f"{subject}: damaged, or not a checkpoint of a search ({error}); {remedy}"
             ) from error
         own, other = self._of, content["of"]
-        if differing := sorted(
-            name for name in own.keys() | other.keys() if own.get(name) != other.get(name)
-        ):
+        if differing := sorted(name for name in own | other if own.get(name) != other.get(name)):
             raise InputError(f"{subject}: of another search, with other {', '.join(differing)}; {remedy}")
         if state.best is not None:
             value = self.problem.measure(np.array(state.best.tokens, np.int32)).value

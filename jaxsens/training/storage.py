@@ -64,10 +64,7 @@ def write(
         with named_failures(final, hidden):
             hidden.mkdir(parents=True)
             _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
-            with (
-                _no_tracebacks_in_logs(),
-                orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer,
-            ):
+            with _no_tracebacks_in_logs(), orbax.PyTreeCheckpointer() as checkpointer:
                 checkpointer.save((hidden / _STATE).absolute(), dict(arrays))
             manifest = {
                 "format": FORMAT,
@@ -146,7 +143,7 @@ def read(
             faults.messages.append(f"{name}: its SHA-256 is not that of what was written")
     faults.raise_if_any(DamagedCheckpoint)
     try:
-        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
+        with orbax.PyTreeCheckpointer() as checkpointer:
             restored = checkpointer.restore((path / _STATE).absolute())
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrote = manifest["versions"].get("orbax-checkpoint", "unknown")
