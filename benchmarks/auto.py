@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("auto", "vmap", "difference")
@@ -170,24 +170,24 @@ def speed_up(rows: Sequence[Timed]) -> str:
 
 def check(options: Options) -> None:
     """Refuses what cannot be measured, before anything is."""
-    faults = Faults("benchmark_auto")
+    problems = Problems("benchmark_auto")
     if min(options.lengths) < 2:
-        faults.add("--lengths", options.lengths, "lengths of at least 2")
+        problems.add("--lengths", options.lengths, "lengths of at least 2")
     if min(options.layers) < 1:
-        faults.add("--layers", options.layers, "depths of at least 1")
+        problems.add("--layers", options.layers, "depths of at least 1")
     if options.turns < 1:
-        faults.add("--turns", options.turns, "at least 1")
+        problems.add("--turns", options.turns, "at least 1")
     if options.baseline is not None and not (options.baseline / "jaxsens" / "__init__.py").is_file():
-        faults.add("--baseline", str(options.baseline), "the folder of a checkout of this repository")
+        problems.add("--baseline", str(options.baseline), "the folder of a checkout of this repository")
     if options.baseline is not None and (
         BASELINE[0] not in options.layers or BASELINE[1] not in options.lengths
     ):
-        faults.add(
+        problems.add(
             "--baseline",
             str(options.baseline),
             f"--layers {BASELINE[0]} and --lengths {BASELINE[1]} among others",
         )
-    faults.raise_if_any()
+    problems.raise_if_any()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

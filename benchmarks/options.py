@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 
 WIDTH, HEADS, FEED_FORWARD = 64, 4, 256
 """The transformer of every measurement; two symbols, softmax attention, sinusoidal positions, no layer norm."""
@@ -102,22 +102,22 @@ def plan(options: Options) -> Plan:
     methods = options.methods or tuple(METHODS)
     limit = options.limit_seconds if options.limit_seconds is not None else (5.0 if quick else 60.0)
     repeats = options.repeats if options.repeats is not None else (3 if quick else 5)
-    faults = Faults("benchmark")
+    problems = Problems("benchmark")
     if min(lengths) < 3:
-        faults.add("--lengths", lengths, "lengths of at least 3")
+        problems.add("--lengths", lengths, "lengths of at least 3")
     if min(layers) < 1:
-        faults.add("--layers", layers, "depths of at least 1")
+        problems.add("--layers", layers, "depths of at least 1")
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
-        faults.add("--methods", " ".join(unknown), f"names out of {', '.join(METHODS)}")
+        problems.add("--methods", " ".join(unknown), f"names out of {', '.join(METHODS)}")
     for name, value in (("--repeats", repeats), ("--sample", options.sample)):
         if value < 1:
-            faults.add(name, value, "a whole number of at least 1")
+            problems.add(name, value, "a whole number of at least 1")
     if not limit > 0:
-        faults.add("--limit-seconds", limit, "a positive number of seconds")
+        problems.add("--limit-seconds", limit, "a positive number of seconds")
     if options.profile is not None:
-        _check_profile(options.profile, faults)
-    faults.raise_if_any()
+        _check_profile(options.profile, problems)
+    problems.raise_if_any()
     missing = {name: reason for name in methods if (reason := _lacking(name)) is not None}
     return Plan(
         out=options.out,
@@ -132,14 +132,14 @@ def plan(options: Options) -> Plan:
     )
 
 
-def _check_profile(profile: tuple[str, int, int], faults: Faults) -> None:
+def _check_profile(profile: tuple[str, int, int], problems: Problems) -> None:
     method, layers, n = profile
     if method not in METHODS:
-        faults.add("--profile", method, f"METHOD L N with a method out of {', '.join(METHODS)}")
+        problems.add("--profile", method, f"METHOD L N with a method out of {', '.join(METHODS)}")
     elif (reason := _lacking(method)) is not None:
-        faults.add("--profile", method, reason)
+        problems.add("--profile", method, reason)
     if layers < 1 or n < 3:
-        faults.add("--profile", f"{layers} {n}", "METHOD L N with L of at least 1 and N of at least 3")
+        problems.add("--profile", f"{layers} {n}", "METHOD L N with L of at least 1 and N of at least 3")
 
 
 def _lacking(method: str) -> str | None:

@@ -36,19 +36,19 @@ def check_agreement(plan: Plan, say: Say) -> None:
     Raises:
         Disagreement: naming the methods whose norms are not those of the float64 reference, or which failed.
     """
-    n, faults = min(plan.lengths[0], SHORT), []
+    n, problems = min(plan.lengths[0], SHORT), []
     for layers in plan.layers:
         say(f"checking that all methods agree: L = {layers}, n = {n}")
         exact = _once(Case(REFERENCE, layers, n))
         for method in plan.methods:
             try:
-                fault = disagreement(method, _once(Case(method, layers, n)), exact)
+                problem = disagreement(method, _once(Case(method, layers, n)), exact)
             except WorkerFailed as failure:
-                fault = f"{method}: {failure}"
-            if fault is not None:
-                faults.append(f"L = {layers}, n = {n}, {fault}")
-    if faults:
-        raise Disagreement("the methods do not give the same numbers:\n" + "\n".join(faults))
+                problem = f"{method}: {failure}"
+            if problem is not None:
+                problems.append(f"L = {layers}, n = {n}, {problem}")
+    if problems:
+        raise Disagreement("the methods do not give the same numbers:\n" + "\n".join(problems))
 
 
 def _once(case: Case) -> Float[np.ndarray, " flips"]:

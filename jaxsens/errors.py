@@ -62,12 +62,12 @@ def rule_for(consumer: str, family: str, name: str, rules: Mapping[str, Rule]) -
     return rules[name]
 
 
-class Faults:
+class Problems:
     """Collects all errors in an input, so that they can be raised together.
 
-    >>> faults = Faults("SweepConfig")
-    >>> faults.add("lengths", [], "give at least three lengths")
-    >>> faults.raise_if_any()
+    >>> problems = Problems("SweepConfig")
+    >>> problems.add("lengths", [], "give at least three lengths")
+    >>> problems.raise_if_any()
     Traceback (most recent call last):
     ...
     jaxsens.errors.InputError: SweepConfig: lengths = []: give at least three lengths
@@ -84,7 +84,7 @@ class Faults:
             shown = shown[:197] + "..."
         self.messages.append(f"{argument} = {shown}: {remedy}")
 
-    def extend(self, other: Faults, prefix: str = "") -> None:
+    def extend(self, other: Problems, prefix: str = "") -> None:
         """Adds all errors of `other`, with `prefix` before each argument's name."""
         self.messages.extend(prefix + message for message in other.messages)
 
@@ -102,8 +102,8 @@ class Faults:
 
 
 @contextmanager
-def collecting(subject: str) -> Iterator[Faults]:
+def collecting(subject: str) -> Iterator[Problems]:
     """Collects errors within a `with` block and raises them together at its end."""
-    faults = Faults(subject)
-    yield faults
-    faults.raise_if_any()
+    problems = Problems(subject)
+    yield problems
+    problems.raise_if_any()

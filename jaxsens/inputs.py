@@ -1,20 +1,20 @@
 """Checks for common arguments: lengths, seeds, tokens, positions, symbols and so on.
 
-Each function takes an argument as the user gave it. It adds errors, with the value and the remedy, to `faults`, and
+Each function takes an argument as the user gave it. It adds errors, with the value and the remedy, to `problems`, and
 returns the argument in the form that jaxsens computes with: Python numbers and NumPy arrays. NumPy numbers are accepted
 as numbers; True and False are not.
 
 For an unusable argument the functions return a stand-in (0, or an empty array or mapping), so that later arguments are
 still checked and all errors are raised together. A length of 0 means "unknown": nothing is checked against it. Call
-`faults.raise_if_any()` before using any of the values.
+`problems.raise_if_any()` before using any of the values.
 
->>> faults = Faults("worst_input")
->>> n = length(np.int64(4), faults)
->>> fixed({4: 0}, n, vocabulary=3, faults=faults)
+>>> problems = Problems("worst_input")
+>>> n = length(np.int64(4), problems)
+>>> fixed({4: 0}, n, vocabulary=3, problems=problems)
 {}
->>> seed(-1, faults)
+>>> seed(-1, problems)
 0
->>> faults.raise_if_any()
+>>> problems.raise_if_any()
 Traceback (most recent call last):
 ...
 jaxsens.errors.InputError: worst_input: 2 errors
@@ -33,7 +33,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 from jaxsens.memory import FLIP_BYTES, check_fits
 
 Norm = Literal["l2", "l1", "linf"]
@@ -108,36 +108,36 @@ def _is_whole(value: object) -> bool:
 # Numbers and names
 
 
-def count(name: str, value: Any, faults: Faults, least: int = 0) -> int:
+def count(name: str, value: Any, problems: Problems, least: int = 0) -> int:
     """A whole number of at least `least`."""
     if is_count(value, least):
         return int(value)
-    faults.add(name, value, f"a whole number of at least {least}")
+    problems.add(name, value, f"a whole number of at least {least}")
     return 0
 
 
-def optional_count(name: str, value: Any, faults: Faults, least: int = 1) -> int | None:
+def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
     if value is None or is_count(value, least):
         return plain_numbers(value)
-    faults.add(name, value, f"a whole number of at least {least}, or None")
+    problems.add(name, value, f"a whole number of at least {least}, or None")
     return None
 
 
-def length(value: Any, faults: Faults, least: int = 1) -> int:
+def length(value: Any, problems: Problems, least: int = 1) -> int:
     """n, the number of symbols of an input."""
-    return count("n", value, faults, least)
+    return count("n", value, problems, least)
 
 
-def seed(value: Any, faults: Faults) -> int:
+def seed(value: Any, problems: Problems) -> int:
     """A seed of random numbers."""
-    return count("seed", value, faults)
+    return count("seed", value, problems)
 
 
 def number(
     name: str,
     value: Any,
-    faults: Faults,
+    problems: Problems,
     *,
     above: float | None = None,
     least: float | None = None,
@@ -155,41 +155,41 @@ def number(
     ):
         return float(value)
     said = [f"{word} {limit}" for word, limit in limits.items() if limit is not None and limit < math.inf]
-    faults.add(name, value, f"a number {' and '.join(said)}")
+    problems.add(name, value, f"a number {' and '.join(said)}")
     return 0.0
 
 
-def probability(name: str, value: Any, faults: Faults) -> float:
+def probability(name: str, value: Any, problems: Problems) -> float:
     """A number strictly between 0 and 1."""
-    return number(name, value, faults, above=0, below=1)
+    return number(name, value, problems, above=0, below=1)
 
 
-def choice(name: str, value: Any, known: Collection[Any], faults: Faults) -> Any:
+def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
     if not any(
         value is one or (isinstance(one, str) and isinstance(value, str) and value == one) for one in known
     ):
-        faults.add(
+        problems.add(
             name, value, f"one of {', '.join(one if isinstance(one, str) else repr(one) for one in known)}"
         )
     return value
 
 
-def norm(value: Any, faults: Faults) -> Norm:
+def norm(value: Any, problems: Problems) -> Norm:
     """A norm of `NORMS`."""
-    return choice("norm", value, NORMS, faults)
+    return choice("norm", value, NORMS, problems)
 
 
-def generator(value: Any, faults: Faults) -> None:
+def generator(value: Any, problems: Problems) -> None:
     """Adds an error if the value is not a NumPy random generator."""
     if not isinstance(value, np.random.Generator):
-        faults.add("generator", value, "give numpy.random.default_rng(seed)")
+        problems.add("generator", value, "give numpy.random.default_rng(seed)")
 
 
 def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
     """Checks that all values are whole numbers of at least `least`, raises their errors, and returns the first."""
-    with collecting(subject) as faults:
-        found = [count(name, value, faults, least) for name, value in values.items()]
+    with collecting(subject) as problems:
+        found = [count(name, value, problems, least) for name, value in values.items()]
     return found[0]
 
 
@@ -202,22 +202,22 @@ def checked_number(
     **values: Any,
 ) -> float:
     """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
-    with collecting(subject) as faults:
+    with collecting(subject) as problems:
         found = [
-            number(name, value, faults, above=above, least=least, below=below)
+            number(name, value, problems, above=above, least=least, below=below)
             for name, value in values.items()
         ]
     return found[0]
 
 
-def progress(value: object, arguments: int, wanted: str, faults: Faults, *, bar: bool = True) -> None:
+def progress(value: object, arguments: int, wanted: str, problems: Problems, *, bar: bool = True) -> None:
     """Adds an error if the value is neither None, a function of this number of arguments, nor, with `bar`, a Boolean.
 
     `wanted` completes "a function that is called with ...".
     """
     silent = value is None or (bar and isinstance(value, bool))
     if not silent and not (callable(value) and takes(value, arguments)):
-        faults.add("progress", value, f"a function that is called with {wanted}")
+        problems.add("progress", value, f"a function that is called with {wanted}")
 
 
 def takes(function: Any, arguments: int) -> bool:
@@ -236,22 +236,22 @@ def takes(function: Any, arguments: int) -> bool:
 # Ids of symbols, positions and outputs
 
 
-def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, faults: Faults) -> None:
+def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, problems: Problems) -> None:
     """Adds errors for ids that are negative, outside the model's vocabulary, or too large for 32 bits.
 
     `vocabulary` is the number of symbols that the model reads, or None if unknown.
     """
     least, largest = int(ids.min()), int(ids.max())
     if least < 0:
-        faults.add(name, least, "ids of at least 0")
+        problems.add(name, least, "ids of at least 0")
     if vocabulary is not None and largest >= vocabulary:
-        faults.add(name, largest, f"the model reads ids 0 to {vocabulary - 1}")
+        problems.add(name, largest, f"the model reads ids 0 to {vocabulary - 1}")
     elif largest > LARGEST_ID:
-        faults.add(name, largest, f"ids of at most {LARGEST_ID}: models read them as 32-bit integers")
+        problems.add(name, largest, f"ids of at most {LARGEST_ID}: models read them as 32-bit integers")
 
 
 def tokens(
-    value: Any, vocabulary: int | None, faults: Faults, *, one: bool = False
+    value: Any, vocabulary: int | None, problems: Problems, *, one: bool = False
 ) -> Int[np.ndarray, "batch n"]:
     """Returns inputs (batch, n) as int32; one input (n,) becomes a batch of one. With `one`, only (n,) is accepted.
 
@@ -261,71 +261,71 @@ def tokens(
 
     if isinstance(value, Tracer):
         remedy = "known values: call this outside jit, vmap and grad; it compiles what it runs"
-        faults.add("tokens", value, remedy)
+        problems.add("tokens", value, remedy)
         return np.zeros((0, 0), np.int32)
     found, words = array_of(value), whole_numbers(value)
     if words is None and found.dtype.kind in "US":
         remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
-        faults.add("tokens", value, remedy)
+        problems.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
-        faults.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
+        problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
     elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
         only = "shape (n,), one input of at least one symbol"
         several = "shape (n,) or (batch, n), neither of them 0"
-        faults.add("tokens", f"shape {found.shape}", only if one else several)
+        problems.add("tokens", f"shape {found.shape}", only if one else several)
     elif words is None:
-        faults.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
+        problems.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
     else:
-        check_ids("tokens", words, vocabulary, faults)
+        check_ids("tokens", words, vocabulary, problems)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
 
 
-def words(value: Any, alphabet: Sequence[str], faults: Faults) -> Int[np.ndarray, "*batch n"]:
+def words(value: Any, alphabet: Sequence[str], problems: Problems) -> Int[np.ndarray, "*batch n"]:
     """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
     found = whole_numbers(value)
     if found is None or found.ndim == 0:
         given = array_of(value)
         what = f"{given.dtype}, shape {given.shape}"
-        faults.add("tokens", what, "whole numbers, the last axis along the word")
+        problems.add("tokens", what, "whole numbers, the last axis along the word")
     elif found.size and (found.min() < 0 or found.max() >= len(alphabet)):
         names = ", ".join(f"{i} {name!r}" for i, name in enumerate(alphabet))
         ends = (int(found.min()), int(found.max()))
-        faults.add("tokens' least and largest", ends, f"symbols of the alphabet: {names}")
+        problems.add("tokens' least and largest", ends, f"symbols of the alphabet: {names}")
     else:
         return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
     return np.zeros(0, np.int64)
 
 
-def positions(value: object, n: int, faults: Faults) -> Int[np.ndarray, " positions"]:
+def positions(value: object, n: int, problems: Problems) -> Int[np.ndarray, " positions"]:
     """Returns the 0-based positions of an input, in the order given, without duplicates."""
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or not found.size:
-        faults.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+        problems.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
         return np.zeros(0, int)
     wrong = int(found.min() if found.min() < 0 else found.max())
     if wrong < 0 or (n and wrong >= n):
-        faults.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
+        problems.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
     return np.array(list(dict.fromkeys(found.tolist())), int)
 
 
 def symbols(
-    value: object, vocabulary: int | None, faults: Faults, *, least: int = 1, name: str = "symbols"
+    value: object, vocabulary: int | None, problems: Problems, *, least: int = 1, name: str = "symbols"
 ) -> Int[np.ndarray, " symbols"]:
     """Returns the ids of at least `least` different symbols, in the order given, without duplicates."""
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or len(np.unique(found)) < least:
         some = "at least one symbol id" if least == 1 else f"at least {least} different symbol ids"
         hint = f": {name}=[{found}]" if found is not None and found.ndim == 0 else ""
-        faults.add(name, value, f"{some}, in a sequence{hint}")
+        problems.add(name, value, f"{some}, in a sequence{hint}")
         return np.zeros(0, int)
-    check_ids(name, found, vocabulary, faults)
+    check_ids(name, found, vocabulary, problems)
     return np.array(list(dict.fromkeys(found.tolist())), int)
 
 
 def alphabet(
-    size: Any, chosen: Any, own: int | None, vocabulary: int | None, faults: Faults
+    size: Any, chosen: Any, own: int | None, vocabulary: int | None, problems: Problems
 ) -> Int[np.ndarray, " symbols"]:
     """Returns the symbols that flips may insert, sorted: those of `chosen`, or 0 .. size - 1.
 
@@ -334,50 +334,50 @@ def alphabet(
         chosen: the user's `symbols`.
         own: the size of the model's alphabet, or None if unknown.
         vocabulary: the number of symbols that the model reads, or None if unknown.
-        faults: collects the errors.
+        problems: collects the errors.
     """
     if size is not None and chosen is not None:
-        faults.add("symbols", chosen, "give alphabet_size or symbols, not both")
+        problems.add("symbols", chosen, "give alphabet_size or symbols, not both")
     if chosen is not None:
-        return np.sort(symbols(chosen, vocabulary, faults))
+        return np.sort(symbols(chosen, vocabulary, problems))
     size = own if size is None else size
     if size is None:
-        faults.add(
+        problems.add(
             "alphabet_size", None, "say which symbols flips may insert: alphabet_size=2, or symbols=[...]"
         )
     elif not is_count(size, 2):
-        faults.add("alphabet_size", size, "a whole number of at least 2")
+        problems.add("alphabet_size", size, "a whole number of at least 2")
     elif size > LARGEST_ID:
-        faults.add("alphabet_size", size, f"at most {LARGEST_ID}: models read ids as 32-bit integers")
+        problems.add("alphabet_size", size, f"at most {LARGEST_ID}: models read ids as 32-bit integers")
     elif own is not None and size > own:
-        faults.add("alphabet_size", size, f"the model's alphabet has {own} symbols")
+        problems.add("alphabet_size", size, f"the model's alphabet has {own} symbols")
     elif check_fits(
-        "alphabet_size", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, faults
+        "alphabet_size", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, problems
     ):
         return np.arange(size)
     return np.zeros(0, int)
 
 
-def fixed(value: Any, n: int, vocabulary: int | None, faults: Faults) -> dict[int, int]:
+def fixed(value: Any, n: int, vocabulary: int | None, problems: Problems) -> dict[int, int]:
     """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(is_count(i) and is_count(s) for i, s in value.items()):
-        faults.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
+        problems.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
         return {}
     sound = {}
     for position, symbol in sorted(value.items()):
         if n and position >= n:
-            faults.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
+            problems.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
         elif symbol >= (LARGEST_ID + 1 if vocabulary is None else vocabulary):
             largest = LARGEST_ID if vocabulary is None else vocabulary - 1
-            faults.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
+            problems.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
         else:
             sound[int(position)] = int(symbol)
     return sound
 
 
-def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | None:
+def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...] | None:
     """Returns 0-based coordinates of an output of `size` numbers, in the order given; None for all (or "all").
 
     `size` is None if it is not yet known.
@@ -393,7 +393,7 @@ def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | N
         or (size and found.max() >= size)
     ):
         below = f" below {size}" if size else ""
-        faults.add(
+        problems.add(
             "outputs",
             value,
             f'a sequence of 0-based output coordinates{below}, "all", or None for the default',
@@ -402,7 +402,7 @@ def outputs(value: Any, size: int | None, faults: Faults) -> tuple[int, ...] | N
     return tuple(found.tolist())
 
 
-def readout(value: object, own: int | str | None, n: int, faults: Faults) -> bool:
+def readout(value: object, own: int | str | None, n: int, problems: Problems) -> bool:
     """Returns whether a readout ("last", "mean", a 0-based position, None, or "auto") is usable; if not, adds an error.
 
     `own` is the readout that the model declares, or "auto" if it declares none.
@@ -411,29 +411,29 @@ def readout(value: object, own: int | str | None, n: int, faults: Faults) -> boo
         place = int(value)
         if place < 0:
             instead = '"last"' if place == -1 else f"n - {-place}"
-            faults.add("readout", place, f"positions count from the front, from 0: give {instead}")
+            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
             return False
         if n and place >= n:
-            faults.add("readout", place, f"a position from 0 to {n - 1}")
+            problems.add("readout", place, f"a position from 0 to {n - 1}")
             return False
     elif value is not None and not (isinstance(value, str) and value in ("auto", "last", "mean")):
-        faults.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
+        problems.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
         return False
     if value != "auto" and own not in ("auto", value):
         elsewhere = "for another, use config.replace(readout=...)"
-        faults.add("readout", value, f"this model's config sets its readout to {own!r}; {elsewhere}")
+        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {elsewhere}")
         return False
     return True
 
 
-def config_readout(name: str, value: Any, faults: Faults) -> int | str:
+def config_readout(name: str, value: Any, problems: Problems) -> int | str:
     """Returns the readout in a config: "last", "mean" or a 0-based position."""
     if not is_count(value) and value not in ("last", "mean"):
-        faults.add(name, value, 'a 0-based position, "last" or "mean"')
+        problems.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 
 
-def mesh(value: object, faults: Faults) -> None:
+def mesh(value: object, problems: Problems) -> None:
     """Adds an error if the value is neither None nor a mesh of devices."""
     from jax.sharding import Mesh
 
@@ -441,7 +441,7 @@ def mesh(value: object, faults: Faults) -> None:
         return
     platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
     devices = f"jax.devices({value!r})" if platform else "devices"
-    faults.add(
+    problems.add(
         "mesh",
         value,
         "the devices to spread flips over, or None for all of this process:\n"

@@ -10,7 +10,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 
 TOKEN_BYTES = 24
 """Bytes per input position: its id as given and as measured, and the count of its flips."""
@@ -31,7 +31,9 @@ def machine_memory() -> int:
         return whole
 
 
-def check_fits(argument: str, value: object, needed: float, what: str, remedy: str, faults: Faults) -> bool:
+def check_fits(
+    argument: str, value: object, needed: float, what: str, remedy: str, problems: Problems
+) -> bool:
     """Returns whether `needed` bytes fit in this machine's memory; if not, adds an error for the argument.
 
     `what` is a noun in the singular, such as "the list of its flips".
@@ -39,7 +41,7 @@ def check_fits(argument: str, value: object, needed: float, what: str, remedy: s
     have = machine_memory()
     if needed <= have:
         return True
-    faults.add(
+    problems.add(
         argument, value, f"{what} takes {in_words(needed)}, and this machine has {in_words(have)}; {remedy}"
     )
     return False

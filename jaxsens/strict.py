@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
@@ -60,8 +60,8 @@ def config(cls: C) -> C:
         try:
             validate(self, **given)
         except ValidationError as error:
-            with collecting(cls.__name__) as faults:
-                note_errors(error, "", faults, made)
+            with collecting(cls.__name__) as problems:
+                note_errors(error, "", problems, made)
 
     made.__init__ = __init__
     return made
@@ -76,21 +76,21 @@ class _FieldErrors(ValueError):
 
 
 @contextmanager
-def field_errors() -> Iterator[Faults]:
+def field_errors() -> Iterator[Problems]:
     """Collects errors in a field's validator. Their messages may name other fields of the class too."""
-    faults = Faults("")
-    yield faults
-    if faults:
-        raise _FieldErrors(faults.messages)
+    problems = Problems("")
+    yield problems
+    if problems:
+        raise _FieldErrors(problems.messages)
 
 
 def checked_by(check: Callable[..., Any], **options: Any) -> PlainValidator:
     """Returns the validator of a field. `check` is like the functions of `jaxsens.inputs`:
-    check(name, value, faults=faults, **options)."""
+    check(name, value, problems=problems, **options)."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
-        with field_errors() as faults:
-            return check(info.field_name, value, faults=faults, **options)
+        with field_errors() as problems:
+            return check(info.field_name, value, problems=problems, **options)
 
     return PlainValidator(validate)
 
@@ -99,7 +99,7 @@ def typed(
     name: str,
     table: Mapping[str, Any],
     known: Mapping[str, type],
-    faults: Faults,
+    problems: Problems,
     named: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """Returns the dataclass described by a table such as `{type = "Learned", max_length = 64}`, or None after errors.
@@ -108,16 +108,16 @@ def typed(
         name: the table's name, for messages.
         table: may contain further such tables.
         known: the dataclasses, by `type`.
-        faults: collects the errors.
+        problems: collects the errors.
         named: the values that have a name, by field.
     """
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in known:
         hint = did_you_mean(kind, known) if isinstance(kind, str) else f": one of {', '.join(known)}"
-        faults.messages.append(f"{name}.type = {kind!r}: a table needs a known type{hint}")
+        problems.messages.append(f"{name}.type = {kind!r}: a table needs a known type{hint}")
         return None
     fields: dict[str, Any] = {}
-    own = Faults(name)
+    own = Problems(name)
     for key, value in table.items():
         if isinstance(value, Mapping):
             fields[key] = typed(f"{name}.{key}", value, known, own, named)
@@ -128,7 +128,7 @@ def typed(
         made = read_table(known[kind], fields, name, own, python=True)
         if made is not None:
             return made
-    faults.messages += [
+    problems.messages += [
         re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', text) for text in own.messages
     ]
     return None
@@ -169,7 +169,7 @@ def parse_toml(text: str, subject: str) -> dict[str, Any]:
 
 
 def read_fields(
-    kind: type, table: object, path: str, faults: Faults, *, python: bool = False, **context: Any
+    kind: type, table: object, path: str, problems: Problems, *, python: bool = False, **context: Any
 ) -> dict[str, Any]:
     """Returns the fields of a dataclass given by a table, and the defaults of the others.
 
@@ -182,11 +182,11 @@ def read_fields(
             table as a dataclass, but no conversion between kinds of numbers.
         python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
         path: the path of the table within the file, for messages.
-        faults: collects the errors.
+        problems: collects the errors.
         context: passed to validators that need more than the value, as `info.context`.
     """
     dates = list(_dates(table, path))
-    faults.messages += [f"{where}: dates and times are not accepted; put it in quotes" for where in dates]
+    problems.messages += [f"{where}: dates and times are not accepted; put it in quotes" for where in dates]
     sound: dict[str, Any] = {}
     try:
         model, context = _fields_model(kind), {**context, "sound": sound}
@@ -195,7 +195,7 @@ def read_fields(
         else:
             model.model_validate_json(json.dumps(table, default=str), context=context)
     except ValidationError as error:
-        note_errors(error, path, faults, kind)
+        note_errors(error, path, problems, kind)
     given = table if isinstance(table, Mapping) else {}
     for field in dataclasses.fields(kind):
         if field.name not in given and field.default is not dataclasses.MISSING:
@@ -205,16 +205,16 @@ def read_fields(
     return sound
 
 
-def read_table(kind: type[T], table: object, path: str, faults: Faults, **context: Any) -> T | None:
+def read_table(kind: type[T], table: object, path: str, problems: Problems, **context: Any) -> T | None:
     """Returns the dataclass that a table describes, or None after adding all errors below `path`. See `read_fields`."""
-    own = Faults(path)
+    own = Problems(path)
     fields = read_fields(kind, table, path, own, **context)
     if not own:
         try:
             return kind(**fields)
         except InputError as error:
             own.messages += [join(path, [message]) for message in messages(error)]
-    faults.extend(own)
+    problems.extend(own)
     return None
 
 
@@ -246,7 +246,7 @@ def _dates(table: object, path: str) -> Iterator[str]:
 # Messages
 
 
-def note_errors(error: ValidationError, path: str, faults: Faults, kind: type) -> None:
+def note_errors(error: ValidationError, path: str, problems: Problems, kind: type) -> None:
     """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
     remedies: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
@@ -255,17 +255,19 @@ def note_errors(error: ValidationError, path: str, faults: Faults, kind: type) -
         if isinstance(cause, _FieldErrors):
             # These messages name the field: the last part of the location that is not a list index.
             names = [k for k, part in enumerate(parts) if isinstance(part, str)]
-            faults.messages += [join(join(path, parts[: names[-1]]), [message]) for message in cause.messages]
+            problems.messages += [
+                join(join(path, parts[: names[-1]]), [message]) for message in cause.messages
+            ]
             continue
         if isinstance(cause, InputError):
-            faults.messages += [join(where, [message]) for message in messages(cause)]
+            problems.messages += [join(where, [message]) for message in messages(cause)]
             continue
         if detail["type"] not in _NO_VALUE:
             shown = repr(detail["input"])
             where += f" = {shown if len(shown) <= 80 else shown[:77] + '...'}"
         remedies.setdefault(where, []).append(_remedy(detail, kind))
     for where, listed in remedies.items():
-        faults.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
+        problems.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
 
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -327,7 +329,7 @@ def join(path: str, parts: Iterable[object]) -> str:
 
 
 def messages(error: InputError) -> list[str]:
-    """Returns the errors listed in an `InputError` made by `Faults`, without their subject."""
+    """Returns the errors listed in an `InputError` made by `Problems`, without their subject."""
     _, _, text = str(error).partition(": ")
     first, *rest = text.split("\n  - ")
     return rest or [first]

@@ -101,7 +101,7 @@ def room(name: str) -> str:
     return [*name.split("."), ""][1]
 
 
-def fault(importer: str, target: str) -> str | None:
+def problem(importer: str, target: str) -> str | None:
     """Why this import is not allowed, or None."""
     here, there = room(importer), room(target)
     if here == there or here == "":
@@ -140,7 +140,7 @@ def fault(importer: str, target: str) -> str | None:
     ],
 )
 def test_the_rule_for_imports_says_what_the_architecture_says(importer, target, allowed):
-    assert (fault(importer, target) is None) == allowed
+    assert (problem(importer, target) is None) == allowed
 
 
 def test_imports_are_found_in_every_form():
@@ -155,13 +155,13 @@ def test_every_room_has_its_place_in_the_import_order():
 
 
 def test_imports_run_one_way():
-    faults = [
-        fault(importer, target)
+    problems = [
+        problem(importer, target)
         for importer, targets in IMPORTS.items()
         for target in sorted(targets)
         if target.split(".")[0] == "jaxsens"
     ]
-    assert [text for text in faults if text] == []
+    assert [text for text in problems if text] == []
 
 
 def test_no_two_modules_import_each_other_even_through_others():

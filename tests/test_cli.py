@@ -239,7 +239,7 @@ def test_bad_input_is_one_message_on_stderr_and_exit_code_2(
     assert "Traceback" not in err
 
 
-def test_measure_reports_the_faults_of_its_options_together(config, capsys):
+def test_measure_reports_the_problems_of_its_options_together(config, capsys):
     numbers = ["--top", "-3", "--sample", "0", "--batch-size", "-1", "--seed", "-1", "--memory-budget", "0"]
     code, out, err = run(
         capsys,
@@ -268,7 +268,7 @@ def test_measure_refuses_a_variant_that_has_a_built_in_ones_name_only(config, ca
     assert "variant.name = 'average-hard': the built-in variant of this name is another model" in err
 
 
-def test_a_config_with_faults_runs_nothing(tmp_path, capsys):
+def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
     path = tmp_path / "bad.toml"
     path.write_text(TINY.replace("width = 4", "width = 4.0").replace("seeds = 2", "seeds = 0"))
     code, _, err = run(capsys, "sweep", path, "--out", tmp_path / "out")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 
 
 def checked(check: Any, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
     """What a check returns, and the errors that it notes."""
-    faults = Faults("test")
-    return check(*arguments, faults=faults, **options), faults.messages
+    problems = Problems("test")
+    return check(*arguments, problems=problems, **options), problems.messages
 
 
 def test_the_example_of_the_module_holds():
@@ -94,9 +94,9 @@ def test_what_is_not_usable_is_named_with_its_value_and_the_remedy(check, value,
 
 
 def test_what_depends_on_an_unusable_length_is_not_reported_again():
-    faults = Faults("test")
-    n = inputs.length("four", faults)
-    assert inputs.positions([9], n, faults).tolist() == [9]
-    assert inputs.fixed({9: 1}, n, 2, faults) == {9: 1}
-    assert inputs.readout(9, "auto", n, faults)
-    assert len(faults.messages) == 1
+    problems = Problems("test")
+    n = inputs.length("four", problems)
+    assert inputs.positions([9], n, problems).tolist() == [9]
+    assert inputs.fixed({9: 1}, n, 2, problems) == {9: 1}
+    assert inputs.readout(9, "auto", n, problems)
+    assert len(problems.messages) == 1

@@ -10,7 +10,7 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer, memory
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.experiments.single import input_tokens, model_source
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.theory import lemma5, restrict
@@ -108,10 +108,10 @@ def test_the_machine_s_memory_is_read_and_a_container_s_limit_with_it(monkeypatc
 
 
 def test_figures_have_a_unit():
-    faults = Faults("f")
-    assert memory.check_fits("n", 3, 2**34, "a list", "less", faults)
-    assert not memory.check_fits("n", 3, 2**34 + 2**33, "a list", "less", faults)
-    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", faults.messages[0])
+    problems = Problems("f")
+    assert memory.check_fits("n", 3, 2**34, "a list", "less", problems)
+    assert not memory.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
+    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", problems.messages[0])
     assert [memory.in_words(1), memory.in_words(1536), memory.in_words(2.0**55)] == [
         "1 bytes",
         "1.5 KiB",

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationInfo, field_validator
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.strict import (
     STRICT,
     Positive,
@@ -36,15 +36,15 @@ class Base:
     @field_validator("heads")
     @classmethod
     def _check_heads(cls, heads: int, info: ValidationInfo) -> int:
-        with field_errors() as faults:
+        with field_errors() as problems:
             if info.data.get("width", heads) % heads:
-                faults.add("heads", heads, f"a divisor of width = {info.data['width']}")
+                problems.add("heads", heads, f"a divisor of width = {info.data['width']}")
         return heads
 
     def __post_init__(self) -> None:
-        with collecting("Base") as faults:
+        with collecting("Base") as problems:
             if self.size == self.width:
-                faults.add("size", self.size, "another number than width")
+                problems.add("size", self.size, "another number than width")
 
 
 @config
@@ -102,10 +102,10 @@ def test_a_check_of_two_fields_waits_for_both():
 
 
 def test_fields_that_are_sound_are_read_although_others_are_not():
-    faults = Faults("file")
+    problems = Problems("file")
     table = {"lengths": [1, 2], "inner": {"size": 1, "width": 0, "zz": 3}, "titel": 3}
-    assert read_fields(Outer, table, "", faults) == {"lengths": (1, 2), "title": "", "rows": ()}
-    assert sorted(faults.messages) == [
+    assert read_fields(Outer, table, "", problems) == {"lengths": (1, 2), "title": "", "rows": ()}
+    assert sorted(problems.messages) == [
         "inner.size = 1: a whole number of at least 2",
         "inner.width = 0: a whole number of at least 1",
         "inner.zz: unknown key; known: size, width, heads, dtype, depth",
@@ -114,19 +114,19 @@ def test_fields_that_are_sound_are_read_although_others_are_not():
 
 
 def test_a_table_is_read_whole_or_not_at_all():
-    faults = Faults("file")
-    assert read_table(Derived, {"size": 3, "width": 8}, "model", faults) == Derived(3, 8)
-    assert not faults
-    assert read_table(Derived, {"size": 4, "width": 4}, "model", faults) is None
-    assert read_table(Outer, {"lengths": [1.5]}, "", faults) is None
-    assert read_table(Outer, {"lengths": [1], "inner": {"size": 4, "width": 4}}, "", faults) is None
-    assert read_table(Outer, 3, "outer", faults) is None
-    assert faults.messages[:3] == [
+    problems = Problems("file")
+    assert read_table(Derived, {"size": 3, "width": 8}, "model", problems) == Derived(3, 8)
+    assert not problems
+    assert read_table(Derived, {"size": 4, "width": 4}, "model", problems) is None
+    assert read_table(Outer, {"lengths": [1.5]}, "", problems) is None
+    assert read_table(Outer, {"lengths": [1], "inner": {"size": 4, "width": 4}}, "", problems) is None
+    assert read_table(Outer, 3, "outer", problems) is None
+    assert problems.messages[:3] == [
         "model.size = 4: another number than width",
         "lengths[0] = 1.5: should be a valid integer",
         "inner.size = 4: another number than width",
     ]
-    assert faults.messages[3].startswith("outer = 3: ")
+    assert problems.messages[3].startswith("outer = 3: ")
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,12 @@ KNOWN = {"Leaf": Leaf, "Twig": Twig}
     ],
 )
 def test_a_table_with_a_type_is_the_value_that_it_describes(table, expected):
-    faults = Faults("file")
-    made = typed("part", table, KNOWN, faults, {"leaf": {"large": Leaf(9)}})
+    problems = Problems("file")
+    made = typed("part", table, KNOWN, problems, {"leaf": {"large": Leaf(9)}})
     if isinstance(expected, str):
         assert made is None
-        assert len(faults.messages) == 1
-        assert faults.messages[0].startswith(expected)
+        assert len(problems.messages) == 1
+        assert problems.messages[0].startswith(expected)
     else:
         assert made == expected
-        assert not faults
+        assert not problems

@@ -41,8 +41,8 @@ def constructions(
     from jaxsens.experiments.constructions_table import CAP, constructions_job, plan_of
     from jaxsens.experiments.job import run
 
-    with collecting("constructions") as faults:
-        check_output("--out", out, faults)
+    with collecting("constructions") as problems:
+        check_output("--out", out, problems)
     plan = plan_of(name, CAP if cap is None else cap)
     outcome = run(constructions_job(plan, rows_folder(out)), Console(stderr=True, quiet=quiet))
     return put_out(out, markdown(outcome.records, plan), outcome)

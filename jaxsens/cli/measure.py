@@ -28,7 +28,7 @@ from jaxsens.cli.shared import (
     say,
     write_output,
 )
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 
 if TYPE_CHECKING:
     from jaxsens.experiments.sources import ModelSource
@@ -196,9 +196,9 @@ def measure(
         "--top": (top, 0),
     }
     # Report the errors that can be found without loading JAX first.
-    with collecting("measure") as faults:
-        _check_input(tokens, n, inputs, faults)
-        _check_options(at_least, save, quiet, faults)
+    with collecting("measure") as problems:
+        _check_input(tokens, n, inputs, problems)
+        _check_options(at_least, save, quiet, problems)
     from jaxsens.experiments.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
@@ -254,29 +254,29 @@ def _flags(keys: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _check_input(word: str | None, n: int | None, count: int, faults: Faults) -> None:
+def _check_input(word: str | None, n: int | None, count: int, problems: Problems) -> None:
     """Collects the errors in the requested input that do not depend on the model."""
     if (word is None) == (n is None):
-        faults.add("--tokens", word, "give either --tokens (a word) or --n (the length of a random input)")
+        problems.add("--tokens", word, "give either --tokens (a word) or --n (the length of a random input)")
     if n is not None and n < 2:
-        faults.add("--n", n, "at least 2: the readout position is not flipped")
+        problems.add("--n", n, "at least 2: the readout position is not flipped")
     if count < 1:
-        faults.add("--inputs", count, "at least 1")
+        problems.add("--inputs", count, "at least 1")
     if word is not None and count != 1:
-        faults.add("--inputs", count, "1 with --tokens, which gives one input")
+        problems.add("--inputs", count, "1 with --tokens, which gives one input")
 
 
 def _check_options(
-    at_least: dict[str, tuple[int | None, int]], save: Path | None, quiet: bool, faults: Faults
+    at_least: dict[str, tuple[int | None, int]], save: Path | None, quiet: bool, problems: Problems
 ) -> None:
     for option, (value, least) in at_least.items():
         if value is not None and value < least:
-            faults.add(option, value, f"at least {least}")
+            problems.add(option, value, f"at least {least}")
     if save is not None and save.suffix != ".parquet":
-        faults.add("--save", str(save), "a file name that ends in .parquet")
-    check_output("--save", save, faults)
+        problems.add("--save", str(save), "a file name that ends in .parquet")
+    check_output("--save", save, problems)
     if quiet and save is None:
-        faults.add("--quiet", quiet, "give --save too; otherwise the result is lost")
+        problems.add("--quiet", quiet, "give --save too; otherwise the result is lost")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.console import Console
 
 from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out, rows_folder
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 
 
 def restrictions(
@@ -34,16 +34,16 @@ def restrictions(
     from jaxsens.experiments.job import run
     from jaxsens.experiments.restrictions_table import LENGTHS, MODELS, restrictions_job, table
 
-    faults = Faults("restrictions")
+    problems = Problems("restrictions")
     if models is not None and not 1 <= models <= MODELS:
-        faults.add("--models", models, f"a number from 1 to {MODELS}")
+        problems.add("--models", models, f"a number from 1 to {MODELS}")
     lengths = tuple(n for n in LENGTHS if longest is None or n <= longest)
     if not lengths:
-        faults.add("--longest", longest, f"at least {LENGTHS[0]}")
+        problems.add("--longest", longest, f"at least {LENGTHS[0]}")
     if not 0 < free_fraction < 1:
-        faults.add("--free-fraction", free_fraction, "a share between 0 and 1")
-    check_output("--out", out, faults)
-    faults.raise_if_any()
+        problems.add("--free-fraction", free_fraction, "a share between 0 and 1")
+    check_output("--out", out, problems)
+    problems.raise_if_any()
     job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
     outcome = run(job, Console(stderr=True, quiet=quiet))
     sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)

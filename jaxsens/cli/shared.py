@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
 from jaxsens.stopping import Stopped
 
@@ -146,17 +146,17 @@ def warnings_in_words() -> Iterator[None]:
         yield
 
 
-def check_output(option: str, path: Path | None, faults: Faults) -> None:
+def check_output(option: str, path: Path | None, problems: Problems) -> None:
     """Collects an error if a file cannot be written, before anything is computed for it. Missing parent directories
     are fine: they are created when the file is written."""
     if path is None:
         return
     if path.is_dir():
-        faults.add(option, str(path), "a file name; this is a directory")
+        problems.add(option, str(path), "a file name; this is a directory")
     elif path.exists() and not path.is_file():
-        faults.add(option, str(path), "a regular file or a new name; this is a special file")
+        problems.add(option, str(path), "a regular file or a new name; this is a special file")
     else:
-        _check_place(option, path, path.parent, faults)
+        _check_place(option, path, path.parent, problems)
 
 
 def check_folder(command: str, path: Path) -> None:
@@ -166,22 +166,22 @@ def check_folder(command: str, path: Path) -> None:
         InputError: if it is not a directory, or cannot be written to.
         OSError: if the disk is full, which is not an error in the command.
     """
-    with collecting(command) as faults:
+    with collecting(command) as problems:
         if path.is_dir() or not os.path.lexists(path):
-            _check_place("--out", path, path, faults)
+            _check_place("--out", path, path, problems)
         else:
-            faults.add("--out", str(path), "a directory name; this is a file")
+            problems.add("--out", str(path), "a directory name; this is a file")
 
 
-def _check_place(option: str, path: Path, folder: Path, faults: Faults) -> None:
+def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> None:
     try:
         try_writing_to(folder)
     except NotADirectoryError as error:
-        faults.add(option, str(path), f"another path: {error.filename} is not a directory")
+        problems.add(option, str(path), f"another path: {error.filename} is not a directory")
     except OSError as error:
         if takes_no_more(error):
             raise
-        faults.add(
+        problems.add(
             option, str(path), f"another path: {error.filename} cannot be written to ({error.strerror})"
         )
 

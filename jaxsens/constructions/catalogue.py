@@ -19,7 +19,7 @@ from jaxsens.constructions.conditions import (
     refuse,
 )
 from jaxsens.constructions.dyck import dyck
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.logic import LIBRARY
 from jaxsens.precision import DTYPES
 
@@ -72,43 +72,47 @@ def construction(
         raise InputError(
             f"construction: name = {name!r}: one of {', '.join(names())}; or compile_formula(text)"
         )
-    faults = Faults(f'construction "{name}"')
+    problems = Problems(f'construction "{name}"')
     known = _OPTIONS.get(name, ())
     for option, value in options.items():
         if option not in known:
-            faults.add(option, value, f"its options are {', '.join(known)}" if known else "it has no options")
+            problems.add(
+                option, value, f"its options are {', '.join(known)}" if known else "it has no options"
+            )
     kept = {option: value for option, value in options.items() if option in known}
     common: dict[str, Any] = {"autoregressive": autoregressive, "dtype": dtype, "read": read}
     chosen = "temperature" if condition is None else condition
     try:
         if name in REFERENCES:
-            model = REFERENCES[name](**_usable(condition, faults, **common), **kept)
+            model = REFERENCES[name](**_usable(condition, problems, **common), **kept)
         elif name == DYCK:
             model = dyck(**kept, condition=chosen, **common)
         else:
             model = compile_formula(LIBRARY[name].formula, LIBRARY[name].alphabet, chosen, **common)
     except InputError as error:
-        if faults:
-            faults.messages.append(str(error))
-            faults.raise_if_any()
+        if problems:
+            problems.messages.append(str(error))
+            problems.raise_if_any()
         raise
-    faults.raise_if_any()
+    problems.raise_if_any()
     return model
 
 
-def _usable(condition: Any, faults: Faults, autoregressive: Any, dtype: Any, read: Any) -> dict[str, Any]:
+def _usable(condition: Any, problems: Problems, autoregressive: Any, dtype: Any, read: Any) -> dict[str, Any]:
     """The common arguments as Chiang and Cholak's take them. Notes which of them they do not have.
 
     An argument that cannot be used is replaced, so that errors in the remaining ones are found too.
     """
     if condition is not None:
-        faults.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
+        problems.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
     if autoregressive:
-        faults.add("autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N")
+        problems.add(
+            "autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N"
+        )
     if read == "before-rounding":
-        faults.add("read", read, '"output" or "everything": its logit is not rounded')
+        problems.add("read", read, '"output" or "everything": its logit is not rounded')
         read = "output"
-    check_choices("temperature", False, dtype, read, faults)
+    check_choices("temperature", False, dtype, read, problems)
     return {
         "read": "everything" if read == "everything" else "output",
         "dtype": dtype if dtype in DTYPES else "float64",
@@ -131,9 +135,9 @@ class Entry:
     def refused(self, condition: Condition) -> tuple[str, ...]:
         """The reasons why there is no such network in a condition; empty if there is one. Does not build formulas."""
         if self.name in LIBRARY:
-            faults = Faults(self.name)
-            refuse(LIBRARY[self.name].formula, condition, faults)
-            return tuple(faults.messages)
+            problems = Problems(self.name)
+            refuse(LIBRARY[self.name].formula, condition, problems)
+            return tuple(problems.messages)
         try:
             construction(self.name, condition.name, autoregressive=condition.autoregressive)
         except InputError as refusal:

@@ -94,14 +94,14 @@ class ReferenceVariant:
     sharpness: float = 1.0
 
     def __post_init__(self) -> None:
-        with collecting(f"Chiang and Cholak's {self.language!r}") as faults:
-            choice("language", self.language, get_args(LanguageName), faults)
-            choice("layer_norm", self.layer_norm, (True, False), faults)
-            choice("log_length", self.log_length, (True, False), faults)
-            number("sharpness", self.sharpness, faults, above=0, below=math.inf)
-            epsilon = number("layer_norm_epsilon", self.layer_norm_epsilon, faults, least=0, below=math.inf)
+        with collecting(f"Chiang and Cholak's {self.language!r}") as problems:
+            choice("language", self.language, get_args(LanguageName), problems)
+            choice("layer_norm", self.layer_norm, (True, False), problems)
+            choice("log_length", self.log_length, (True, False), problems)
+            number("sharpness", self.sharpness, problems, above=0, below=math.inf)
+            epsilon = number("layer_norm_epsilon", self.layer_norm_epsilon, problems, least=0, below=math.inf)
             if epsilon and not self.layer_norm:
-                faults.add("layer_norm_epsilon", self.layer_norm_epsilon, "0, or give layer_norm=True")
+                problems.add("layer_norm_epsilon", self.layer_norm_epsilon, "0, or give layer_norm=True")
 
     @property
     def pairs(self) -> int:
@@ -131,8 +131,8 @@ class ReferenceTransformer(Transformer):
     """
 
     def __init__(self, variant: ReferenceVariant, *, read: Read = "output", dtype: Dtype = "float64") -> None:
-        with collecting("ReferenceTransformer") as faults:
-            choice("read", read, get_args(Read), faults)
+        with collecting("ReferenceTransformer") as problems:
+            choice("read", read, get_args(Read), problems)
         shape = _config(variant, dtype)
         super().__init__(shape, parameters=_parameters(variant, shape))
         self.variant, self.language, self.logit, self.read = variant, variant.language, variant.logit, read

@@ -22,7 +22,7 @@ from jaxsens.constructions.conditions import (
 from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
 from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
 from jaxsens.constructions.temporal import neighbour, since
-from jaxsens.errors import Faults, no_rule
+from jaxsens.errors import Problems, no_rule
 from jaxsens.logic.formulas import shortened
 
 LONGEST_TEXT = 300
@@ -149,34 +149,34 @@ def _checked(
     read: str,
 ) -> logic.Formula:
     """The formula, once every argument that cannot be used has been refused."""
-    faults = Faults("compile_formula")
+    problems = Problems("compile_formula")
     symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
     named = all(isinstance(name, str) and name for name in symbols)
     if not named or len(set(symbols)) < max(2, len(symbols)):
         remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
-        faults.add("alphabet", alphabet, remedy)
-    check_choices(condition, autoregressive, dtype, read, faults)
+        problems.add("alphabet", alphabet, remedy)
+    check_choices(condition, autoregressive, dtype, read, problems)
     if isinstance(formula, str):
         try:
             formula = logic.parse(formula)
         except logic.FormulaSyntaxError as error:
-            faults.messages.append(str(error))
+            problems.messages.append(str(error))
     elif not isinstance(formula, logic.Formula):
-        faults.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
+        problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
     if isinstance(formula, logic.Formula):
         if symbols and named:
             found = logic.violations(formula, alphabet=symbols)
-            faults.messages += [f"formula: {violation}" for violation in found]
+            problems.messages += [f"formula: {violation}" for violation in found]
         # Two families of one name would give two position components of one name.
         families = dict.fromkeys(each.family for each in logic.predicates(formula))
         names = Counter(family.name for family in families)
-        faults.messages += [
+        problems.messages += [
             f"formula: {number} different families of predicates are called {name}: give each a name of its own"
             for name, number in names.items()
             if number > 1
         ]
         # With an unknown condition, say at least what is wrong in every condition.
         known = condition if condition in tuple(CONDITIONS) else "temperature"
-        refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), faults)
-    faults.raise_if_any()
+        refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), problems)
+    problems.raise_if_any()
     return cast("logic.Formula", formula)

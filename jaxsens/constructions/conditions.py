@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.inputs import choice
 from jaxsens.logic import Comparison, CountPredicate, Formula, operators, predicates, subformulas, violations
 from jaxsens.models.schedules import Schedule
@@ -77,13 +77,13 @@ class Condition:
 
 
 def check_choices(
-    condition: object, autoregressive: object, dtype: object, read: object, faults: Faults
+    condition: object, autoregressive: object, dtype: object, read: object, problems: Problems
 ) -> None:
     """Notes which of the arguments that all constructions share cannot be used."""
-    choice("condition", condition, tuple(CONDITIONS), faults)
-    choice("dtype", dtype, DTYPES, faults)
-    choice("read", read, get_args(Read), faults)
-    choice("autoregressive", autoregressive, (True, False), faults)
+    choice("condition", condition, tuple(CONDITIONS), problems)
+    choice("dtype", dtype, DTYPES, problems)
+    choice("read", read, get_args(Read), problems)
+    choice("autoregressive", autoregressive, (True, False), problems)
 
 
 def power(formula: Formula, condition: Condition) -> float:
@@ -152,15 +152,15 @@ def table_row(formula: Formula) -> str:
     return f"LTL[{','.join(sign for sign in ('Y', 'X', 'S', 'U') if sign in used)}]"
 
 
-def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
+def refuse(formula: Formula, condition: Condition, problems: Problems) -> None:
     """Notes every reason why the formula has no network in this condition."""
     used = operators(formula)
     counts = sorted(used & {"#L", "#R"})
     if condition.autoregressive:
         for violation in violations(formula, "past"):
-            faults.messages.append(f"autoregressive: {violation}")
+            problems.messages.append(f"autoregressive: {violation}")
     if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
-        faults.add(
+        problems.add(
             "condition",
             condition.name,
             f"counting ({', '.join(counts)}) needs uniform attention, which only average-hard and softmax have: "
@@ -181,4 +181,4 @@ def refuse(formula: Formula, condition: Condition, faults: Faults) -> None:
             'condition="temperature", or autoregressive=False'
         )
     if condition.name in remedies:
-        faults.add("condition", condition.name, remedies[condition.name])
+        problems.add("condition", condition.name, remedies[condition.name])

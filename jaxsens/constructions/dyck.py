@@ -87,14 +87,14 @@ def dyck(
     Raises:
         InputError: With every reason why there is no such network.
     """
-    with collecting("dyck") as faults:
-        kinds = count("kinds", kinds, faults, least=1)
-        check_choices(condition, autoregressive, dtype, read, faults)
+    with collecting("dyck") as problems:
+        kinds = count("kinds", kinds, problems, least=1)
+        check_choices(condition, autoregressive, dtype, read, problems)
         if condition in ("leftmost-hard", "rightmost-hard"):
             remedy = "depths need uniform attention, which only average-hard and softmax have: "
-            faults.add("condition", condition, f'{remedy}condition="average-hard"')
+            problems.add("condition", condition, f'{remedy}condition="average-hard"')
         if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
-            faults.add(
+            problems.add(
                 "autoregressive",
                 autoregressive,
                 f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "

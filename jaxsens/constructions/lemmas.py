@@ -212,22 +212,22 @@ class TieBreak:
     slope: float | None
 
     def __post_init__(self) -> None:
-        with collecting("TieBreak") as faults:
-            choice("side", self.side, ("rightmost", "leftmost"), faults)
+        with collecting("TieBreak") as problems:
+            choice("side", self.side, ("rightmost", "leftmost"), problems)
             if self.slope is not None:
-                object.__setattr__(self, "slope", number("slope", self.slope, faults, above=0, most=1))
+                object.__setattr__(self, "slope", number("slope", self.slope, problems, above=0, most=1))
 
     def terms(
         self, gap: float, j: Num[np.ndarray, "..."] | int, n: int | None = None
     ) -> Float[np.ndarray, "..."]:
         """What is added to the scores of the (1-based) positions j of n; n may be left out if the slope is None."""
         position = np.asarray(j, np.float64)
-        with collecting("TieBreak.terms") as faults:
-            number("gap", gap, faults, above=0)
+        with collecting("TieBreak.terms") as problems:
+            number("gap", gap, problems, above=0)
             if self.slope is not None:
-                count("n", n, faults, least=1)
+                count("n", n, problems, least=1)
             if np.any(position < 1) or (n is not None and np.any(position > n)):
-                faults.add("j", j, "positions from 1 to n")
+                problems.add("j", j, "positions from 1 to n")
         sign = 1 if self.side == "rightmost" else -1
         if self.slope is None or n is None:
             return -sign * gap / position

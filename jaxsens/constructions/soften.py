@@ -31,7 +31,7 @@ from jaxsens.constructions.uniform_tieless import (
     check_measurable,
     measure,
 )
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.schedules import Schedule
@@ -142,10 +142,10 @@ def soften(
             if the model is not uniform-tieless on these inputs (`uniform_tieless.measure`), or `epsilon` is below what
             the arithmetic resolves.
     """
-    faults = Faults("soften")
-    epsilon = inputs.number("epsilon", epsilon, faults, above=0, below=math.inf)
-    check_measurable(model, n, words, faults)
-    faults.raise_if_any()
+    problems = Problems("soften")
+    epsilon = inputs.number("epsilon", epsilon, problems, above=0, below=math.inf)
+    check_measurable(model, n, words, problems)
+    problems.raise_if_any()
     measured, parameters = measure(model, n, words), model.parameters
     constants, within = norm_constants(parameters), epsilon / head_gain(parameters)
     theorem_tau = theorem_temperature(
@@ -167,10 +167,10 @@ def soften(
     resolved = FLOATING_POINT * float(limits.eps) * max(1.0, float(measured.magnitudes.max()))
     if epsilon < resolved:
         remedy = f"at least {resolved:.3g}, what {limits.dtype} resolves of activations so large"
-        faults.add("epsilon", epsilon, remedy)
+        problems.add("epsilon", epsilon, remedy)
     if not (promise.tau > 0 and 1 / promise.tau < float(limits.max)):
-        faults.add("tau", promise.tau, f"a larger gap: 1/tau exceeds the largest number of {limits.dtype}")
-    faults.raise_if_any()
+        problems.add("tau", promise.tau, f"a larger gap: 1/tau exceeds the largest number of {limits.dtype}")
+    problems.raise_if_any()
     return SoftenedTransformer(model, promise)
 
 

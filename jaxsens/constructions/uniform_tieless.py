@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.models import layers
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
@@ -85,34 +85,34 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
             ties, with head, position (from 0) and word; if numbers overflow; or if there are more than `MAX_INPUTS`
             inputs and no `words`.
     """
-    faults = Faults("a uniform-tieless transformer")
-    check_measurable(model, n, words, faults)
-    faults.raise_if_any()
+    problems = Problems("a uniform-tieless transformer")
+    check_measurable(model, n, words, problems)
+    problems.raise_if_any()
     n = int(n)
     tried = all_inputs(model.config, n) if words is None else np.asarray(words)
     uniform = uniform_heads(model.parameters)
     gaps, where, magnitudes, spreads = _measured(model, tried, uniform)
     if not np.isfinite(magnitudes).all():
         k = int(np.argmin(np.isfinite(magnitudes).all(axis=1)))
-        faults.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
-        faults.raise_if_any()
-    certain = _less_rounding(model, gaps, where, magnitudes, faults)
-    faults.raise_if_any()
+        problems.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
+        problems.raise_if_any()
+    certain = _less_rounding(model, gaps, where, magnitudes, problems)
+    problems.raise_if_any()
     return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
 
 
-def check_measurable(model: Transformer, n: int, words: ArrayLike | None, faults: Faults) -> None:
+def check_measurable(model: Transformer, n: int, words: ArrayLike | None, problems: Problems) -> None:
     """Notes everything against the arguments of `measure` that can be seen without running the model."""
     known = isinstance(model, Transformer)
     if not known:
-        faults.add("model", type(model).__name__, "a jaxsens.Transformer")
+        problems.add("model", type(model).__name__, "a jaxsens.Transformer")
     else:
-        _check_config(model.config, faults)
-    n = inputs.length(n, faults)
+        _check_config(model.config, problems)
+    n = inputs.length(n, problems)
     if known and n:
-        check_runs(model.config, n, faults)
+        check_runs(model.config, n, problems)
         if words is not None:
-            _check_words(model.config, n, words, faults)
+            _check_words(model.config, n, words, problems)
 
 
 def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:
@@ -159,36 +159,36 @@ def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterato
         yield np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
 
 
-def _check_config(config: TransformerConfig, faults: Faults) -> None:
+def _check_config(config: TransformerConfig, problems: Problems) -> None:
     for k in range(config.layers):
         layer, name = config.layer(k), f"layer {k}: "
         if not isinstance(layer.weighting, AverageHard):
-            faults.add(f"{name}weighting", layer.weighting, '"average-hard"')
+            problems.add(f"{name}weighting", layer.weighting, '"average-hard"')
         if layer.scores != "dot-product":
-            faults.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
+            problems.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
         if layer.layer_norm != "none":
-            faults.add(f"{name}layer_norm", layer.layer_norm, '"none"')
+            problems.add(f"{name}layer_norm", layer.layer_norm, '"none"')
         if layer.activation != "relu" and layer.feed_forward:
-            faults.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
+            problems.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
         for term in layer.position_scores:
-            faults.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
+            problems.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
 
 
-def _check_words(config: TransformerConfig, n: int, words: ArrayLike, faults: Faults) -> None:
+def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: Problems) -> None:
     try:
         found = np.asarray(words)
     except ValueError:
-        faults.add("words", words, f"rows of one length, an array of shape (words, {n})")
+        problems.add("words", words, f"rows of one length, an array of shape (words, {n})")
         return
     if found.ndim != 2 or found.shape[1] != n or not len(found):
-        faults.messages.append(
+        problems.messages.append(
             f"words = an array of shape {found.shape}: give an array of shape (words, {n})"
         )
         return
     try:
         check_tokens(config, found)
     except InputError as error:
-        faults.messages.append(str(error))
+        problems.messages.append(str(error))
 
 
 def _measured(
@@ -255,7 +255,7 @@ def _less_rounding(
     gaps: list[np.ndarray],
     where: list[list[tuple[int, np.ndarray]]],
     magnitudes: np.ndarray,
-    faults: Faults,
+    problems: Problems,
 ) -> tuple[tuple[float, ...], ...]:
     """The gaps minus what rounding may have added. Notes every head with a tie, or with a gap that may be one."""
     unit = float(np.finfo(model.config.dtype).eps)
@@ -278,6 +278,6 @@ def _less_rounding(
             elif np.isfinite(gap) and np.isfinite(allowance):
                 dtype = model.config.dtype
                 remedy = f"a gap above {allowance:.3g}, what rounding in {dtype} may make of a tie"
-            faults.add(f"layer {k}, head {h}", found, remedy)
+            problems.add(f"layer {k}, head {h}", found, remedy)
         certain.append(tuple(float(gap) for gap in gaps[k] - ROUNDING_UNITS * unit * products))
     return tuple(certain)

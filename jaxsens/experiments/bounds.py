@@ -320,6 +320,6 @@ def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
     verdict = check(found, model)
     if not verdict.accepted:
         raise Unsound(
-            f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.faults[:3])}"
+            f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
         )
     return {"matter": found.c, "free": int(found.free.sum())}

@@ -269,10 +269,10 @@ def plan_of(name: str | None = None, cap: int = CAP) -> TablePlan:
         InputError: for a name that is not measured, or a cap that cannot be used; both at once.
     """
     cases = tuple(case for case in CASES if name in (None, case.name))
-    with collecting("constructions table") as faults:
+    with collecting("constructions table") as problems:
         if not cases:
-            faults.add("name", name, f"one of {', '.join(case.name for case in CASES)} is measured")
-        count("cap", cap, faults, least=8)
+            problems.add("name", name, f"one of {', '.join(case.name for case in CASES)} is measured")
+        count("cap", cap, problems, least=8)
     return TablePlan(cases, cap=cap)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import check_key
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
@@ -285,21 +285,21 @@ def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None 
     Raises:
         InputError: if a condition cannot be read, or names what the sweep does not have.
     """
-    faults = Faults("sweep")
+    problems = Problems("sweep")
     # Sorting is stable: points of one n and seed keep the config's order of variants.
     chosen = sorted(points, key=lambda point: (point.n, point.seed))
     for condition in only:
         field, _, values = condition.partition("=")
         if field not in ("variant", "n", "seed"):
-            faults.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
+            problems.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
             continue
         present, named = dict.fromkeys(str(getattr(point, field)) for point in points), values.split(",")
         if not set(named) <= present.keys():
-            faults.add("--only", condition, f"{field} is one of {', '.join(present)}")
+            problems.add("--only", condition, f"{field} is one of {', '.join(present)}")
         chosen = [point for point in chosen if str(getattr(point, field)) in named]
     match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if shard is None else shard)
     index, count = map(int, match.groups()) if match else (0, 0)
     if index >= count:
-        faults.add("--shard", shard, "K/M with 0 <= K < M, such as 0/16 to 15/16")
-    faults.raise_if_any()
+        problems.add("--shard", shard, "K/M with 0 <= K < M, such as 0/16 to 15/16")
+    problems.raise_if_any()
     return chosen[index::count]

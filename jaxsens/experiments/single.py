@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
@@ -33,41 +33,41 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             replaces the model; only the keys that it has too are kept. Beside a checkpoint there is nothing to change.
 
     Raises:
-        InputError: listing every fault.
+        InputError: listing every problem.
     """
     raw = {} if config is None else read_toml(config, "--config")[1]
-    faults = Faults("measure" if config is None else str(config))
+    problems = Problems("measure" if config is None else str(config))
     for key in raw:
         if key not in TABLES:
-            faults.messages.append(f"{key}: unknown key{did_you_mean(key, TABLES)}")
+            problems.messages.append(f"{key}: unknown key{did_you_mean(key, TABLES)}")
     table = raw.get("model", {})
     folder = Path() if config is None or "checkpoint" in options else config.parent
     if variant is not None:
         known = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
-            read = read_table(Variant, own, f"variant[{k}]", faults)
+            read = read_table(Variant, own, f"variant[{k}]", problems)
             known |= {} if read is None else {read.name: read}
         if variant in known:
-            check_label(known[variant], table, faults)
+            check_label(known[variant], table, problems)
             table = known[variant].table(table)
             lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
             if lost and "checkpoint" not in options:
                 made = next(_option(key) for key in _MADE if key in options)
-                faults.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
+                problems.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
         else:
-            faults.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
+            problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
     if "checkpoint" in options:
         for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
             if value is not None:
-                faults.add(name, value, f"leave it out; {_AS_TRAINED}")
-    source = read_source(_with_options(table, options, faults), "model", faults, folder)
-    faults.raise_if_any()
+                problems.add(name, value, f"leave it out; {_AS_TRAINED}")
+    source = read_source(_with_options(table, options, problems), "model", problems, folder)
+    problems.raise_if_any()
     if source is None:
         raise InputError("model: cannot be used")
     return source
 
 
-def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
+def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """The `[model]` table with options of the command line, without those that its kind of model does not have."""
     wanted = changed(table, options)
     known = keys_of(wanted)
@@ -78,10 +78,10 @@ def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], faults: 
         if kinds:
             has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
             why = f"what goes with {_option(kinds[0])} is {has}" if has else _AS_TRAINED
-            faults.add(_option(name), options[name], f"leave it out; {why}")
+            problems.add(_option(name), options[name], f"leave it out; {why}")
         elif name in _ONLY_CONSTRUCTED:
             needed = "--formula" if name == "alphabet" else "--formula or --construction"
-            faults.add(
+            problems.add(
                 _option(name), options[name], f"give it with {needed}; random weights have no such choice"
             )
         else:
@@ -106,13 +106,13 @@ def input_tokens(
     Raises:
         InputError: for a word that cannot be read, or a length that the model cannot read.
     """
-    faults = Faults("measure")
+    problems = Problems("measure")
     if word is None:
         length, remedy = n or 0, "give a smaller --n, or fewer --inputs"
         size = length * count * TOKEN_BYTES
-        if check_fits("--n", n, size, f"a set of {count} such inputs", remedy, faults):
-            source.check_length(length, faults)
-        faults.raise_if_any()
+        if check_fits("--n", n, size, f"a set of {count} such inputs", remedy, problems):
+            source.check_length(length, problems)
+        problems.raise_if_any()
         return RandomWords(count).tokens(source.symbols, length, seed)
     names = source.names
     parts = list(word.strip())
@@ -120,8 +120,8 @@ def input_tokens(
         parts = word.replace(",", " ").split()
     if not parts or not all(part in names for part in parts):
         known = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
-        faults.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
-    faults.raise_if_any()
+        problems.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
+    problems.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 
 

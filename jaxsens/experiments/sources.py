@@ -21,7 +21,7 @@ from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Read
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.words import Symbols
 from jaxsens.logic import parse, symbols
 from jaxsens.models.baselines_config import Dtype
@@ -91,36 +91,38 @@ class ModelSource:
         """The number of coordinates of its output."""
         return self.network.logits or self.network.width
 
-    def check_length(self, n: int, faults: Faults) -> None:
+    def check_length(self, n: int, problems: Problems) -> None:
         """Notes why it cannot read inputs of length n, if it cannot."""
         readout = getattr(self.network, "readout", "last")
         if isinstance(self.network, TransformerConfig):
-            check_runs(self.network, n, faults)
+            check_runs(self.network, n, problems)
         elif isinstance(readout, int) and readout >= n:
-            faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
+            problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
 
 
 # Reading tables
 
 
 def read_source(
-    table: Mapping[str, Any], path: str, faults: Faults, folder: Path = Path()
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path = Path()
 ) -> ModelSource | None:
     """The source that a `[model]` table describes, or None after noting every error below `path`. Files and
     directories that it names are looked for in `folder`."""
     named = [key for key in _READERS if key in table]
     if len(named) > 1:
-        faults.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
+        problems.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
         return None
-    own = Faults(path)
+    own = Problems(path)
     source = _READERS[named[0] if named else "kind"](table, path, own, folder)
-    faults.extend(own)
+    problems.extend(own)
     return None if own else source
 
 
-def _read_network(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
+def _read_network(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
     """A network with random weights drawn by the point's seed."""
-    config = read_config(table, path, faults, also=("formula", "construction"))
+    config = read_config(table, path, problems, also=("formula", "construction"))
     if config is None:
         return None
     return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))
@@ -142,7 +144,7 @@ class _Constructed:
     read: Read = "output"
 
     def source(
-        self, make: Callable[..., Any], condition: str | None, path: str, faults: Faults, **options: Any
+        self, make: Callable[..., Any], condition: str | None, path: str, problems: Problems, **options: Any
     ) -> ModelSource | None:
         """The source of what `make` makes, or None after noting every reason why it cannot be made."""
         common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
@@ -151,7 +153,7 @@ class _Constructed:
         except InputError as error:
             for text in messages(error):
                 told = f"construction{text[4:]}" if text.startswith("name = ") else text
-                faults.messages.append(join(path, [told]))
+                problems.messages.append(join(path, [told]))
             return None
         return ModelSource(
             weights="constructed",
@@ -192,15 +194,17 @@ class ConstructionModel(_Constructed):
     condition: str | None = None
 
 
-def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
+def _read_formula(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
     alphabet, given = table.get("alphabet", []), dict(table)
     if isinstance(alphabet, str):
         given["alphabet"] = list(alphabet)
     elif not isinstance(alphabet, list):
         remedy = "a string, each character a symbol, or a list of the symbols' names"
-        faults.add(f"{path}.alphabet", alphabet, remedy)
+        problems.add(f"{path}.alphabet", alphabet, remedy)
         given["alphabet"] = []
-    sound = read_fields(FormulaModel, given, path, faults)
+    sound = read_fields(FormulaModel, given, path, problems)
     # The compiler says what is wrong with the rest even where there is no formula, or no alphabet to go with it.
     text, used = sound.get("formula", "true"), ()
     with suppress(InputError):  # A text that cannot be read stays as it is: the compiler explains it.
@@ -210,19 +214,19 @@ def _read_formula(table: Mapping[str, Any], path: str, faults: Faults, folder: P
         sound["alphabet"] = tuple(sorted({"0", "1", *used}))
     own = FormulaModel(**{**sound, "formula": text})
     make = partial(compile_formula, own.formula, own.alphabet)
-    return own.source(make, own.condition, path, faults)
+    return own.source(make, own.condition, path, problems)
 
 
 def _read_construction(
-    table: Mapping[str, Any], path: str, faults: Faults, folder: Path
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
 ) -> ModelSource | None:
     named = {key: value for key, value in table.items() if key in ("construction", *COMMON)}
-    sound = read_fields(ConstructionModel, named, path, faults)
+    sound = read_fields(ConstructionModel, named, path, problems)
     options: dict[str, Any] = {}
     for name in sorted(table.keys() - named.keys()):
         value = tuple(table[name]) if isinstance(table[name], list) else table[name]
         if any(isinstance(part, dict | list) for part in (value if isinstance(value, tuple) else (value,))):
-            faults.messages.append(
+            problems.messages.append(
                 f"{path}.{name}: no option of a construction is a table or a list of lists"
             )
         else:
@@ -230,7 +234,7 @@ def _read_construction(
     if "construction" not in sound:
         return None
     own = ConstructionModel(**sound)
-    source = own.source(partial(construction, own.construction), own.condition, path, faults, **options)
+    source = own.source(partial(construction, own.construction), own.condition, path, problems, **options)
     if source is None:
         return None
     # The condition is the one that the model has, also where none was given.
@@ -240,22 +244,24 @@ def _read_construction(
     return dataclasses.replace(source, expanded=expanded)
 
 
-def _read_checkpoint(table: Mapping[str, Any], path: str, faults: Faults, folder: Path) -> ModelSource | None:
+def _read_checkpoint(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
     """A trained model, from a checkpoint that `jaxsens train` wrote. It is what its fingerprint says:
     `jaxsens.training.checkpoints.TrainedModel.fingerprint`."""
     from jaxsens.training.checkpoints import load_checkpoint  # slow to import, and most sweeps need none
 
     for key in table.keys() - {"checkpoint"}:
         hint = did_you_mean(key, ("checkpoint",)) or "; a checkpoint is measured as it was trained"
-        faults.messages.append(f"{path}.{key}: unknown key{hint}")
+        problems.messages.append(f"{path}.{key}: unknown key{hint}")
     directory = table["checkpoint"]
     if not isinstance(directory, str):
-        faults.add(f"{path}.checkpoint", directory, "the name of a directory that `jaxsens train` wrote")
+        problems.add(f"{path}.checkpoint", directory, "the name of a directory that `jaxsens train` wrote")
         return None
     try:
         trained = load_checkpoint(folder / directory)
     except InputError as error:
-        faults.messages += [f"{path}.checkpoint = {directory!r}: {message}" for message in messages(error)]
+        problems.messages += [f"{path}.checkpoint = {directory!r}: {message}" for message in messages(error)]
         return None
     model, task = trained.model, trained.config.task
     determining = {"fingerprint": trained.fingerprint, "step": trained.step, "task": task}
@@ -271,7 +277,7 @@ def _read_checkpoint(table: Mapping[str, Any], path: str, faults: Faults, folder
     )
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], str, Faults, Path], ModelSource | None]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], str, Problems, Path], ModelSource | None]] = {
     "formula": _read_formula,
     "construction": _read_construction,
     "checkpoint": _read_checkpoint,

@@ -36,7 +36,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.bounds import Bounds, longest_certified
 from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, changed, read_source
@@ -130,17 +130,17 @@ BUILT_IN: dict[str, Variant] = {
 """The variants that `variants = [...]` in a config names."""
 
 
-def check_label(variant: Variant, base: Mapping[str, Any], faults: Faults) -> None:
+def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -> None:
     """Notes a variant of one's own that has a built-in's name and changes nothing, if the built-in is another model:
     what is measured would be the `[model]` table `base` under the name of something else."""
     built_in = BUILT_IN.get(variant.name)
     if built_in is None or variant is built_in or variant.model or variant.add_positions:
         return
-    own, named = (read_config(table, "model", Faults("")) for table in (base, built_in.table(base)))
+    own, named = (read_config(table, "model", Problems("")) for table in (base, built_in.table(base)))
     network = not any(key in base for key in ("formula", "construction", "checkpoint"))
     if network and (own is None or own == named):
         return
-    faults.add(
+    problems.add(
         "variant.name",
         variant.name,
         "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
@@ -259,55 +259,55 @@ def load_sweep_config(path: str | os.PathLike[str]) -> Sweep:
 
 def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
-    raw, faults = parse_toml(text, subject), Faults(subject)
+    raw, problems = parse_toml(text, subject), Problems(subject)
     chosen: list[Variant] = []
-    sound = read_fields(_Tables, raw, "", faults, chosen=chosen)
+    sound = read_fields(_Tables, raw, "", problems, chosen=chosen)
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
-    variants = _variants(chosen, sound.get("model", {}), folder, faults)
+    variants = _variants(chosen, sound.get("model", {}), folder, problems)
     if not raw.get("variants") and not raw.get("variant"):
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
-        faults.add("variants", raw.get("variants"), remedy)
+        problems.add("variants", raw.get("variants"), remedy)
     for variant in variants:
-        _check_lengths(variant, lengths, bounds, faults)
+        _check_lengths(variant, lengths, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
-        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, faults)
-    check_points(len(variants), lengths, sound.get("seeds", ()), faults)
-    inputs = _inputs(sound.get("inputs"), variants, lengths, folder, faults)
-    faults.raise_if_any()
+        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems)
+    check_points(len(variants), lengths, sound.get("seeds", ()), problems)
+    inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
+    problems.raise_if_any()
     wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds")
     return Sweep(variants=variants, inputs=inputs, text=text, **{name: sound[name] for name in wanted})
 
 
-def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], faults: Faults) -> None:
+def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
     """Notes that there are more points than a sweep can have, each a model at a length with a seed."""
     points = models * len(lengths) * len(seeds)
     if points > MOST_POINTS:
-        faults.messages.append(
+        problems.messages.append(
             f"{models} models at {len(lengths)} lengths with {len(seeds)} seeds are {points} points: at most "
             f"{MOST_POINTS}; give fewer, or several configs"
         )
 
 
 def _variants(
-    chosen: Sequence[Variant], base: Mapping[str, Any], folder: Path, faults: Faults
+    chosen: Sequence[Variant], base: Mapping[str, Any], folder: Path, problems: Problems
 ) -> tuple[SweepVariant, ...]:
     """Every variant with its model. What is wrong with `[model]` itself is noted once, not once a variant."""
-    base_faults = Faults("model")
-    read_source(base, "model", base_faults, folder)
+    base_problems = Problems("model")
+    read_source(base, "model", base_problems, folder)
     found: dict[str, SweepVariant] = {}
     for variant in chosen:
-        own = Faults(variant.name)
+        own = Problems(variant.name)
         source = read_source(variant.table(base), "model", own, folder)
         for message in own.messages:
-            shared = message in base_faults.messages
-            faults.messages.append(message if shared else f'variant "{variant.name}": {message}')
+            shared = message in base_problems.messages
+            problems.messages.append(message if shared else f'variant "{variant.name}": {message}')
         if variant.name in found:
-            faults.add("variant.name", variant.name, _why_taken(found[variant.name], source))
+            problems.add("variant.name", variant.name, _why_taken(found[variant.name], source))
         elif source is not None:
-            check_label(variant, base, faults)
+            check_label(variant, base, problems)
             found[variant.name] = SweepVariant(variant.name, variant.line(), source)
-    faults.messages[:] = dict.fromkeys(faults.messages)
+    problems.messages[:] = dict.fromkeys(problems.messages)
     return tuple(found.values())
 
 
@@ -319,20 +319,20 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
 
 
 def _check_lengths(
-    variant: SweepVariant, lengths: tuple[int, ...], bounds: Bounds | None, faults: Faults
+    variant: SweepVariant, lengths: tuple[int, ...], bounds: Bounds | None, problems: Problems
 ) -> None:
     """Notes the first length that a variant cannot read, and one beyond what can be certified for it."""
     where = f'lengths: variant "{variant.name}"'
     for n in lengths:
-        own = Faults(variant.name)
+        own = Problems(variant.name)
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
         if own:
-            faults.messages += [f"{where}: {message}" for message in own.messages]
+            problems.messages += [f"{where}: {message}" for message in own.messages]
             break
     longest = longest_certified(variant.source) if bounds is not None and bounds.certified else None
     if longest is not None and max(lengths, default=0) > longest:
-        faults.messages.append(
+        problems.messages.append(
             f"{where}: n = {max(lengths)} is beyond {longest}, the longest that a bound can be certified for: leave it "
             "out, or give [bounds] certified = false"
         )
@@ -344,13 +344,13 @@ def check_measure(
     build: Callable[[], Any],
     n: int,
     measure: Measurement | None,
-    faults: Faults,
+    problems: Problems,
 ) -> None:
     """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n."""
     if measure is None:
         return
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
-        faults.messages.append(
+        problems.messages.append(
             f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
             f"not {measure.outputs[-1]}"
         )
@@ -358,11 +358,11 @@ def check_measure(
         try:
             choose(measurable(build()), measure.engine, measure.norm, None, n)
         except InputError as error:
-            faults.messages.append(f"measure.engine: {where}: {error}")
+            problems.messages.append(f"measure.engine: {where}: {error}")
 
 
 def _inputs(
-    table: Any, variants: tuple[SweepVariant, ...], lengths: tuple[int, ...], folder: Path, faults: Faults
+    table: Any, variants: tuple[SweepVariant, ...], lengths: tuple[int, ...], folder: Path, problems: Problems
 ) -> Any:
     """The inputs, which all variants read; None where they cannot be read.
 
@@ -371,11 +371,11 @@ def _inputs(
     alphabets = {variant.name: variant.source.symbols for variant in variants}
     if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
-        faults.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
+        problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
     if isinstance(table, WordFile):
         if not alphabets:
             return None
         symbols = next(iter(alphabets.values()))
-        table = read_words(table, folder, symbols.without_end() if shared else symbols, lengths, faults)
+        table = read_words(table, folder, symbols.without_end() if shared else symbols, lengths, problems)
     return SharedWords(table) if shared and table is not None else table

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import Failure, Job, Outcome, one_line, run
 from jaxsens.experiments.progress import Reporter, say, watching
 from jaxsens.experiments.sweep import row_of, write_config
@@ -45,7 +45,7 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     Raises:
         InputError: before any training, if the directory holds trainings by other configs: all of them.
     """
-    faults = Faults(str(directory))
+    problems = Problems(str(directory))
     for entry in experiment.models:
         if entry.config is not None:
             folder = models_folder(directory, entry.name)
@@ -53,8 +53,8 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
                 check_directory(folder, entry.config)
             except InputError as error:
                 remedy = f"name another directory, or remove {folder} to train it again"
-                faults.messages.append(f'model "{entry.name}": {"; ".join(messages(error))}: {remedy}')
-    faults.raise_if_any()
+                problems.messages.append(f'model "{entry.name}": {"; ".join(messages(error))}: {remedy}')
+    problems.raise_if_any()
     return run(Theorem6Job(experiment, directory), console)
 
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.sweep_config import Name, Settings, check_measure, check_points
 from jaxsens.inputs import count
@@ -102,13 +102,13 @@ class _Model:
 def _entry(model: _Model, info: ValidationInfo) -> _Model:
     """Makes the entry that a `[[model]]` describes and adds it to those of the context."""
     context, entry = cast("dict[str, Any]", info.context), None
-    with collecting("model") as faults:
+    with collecting("model") as problems:
         if (model.train is None) == (model.exact is None):
-            faults.add("train", model.train, 'give either train, a training config, or exact = "rnn"')
+            problems.add("train", model.train, 'give either train, a training config, or exact = "rnn"')
         elif model.exact is None:
-            entry = _trained(model, context["folder"], faults)
+            entry = _trained(model, context["folder"], problems)
         elif model.end_probability is None:
-            faults.add("end_probability", None, "that of PARITY, which the network knows")
+            problems.add("end_probability", None, "that of PARITY, which the network knows")
         else:
             parity = Parity(model.end_probability)
             description = model.description or "recurrent network for PARITY, set by hand"
@@ -117,16 +117,16 @@ def _entry(model: _Model, info: ValidationInfo) -> _Model:
     return model
 
 
-def _trained(model: _Model, folder: Path, faults: Faults) -> ModelEntry | None:
+def _trained(model: _Model, folder: Path, problems: Problems) -> ModelEntry | None:
     if model.end_probability is not None:
-        faults.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
+        problems.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
     try:
         if isinstance(model.train, str):
             config = TrainConfig.from_toml(folder / model.train)
         else:
             config = TrainConfig.from_table(model.train or {})
     except InputError as error:
-        faults.messages += [f"train: {message}" for message in messages(error)]
+        problems.messages += [f"train: {message}" for message in messages(error)]
         return None
     n, kind = config.data.lengths, config.table()["model"]["kind"]
     line = f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
@@ -152,25 +152,25 @@ def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
 
 def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Path()) -> Theorem6:
     """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
-    raw, faults = parse_toml(text, subject), Faults(subject)
+    raw, problems = parse_toml(text, subject), Problems(subject)
     entries: list[ModelEntry] = []
-    sound = read_fields(_Theorem6Tables, raw, "", faults, entries=entries, folder=folder)
+    sound = read_fields(_Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
     written = sound.pop("model", None)
     if written == ():
-        faults.add("model", [], "name at least one model, each in a table [[model]]")
+        problems.add("model", [], "name at least one model, each in a table [[model]]")
     for name, times in Counter(entry.name for entry in entries).items():
         if times > 1:
-            faults.add("model.name", name, "this name is taken by another model")
+            problems.add("model.name", name, "this name is taken by another model")
     lengths, measure = sound.get("lengths", ()), sound.get("measure")
     for entry in entries:
-        _check_entry(entry, lengths, measure, faults)
-    check_points(len(entries), lengths, sound.get("seeds", ()), faults)
-    faults.raise_if_any()
+        _check_entry(entry, lengths, measure, problems)
+    check_points(len(entries), lengths, sound.get("seeds", ()), problems)
+    problems.raise_if_any()
     return Theorem6(models=tuple(entries), text=text, **sound)
 
 
 def _check_entry(
-    entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, faults: Faults
+    entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, problems: Problems
 ) -> None:
     """Notes lengths that a model cannot be evaluated at, outputs that it lacks, and an engine that refuses it.
 
@@ -181,12 +181,14 @@ def _check_entry(
         without = [n for n in lengths if entry.language.length_probabilities(n)[n] == 0]
         if without:
             remedy = f"lengths for which {entry.language.name} has words, which {where} is to recognise"
-            faults.add("lengths", without, remedy)
+            problems.add("lengths", without, remedy)
     network = None if entry.config is None else entry.config.model
     if lengths and isinstance(network, TransformerConfig):
-        own = Faults("lengths")
+        own = Problems("lengths")
         check_runs(network, lengths[-1] + 1, own)
-        faults.messages += [f"lengths: {where}, with the boundary symbol: {found}" for found in own.messages]
+        problems.messages += [
+            f"lengths: {where}, with the boundary symbol: {found}" for found in own.messages
+        ]
     if lengths:
         size = logits_of(entry.language, entry.task)
-        check_measure(where, size, entry.untrained, lengths[0], measure, faults)
+        check_measure(where, size, entry.untrained, lengths[0], measure, problems)

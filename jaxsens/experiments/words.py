@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict, Discriminator, Tag
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.models.initialisation import generator
 from jaxsens.strict import STRICT, OptionalPositive, Positive
 
@@ -162,7 +162,7 @@ InputsTable = Annotated[
 
 
 def read_words(
-    table: WordFile, folder: Path, symbols: Symbols, lengths: tuple[int, ...], faults: Faults
+    table: WordFile, folder: Path, symbols: Symbols, lengths: tuple[int, ...], problems: Problems
 ) -> GivenWords | None:
     """The words of a file, or None after noting everything that is wrong with it.
 
@@ -170,11 +170,11 @@ def read_words(
     given, and every symbol must be of the alphabet.
     """
     path = folder / table.file
-    wrong = Faults("words")
+    wrong = Problems("words")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        faults.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
+        problems.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
         return None
     found: dict[int, list[list[int]]] = {}
     for number, line in enumerate(lines, start=1):
@@ -194,18 +194,18 @@ def read_words(
             )
     if wrong:
         hidden = len(wrong.messages) - _SHOWN
-        faults.messages += wrong.messages[:_SHOWN]
-        faults.messages += [f"inputs.file: {hidden} more errors"] if hidden > 0 else []
+        problems.messages += wrong.messages[:_SHOWN]
+        problems.messages += [f"inputs.file: {hidden} more errors"] if hidden > 0 else []
         return None
     return GivenWords({size: np.array(words, dtype=np.int64) for size, words in found.items()}, table.count)
 
 
-def _word(line: str, where: str, symbols: Symbols, faults: Faults) -> list[int]:
+def _word(line: str, where: str, symbols: Symbols, problems: Problems) -> list[int]:
     if not all(re.fullmatch("[0-9]+", symbol) for symbol in line.split()):
-        faults.add(where, line, "whole numbers between blanks")
+        problems.add(where, line, "whole numbers between blanks")
         return []
     word = [int(symbol) for symbol in line.split()]
     outside = sorted({symbol for symbol in word if symbol >= symbols.alphabet_size})
     if outside:
-        faults.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
+        problems.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
     return [] if outside else word

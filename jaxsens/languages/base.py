@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import checked_count
 
 NO_PREFIX = -(2**31)
@@ -86,9 +86,9 @@ class Language(ABC):
     symbols: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        with collecting(self.name) as faults:
+        with collecting(self.name) as problems:
             for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-                value = self._checked_option(field.name, getattr(self, field.name), faults)
+                value = self._checked_option(field.name, getattr(self, field.name), problems)
                 object.__setattr__(self, field.name, value)
 
     @property
@@ -251,19 +251,19 @@ class Language(ABC):
         tokens[rows, where] = (tokens[rows, where] + shift) % len(self.alphabet)
         return tokens
 
-    def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
+    def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
         """An option, a field of the class: a probability, unless the class overrides this for its own options."""
-        return inputs.probability(name, value, faults)
+        return inputs.probability(name, value, problems)
 
     def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
-        with collecting(self.name) as faults:
-            found = [inputs.count(name, value, faults) for name, value in counts.items()]
-            inputs.generator(generator, faults)
+        with collecting(self.name) as problems:
+            found = [inputs.count(name, value, problems) for name, value in counts.items()]
+            inputs.generator(generator, problems)
         return found
 
     def _checked_tokens(self, tokens: np.ndarray) -> Int[np.ndarray, "*batch n"]:
-        with collecting(self.name) as faults:
-            return inputs.words(tokens, self.alphabet, faults)
+        with collecting(self.name) as problems:
+            return inputs.words(tokens, self.alphabet, problems)
 
     def _checked_states(self, prefixes: np.ndarray) -> np.ndarray:
         tokens = self._checked_tokens(prefixes)

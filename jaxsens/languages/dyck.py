@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 from jaxsens.inputs import checked_count
 from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
 
@@ -55,10 +55,10 @@ class Dyck(Language):
     open_probability: float = 0.45
     name: ClassVar[str] = "dyck"
 
-    def _checked_option(self, name: str, value: Any, faults: Faults) -> Any:
+    def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
         if name == "kinds":
-            return inputs.count(name, value, faults, least=1)
-        return super()._checked_option(name, value, faults)
+            return inputs.count(name, value, problems, least=1)
+        return super()._checked_option(name, value, problems)
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -129,10 +129,12 @@ class Dyck(Language):
         """
         choice = self.closing_choice(prefixes)
         values = np.asarray(log_probabilities, np.float64)
-        with collecting(self.name) as faults:
+        with collecting(self.name) as problems:
             if values.shape != (*choice.kind.shape, self.outcomes):
                 wanted = (*choice.kind.shape, self.outcomes)
-                faults.add("log_probabilities' shape", values.shape, f"one number for each outcome, {wanted}")
+                problems.add(
+                    "log_probabilities' shape", values.shape, f"one number for each outcome, {wanted}"
+                )
         closing = values[choice.hard, self.kinds : 2 * self.kinds]
         right = np.take_along_axis(closing, choice.kind[choice.hard][:, None], axis=-1)[:, 0]
         possible = right > -np.inf

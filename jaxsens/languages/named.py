@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
@@ -40,9 +40,11 @@ def language(name: str, **options: Any) -> Language:
         raise InputError(f"language: name = {name!r}: give one of {', '.join(NAMES)}")
     made, fixed = _NAMED[name]
     known = [field.name for field in dataclasses.fields(made) if field.name not in fixed]  # pyright: ignore[reportArgumentType]
-    faults = Faults(f"language {name!r}")
+    problems = Problems(f"language {name!r}")
     for option, value in options.items():
         if option not in known:
-            faults.add(option, value, f"no option of this language, which has: {', '.join(known) or 'none'}")
-    faults.raise_if_any()
+            problems.add(
+                option, value, f"no option of this language, which has: {', '.join(known) or 'none'}"
+            )
+    problems.raise_if_any()
     return made(**fixed, **options)

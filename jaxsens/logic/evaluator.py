@@ -64,16 +64,16 @@ def evaluate_tokens(
     """
     _check_formula("evaluate_tokens", formula)
     array = np.asarray(tokens)
-    with collecting("evaluate_tokens") as faults:
+    with collecting("evaluate_tokens") as problems:
         if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
             named = ", ".join(map(repr, unknown))
-            faults.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
+            problems.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
         if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
             found = f"shape {array.shape} and dtype {array.dtype}"
-            faults.messages.append(f"tokens have {found}: give integers of shape (..., n)")
+            problems.messages.append(f"tokens have {found}: give integers of shape (..., n)")
         elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
             found = f"from {array.min()} to {array.max()}"
-            faults.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
+            problems.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
     return _truth(formula, array, alphabet)
 
 

@@ -54,13 +54,13 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     Raises:
         InputError: Naming each argument that cannot be used.
     """
-    with collecting("hop_induction") as faults:
+    with collecting("hop_induction") as problems:
         if not is_count(hops, 1):
-            faults.add("hops", hops, "give at least one hop, a whole number")
+            problems.add("hops", hops, "give at least one hop, a whole number")
         if not isinstance(alphabet, Sequence) or not alphabet:
-            faults.add("alphabet", alphabet, "a text or a list of symbols")
+            problems.add("alphabet", alphabet, "a text or a list of symbols")
         elif not isinstance(output, str) or output not in tuple(alphabet):
-            faults.add("output", output, f"a symbol of {list(alphabet)}")
+            problems.add("output", output, f"a symbol of {list(alphabet)}")
     value: Formula = Symbol(output)
     for _ in range(hops):
         found = [Symbol(a) & Since(~Yesterday(Symbol(a)), Yesterday(Symbol(a)) & value) for a in alphabet]

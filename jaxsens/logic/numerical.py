@@ -40,7 +40,7 @@ class PredicateFamily:
             0 <= value <= length. The value is a position (from 1) or a count (from 0).
         needs_length: Must be True if the function uses the length. Such a predicate on a position depends on the
             future, so a future-masked model, which knows only i, cannot have it as an embedding.
-        fault: `fault(*arguments)` returns what is wrong with the arguments, or None.
+        problem: `problem(*arguments)` returns what is wrong with the arguments, or None.
 
     Raises:
         InputError: Listing every field that cannot be used.
@@ -50,23 +50,23 @@ class PredicateFamily:
     parameters: tuple[str, ...]
     function: Callable[..., bool]
     needs_length: bool = False
-    fault: Callable[..., str | None] | None = None
+    problem: Callable[..., str | None] | None = None
 
     def __post_init__(self) -> None:
         name, parameters = self.name, self.parameters
-        with collecting("PredicateFamily") as faults:
+        with collecting("PredicateFamily") as problems:
             text = isinstance(name, str)
             if not text or not _NAME.fullmatch(name) or name in RESERVED or name.startswith("Q_"):
                 remedy = f"start with a letter but not with Q_; avoid {', '.join(sorted(RESERVED))}"
-                faults.add("name", name, f"use letters, digits and underscores; {remedy}")
+                problems.add("name", name, f"use letters, digits and underscores; {remedy}")
             if not isinstance(parameters, tuple) or not all(isinstance(each, str) for each in parameters):
-                faults.add("parameters", parameters, 'a tuple of argument names, such as ("modulus",)')
+                problems.add("parameters", parameters, 'a tuple of argument names, such as ("modulus",)')
             if not callable(self.function):
-                faults.add("function", self.function, "a function of (value, length, *arguments)")
+                problems.add("function", self.function, "a function of (value, length, *arguments)")
             if not isinstance(self.needs_length, bool):
-                faults.add("needs_length", self.needs_length, "True or False")
-            if self.fault is not None and not callable(self.fault):
-                faults.add("fault", self.fault, "a function of the arguments, or None")
+                problems.add("needs_length", self.needs_length, "True or False")
+            if self.problem is not None and not callable(self.problem):
+                problems.add("problem", self.problem, "a function of the arguments, or None")
 
     def __call__(self, *arguments: int) -> Predicate:
         """The predicate with these arguments."""
@@ -97,7 +97,7 @@ class Predicate:
         if not all(is_count(each) and each <= LARGEST_INTEGER for each in self.arguments):
             raise InputError(f"{subject}: give whole numbers from 0 to {LARGEST_INTEGER}")
         object.__setattr__(self, "arguments", tuple(int(each) for each in self.arguments))
-        if family.fault is not None and (text := family.fault(*self.arguments)) is not None:
+        if family.problem is not None and (text := family.problem(*self.arguments)) is not None:
             raise InputError(f"{subject}: {text}")
 
     @property
@@ -151,7 +151,7 @@ def _modulo(value: int, length: int, modulus: int, remainder: int) -> bool:
     return value % modulus == remainder
 
 
-def _modulo_fault(modulus: int, remainder: int) -> str | None:
+def _modulo_problem(modulus: int, remainder: int) -> str | None:
     return None if 0 <= remainder < modulus else "the remainder must be one of 0, ..., modulus - 1"
 
 
@@ -181,7 +181,7 @@ def _prime(value: int, length: int) -> bool:
 
 ODD = PredicateFamily("odd", (), _odd)
 EVEN = PredicateFamily("even", (), _even)
-MODULO = PredicateFamily("mod", ("modulus", "remainder"), _modulo, fault=_modulo_fault)
+MODULO = PredicateFamily("mod", ("modulus", "remainder"), _modulo, problem=_modulo_problem)
 EXACTLY = PredicateFamily("exactly", ("value",), _exactly)
 FIRST = PredicateFamily("first", (), _first)
 LAST = PredicateFamily("last", (), _last, needs_length=True)

@@ -17,7 +17,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults, no_rule
+from jaxsens.errors import Problems, no_rule
 from jaxsens.models import initialisation
 from jaxsens.models.baselines_config import (
     BaselineConfig,
@@ -265,8 +265,8 @@ def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
     """
     readout = _readout(config)
 
-    def check_length(n: int, faults: Faults) -> None:
+    def check_length(n: int, problems: Problems) -> None:
         if isinstance(readout, int) and readout >= n:
-            faults.add("tokens", f"length {n}", f"longer than the readout position {readout}")
+            problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
 
     check_input(tokens, config.vocabulary_size, check_length)

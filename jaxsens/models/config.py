@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import ValidationInfo, field_validator
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, rule_for
+from jaxsens.errors import Problems, rule_for
 from jaxsens.models.baselines_config import Dtype, ReadoutPlace
 from jaxsens.models.choices import (
     ACTIVATIONS,
@@ -38,55 +38,57 @@ _TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSI
 """The parts that a table in a config file may describe, by `type`."""
 
 
-def _per_layer(name: str, value: Any, faults: Faults, least: int, optional: bool = False) -> Any:
+def _per_layer(name: str, value: Any, problems: Problems, least: int, optional: bool = False) -> Any:
     """Checks a whole number, or a tuple with one per layer."""
     check = inputs.optional_count if optional else inputs.count
-    found = tuple(check(name, one, faults, least) for one in _as_tuple(value))
+    found = tuple(check(name, one, problems, least) for one in _as_tuple(value))
     return found if isinstance(value, tuple | list) else found[0]
 
 
-def _masks(name: str, value: Any, faults: Faults) -> Any:
+def _masks(name: str, value: Any, problems: Problems) -> Any:
     for one in _as_tuple(value):
-        inputs.choice(name, one, MASKS, faults)
+        inputs.choice(name, one, MASKS, problems)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _weightings(name: str, value: Any, faults: Faults) -> Any:
+def _weightings(name: str, value: Any, problems: Problems) -> Any:
     wanted = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
-    found = tuple(_member(name, one, WEIGHTINGS, Weighting, wanted, faults) for one in _as_tuple(value))
+    found = tuple(_member(name, one, WEIGHTINGS, Weighting, wanted, problems) for one in _as_tuple(value))
     return found if isinstance(value, tuple | list) else found[0]
 
 
-def _positions(name: str, value: Any, faults: Faults) -> tuple[PositionTerm, ...]:
+def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm, ...]:
     if value in ("none", None):
         return ()
     wanted = f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms"
     terms = tuple(
-        _member(name, one, POSITION_NAMES, PositionTerm, wanted, faults) for one in _as_tuple(value)
+        _member(name, one, POSITION_NAMES, PositionTerm, wanted, problems) for one in _as_tuple(value)
     )
-    if faults:
+    if problems:
         return ()
     for term in terms:
-        term.check(faults)
+        term.check(problems)
     kinds = [type(term) for term in terms if not isinstance(term, CoordinateTerm)]
     if any(term in terms[:k] for k, term in enumerate(terms)):
-        faults.add(name, terms, "name each term once")
+        problems.add(name, terms, "name each term once")
     elif len(set(kinds)) < len(kinds):
-        faults.add(name, terms, "one term of each kind; only components may be several")
+        problems.add(name, terms, "one term of each kind; only components may be several")
     names = [term.label for term in terms if isinstance(term, CoordinateTerm)]
     for label in sorted({label for label in names if names.count(label) > 1}):
-        faults.add(name, label, "a unique name for each component, because its vector is drawn by name")
+        problems.add(name, label, "a unique name for each component, because its vector is drawn by name")
     return terms
 
 
-def _member(name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted: str, faults: Faults) -> Any:
+def _member(
+    name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted: str, problems: Problems
+) -> Any:
     """Returns a value given by name, by a table of a config file, or directly."""
     if isinstance(value, Mapping):
-        return typed(name, value, _TYPED, faults, {"inverse_temperature": SCHEDULES})
+        return typed(name, value, _TYPED, problems, {"inverse_temperature": SCHEDULES})
     if isinstance(value, str) and value in named:
         return named[value]
     if not isinstance(value, kinds):
-        faults.add(name, value, wanted)
+        problems.add(name, value, wanted)
     return value
 
 
@@ -172,13 +174,13 @@ class TransformerConfig:
     @classmethod
     def _check_sizes(cls, head_width: Any, info: ValidationInfo) -> Any:
         sound = {**info.data, "head_width": head_width}
-        with field_errors() as faults:
+        with field_errors() as problems:
             for field in ("heads", "feed_forward", "head_width"):
-                _check_per_layer(field, sound, faults)
+                _check_per_layer(field, sound, problems)
             if head_width is None and "width" in sound:
                 for heads in _as_tuple(sound.get("heads", ())):
                     if sound["width"] % heads:
-                        faults.add(
+                        problems.add(
                             "heads", heads, f"a divisor of width = {sound['width']}, or give head_width"
                         )
         return head_width
@@ -186,8 +188,8 @@ class TransformerConfig:
     @field_validator("weighting", "mask")
     @classmethod
     def _check_layers(cls, value: Any, info: ValidationInfo) -> Any:
-        with field_errors() as faults:
-            _check_per_layer(str(info.field_name), {**info.data, str(info.field_name): value}, faults)
+        with field_errors() as problems:
+            _check_per_layer(str(info.field_name), {**info.data, str(info.field_name): value}, problems)
         return value
 
     @field_validator("positions")
@@ -197,9 +199,9 @@ class TransformerConfig:
         if widths is None and {"width", "heads"} <= sound.keys():
             widths = tuple(sound["width"] // heads for heads in _as_tuple(sound["heads"]))
         if any(isinstance(term, Rotary) for term in terms) and any(width % 2 for width in _as_tuple(widths)):
-            with field_errors() as faults:
+            with field_errors() as problems:
                 remedy = "an even number, since rotary embeddings rotate pairs"
-                faults.add("head_width", sound["head_width"], remedy)
+                problems.add("head_width", sound["head_width"], remedy)
         return terms
 
     @field_validator("centred_scores")
@@ -216,8 +218,8 @@ class TransformerConfig:
         )
         missing = [needs for holds, needs in checks if not holds]
         if centred and missing:
-            with field_errors() as faults:
-                faults.add("centred_scores", True, f"it needs {', '.join(missing)}")
+            with field_errors() as problems:
+                problems.add("centred_scores", True, f"it needs {', '.join(missing)}")
         return centred
 
     @property
@@ -289,7 +291,7 @@ def _of_layer(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, tuple) else value
 
 
-def _check_per_layer(field: str, sound: Mapping[str, Any], faults: Faults) -> None:
+def _check_per_layer(field: str, sound: Mapping[str, Any], problems: Problems) -> None:
     value, layers = sound.get(field), sound.get("layers")
     if isinstance(value, tuple) and layers is not None and len(value) != layers:
-        faults.add(field, value, f"one value, or one per layer ({layers})")
+        problems.add(field, value, f"one value, or one per layer ({layers})")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.models.baselines import LSTM, RNN, Convolution
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.config import TransformerConfig
@@ -37,26 +37,26 @@ def build(config: NetworkConfig, **options: Any) -> Any:
     return _MODULES[type(config)](config, **options)
 
 
-def config_type(table: Mapping[str, Any], path: str, faults: Faults) -> type | None:
+def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type | None:
     """Returns the config type named by the key `kind` of a table, by default "transformer"; None after an error."""
     kind = table.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in CONFIGS:
-        faults.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
+        problems.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
         return None
     return CONFIGS[kind]
 
 
 def read_config(
-    table: Mapping[str, Any], path: str, faults: Faults, also: tuple[str, ...] = ()
+    table: Mapping[str, Any], path: str, problems: Problems, also: tuple[str, ...] = ()
 ) -> NetworkConfig | None:
     """Returns the config described by a table with a `kind`, or None after adding all errors below `path`.
 
     `also` names further keys allowed in such a table, for "did you mean".
     """
-    kind = config_type(table, path, faults)
+    kind = config_type(table, path, problems)
     if kind is None:
         return None
-    own, names = Faults(path), field_names(kind)
+    own, names = Problems(path), field_names(kind)
     fields = {key: value for key, value in table.items() if key != "kind"}
     for key in [key for key in fields if key not in names]:
         own.messages.append(f"{path}.{key}: unknown key{did_you_mean(key, (*also, 'kind', *names))}")
@@ -67,7 +67,7 @@ def read_config(
             return made
     except InputError as error:
         own.messages += [join(path, [message]) for message in messages(error)]
-    faults.extend(own)
+    problems.extend(own)
     return None
 
 

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.precision import numerics
 
 Tree = TypeVar("Tree")
@@ -25,14 +25,14 @@ def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> 
     Raises:
         InputError: naming each unusable argument.
     """
-    with collecting(network) as faults:
+    with collecting(network) as problems:
         if not isinstance(config, kind):
-            faults.add("config", config, f"give a {kind.__name__}")
-        seed = inputs.seed(seed, faults)
+            problems.add("config", config, f"give a {kind.__name__}")
+        seed = inputs.seed(seed, problems)
     return config, seed
 
 
-def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Faults], None]) -> None:
+def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Problems], None]) -> None:
     """Rejects a network's input unless it is an array of ids. The ids are checked if their values are known.
 
     Args:
@@ -46,18 +46,18 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
     if tokens is None or isinstance(tokens, list | tuple | str):
         # JAX does not accept these as arrays.
         raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
-    with collecting("tokens") as faults:
+    with collecting("tokens") as problems:
         shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
         if not jnp.issubdtype(dtype, jnp.integer):
-            faults.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
+            problems.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
         if not shape or 0 in shape:
             remedy = "an array of shape (n,) or (batch, n), of at least one symbol"
-            faults.add("tokens", f"shape {shape}", remedy)
+            problems.add("tokens", f"shape {shape}", remedy)
         else:
-            check_length(shape[-1], faults)
-        if not faults and not isinstance(tokens, Tracer):
+            check_length(shape[-1], problems)
+        if not problems and not isinstance(tokens, Tracer):
             # With NumPy, because JAX would first wrap ids beyond 32 bits around.
-            inputs.check_ids("tokens", np.asarray(tokens), vocabulary, faults)
+            inputs.check_ids("tokens", np.asarray(tokens), vocabulary, problems)
 
 
 def instead_of(given: object, wanted: str) -> str:
@@ -81,16 +81,16 @@ def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
     Raises:
         InputError: if the structure or a shape is wrong, listing every such shape.
     """
-    faults = Faults("parameters")
+    problems = Problems("parameters")
     want, have = jax.tree.structure(expected), jax.tree.structure(given)
     if want != have:
-        faults.add("parameters", have, f"the structure of this config, {want}")
-        faults.raise_if_any()
+        problems.add("parameters", have, f"the structure of this config, {want}")
+        problems.raise_if_any()
     wanted = jax.tree_util.tree_flatten_with_path(expected)[0]
     for (path, shape), leaf in zip(wanted, jax.tree.leaves(given), strict=True):
         if jnp.shape(leaf) != shape.shape:
-            faults.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
-    faults.raise_if_any()
+            problems.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
+    problems.raise_if_any()
     with numerics(dtype):
         return parameters_from_numpy(given, dtype)
 

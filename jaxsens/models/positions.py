@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import is_count, keep_plain
 from jaxsens.models.parts import Part
 
@@ -71,13 +71,13 @@ class PositionTerm(Part):
     def bounded(self) -> bool:
         """Whether it stays bounded over all positions and lengths (a hypothesis of Hahn's Lemma 5)."""
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Adds the errors in the values of its fields."""
-        del faults
+        del problems
 
-    def check_length(self, n: int, faults: Faults) -> None:
+    def check_length(self, n: int, problems: Problems) -> None:
         """Adds an error if it cannot be used for an input of length n."""
-        del n, faults
+        del n, problems
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class Component(CoordinateTerm):
             COMPONENTS[self.name].function(np.arange(1, n + 1, dtype=np.float64), n), np.float64
         )
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Adds an error for an unknown name."""
         if self.name not in COMPONENTS:
-            faults.add("positions", self.name, f"one of {', '.join(COMPONENTS)}")
+            problems.add("positions", self.name, f"one of {', '.join(COMPONENTS)}")
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,15 @@ class FunctionComponent(CoordinateTerm):
     bounded: bool = True  # pyright: ignore[reportIncompatibleMethodOverride]  a field serves as well
 
     def __post_init__(self) -> None:
-        with collecting("FunctionComponent") as faults:
+        with collecting("FunctionComponent") as problems:
             if not isinstance(self.name, str) or not self.name:
-                faults.add("name", self.name, "a non-empty string")
+                problems.add("name", self.name, "a non-empty string")
             if not callable(self.function):
-                faults.add("function", self.function, "a function of (positions, n)")
+                problems.add("function", self.function, "a function of (positions, n)")
             elif not _hashable(self.function):
-                faults.add("function", self.function, "a hashable function, such as a frozen dataclass")
+                problems.add("function", self.function, "a hashable function, such as a frozen dataclass")
             if not isinstance(self.bounded, bool):
-                faults.add("bounded", self.bounded, "True or False")
+                problems.add("bounded", self.bounded, "True or False")
 
     @property
     def label(self) -> str:
@@ -253,20 +253,20 @@ class Limb(CoordinateTerm):
             rest = rest - limb
         return limb.astype(np.float64)
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Adds an error for a component that is not whole, or a place beyond the last."""
         whole = [name for name, component in COMPONENTS.items() if component.whole]
         if self.of not in whole:
             known = isinstance(self.of, str) and self.of in COMPONENTS
             why = f"{COMPONENTS[self.of].formula} is not a whole number; limbs are of " if known else ""
-            faults.add("positions", self, f"{why}one of {', '.join(whole)}")
+            problems.add("positions", self, f"{why}one of {', '.join(whole)}")
         if not is_count(self.place) or self.place >= LIMBS:
-            faults.add("positions", self, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
+            problems.add("positions", self, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
 
-    def check_length(self, n: int, faults: Faults) -> None:
+    def check_length(self, n: int, problems: Problems) -> None:
         """Adds an error for a length of `LIMB_LENGTH` or more."""
         if n >= LIMB_LENGTH:
-            faults.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
+            problems.add("tokens", f"length {n}", f"below {LIMB_LENGTH}, up to which limbs are exact")
 
 
 @dataclass(frozen=True)
@@ -288,9 +288,9 @@ class Sinusoidal(AddedTerm):
         values[:, 1::2] = np.cos(angle)[:, : width // 2]
         return values
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Notes a base that is not a number above 0."""
-        _check_base(self, self.base, faults)
+        _check_base(self, self.base, problems)
 
 
 @dataclass(frozen=True)
@@ -307,15 +307,15 @@ class Learned(PositionTerm):
         """True: the table is finite, and longer inputs are rejected."""
         return True
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Adds an error for a table without rows."""
         if not is_count(self.max_length, 1):
-            faults.add("positions", self, "a max_length of at least 1")
+            problems.add("positions", self, "a max_length of at least 1")
 
-    def check_length(self, n: int, faults: Faults) -> None:
+    def check_length(self, n: int, problems: Problems) -> None:
         """Adds an error for a length above `max_length`."""
         if n > self.max_length:
-            faults.add(
+            problems.add(
                 "tokens", f"length {n}", f"at most the learned embedding's max_length = {self.max_length}"
             )
 
@@ -352,9 +352,9 @@ class Rotary(ScoreTerm):
         """None: it adds nothing to a score."""
         del heads, query_positions, key_positions, dtype
 
-    def check(self, faults: Faults) -> None:
+    def check(self, problems: Problems) -> None:
         """Notes a base that is not a number above 0."""
-        _check_base(self, self.base, faults)
+        _check_base(self, self.base, problems)
 
 
 @dataclass(frozen=True)
@@ -412,9 +412,9 @@ POSITION_NAMES: dict[str, PositionTerm] = {
 """The named position embeddings; "none" is the empty tuple of terms."""
 
 
-def _check_base(term: Sinusoidal | Rotary, base: object, faults: Faults) -> None:
+def _check_base(term: Sinusoidal | Rotary, base: object, problems: Problems) -> None:
     if not (isinstance(base, int | float) and base > 0):
-        faults.add("positions", term, "a base above 0")
+        problems.add("positions", term, "a base above 0")
 
 
 def _angles(n: int, width: int, base: float) -> np.ndarray:

@@ -24,15 +24,15 @@ class Schedule(Part):
     log_power: float = 0.0
 
     def __post_init__(self) -> None:
-        with collecting("Schedule") as faults:
+        with collecting("Schedule") as problems:
             for name in ("coefficient", "power", "log_power"):
                 value = getattr(self, name)
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                    faults.add(name, value, "a finite number")
-            if not faults and self.coefficient < 0:
-                faults.add("coefficient", self.coefficient, "at least 0: a temperature is not negative")
-            if not faults and self.log_power < 0:
-                faults.add("log_power", self.log_power, "at least 0: log n is 0 at n = 1")
+                    problems.add(name, value, "a finite number")
+            if not problems and self.coefficient < 0:
+                problems.add("coefficient", self.coefficient, "at least 0: a temperature is not negative")
+            if not problems and self.log_power < 0:
+                problems.add("log_power", self.log_power, "at least 0: log n is 0 at n = 1")
 
     def __call__(self, n: np.ndarray | int) -> np.ndarray:
         """Returns 1/tau at the length(s) n >= 1, float64, with the shape of n."""

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.memory import check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
@@ -79,23 +79,23 @@ def _activations(config: TransformerConfig, parameters: TransformerParameters, t
     return jnp.vectorize(partial(layers.activations, config, parameters), signature="(n)->(n,d)")(tokens)
 
 
-def check_length(config: TransformerConfig, n: int, faults: Faults) -> None:
+def check_length(config: TransformerConfig, n: int, problems: Problems) -> None:
     """Adds an error if the model cannot read inputs of length n."""
     if n < 1:
-        faults.add("tokens", f"length {n}", "give at least one symbol")
+        problems.add("tokens", f"length {n}", "give at least one symbol")
     for term in config.position_terms:
-        term.check_length(n, faults)
+        term.check_length(n, problems)
     if isinstance(config.readout, int) and config.readout >= n:
-        faults.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
+        problems.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
 
 
-def check_runs(config: TransformerConfig, n: int, faults: Faults) -> None:
+def check_runs(config: TransformerConfig, n: int, problems: Problems) -> None:
     """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
-    before = len(faults.messages)
-    check_length(config, n, faults)
-    if len(faults.messages) == before:
+    before = len(problems.messages)
+    check_length(config, n, problems)
+    if len(problems.messages) == before:
         needed, remedy = activation_bytes(config, n), "give a shorter input"
-        check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, faults)
+        check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, problems)
 
 
 def activation_bytes(config: TransformerConfig, n: int) -> int:

@@ -67,13 +67,13 @@ class Softmax(Weighting):
     by: Literal["length", "query"] = "length"
 
     def __post_init__(self) -> None:
-        with collecting("Softmax") as faults:
+        with collecting("Softmax") as problems:
             if not isinstance(self.inverse_temperature, Schedule):
-                faults.add(
+                problems.add(
                     "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
                 )
             if self.by not in ("length", "query"):
-                faults.add("by", self.by, '"length" or "query"')
+                problems.add("by", self.by, '"length" or "query"')
 
     @property
     def hard(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity import placement
@@ -69,47 +69,52 @@ class SearchSpace:
 
 
 def search_space(
-    subject: Measurable, n: int, alphabet: Int[np.ndarray, " symbols"], fixed: Any, start: Any, faults: Faults
+    subject: Measurable,
+    n: int,
+    alphabet: Int[np.ndarray, " symbols"],
+    fixed: Any,
+    start: Any,
+    problems: Problems,
 ) -> SearchSpace:
     """The words to search. Notes a length that cannot be searched, and unusable `fixed` and `start`.
 
     n is 0, and `alphabet` is empty, if they are not known.
     """
-    if n and not check_fits("n", n, n * TOKEN_BYTES, "a word of this length", "give a smaller one", faults):
+    if n and not check_fits("n", n, n * TOKEN_BYTES, "a word of this length", "give a smaller one", problems):
         n = 0
     if n and subject.config is not None:
-        check_runs(subject.config, n, faults)
-    held = inputs.fixed(fixed, n, subject.vocabulary_size, faults)
-    everywhere = places(None, n, subject.position_read(n), faults)
+        check_runs(subject.config, n, problems)
+    held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
+    everywhere = places(None, n, subject.position_read(n), problems)
     flipped = everywhere[~np.isin(everywhere, list(held))]
     if n and not len(flipped):
         remedy = (
             "nothing to flip: neither the readout position nor fixed ones are flipped; leave another one free"
         )
-        faults.add("fixed" if held else "n", fixed if held else n, remedy)
+        problems.add("fixed" if held else "n", fixed if held else n, remedy)
     start_words = np.zeros((0, n), np.int32)
     if start is not None and n and len(alphabet):
-        start_words = _start_words(start, n, alphabet, held, faults)
+        start_words = _start_words(start, n, alphabet, held, problems)
     return SearchSpace(n, alphabet, held, flipped, start_words)
 
 
 def _start_words(
-    start: Any, n: int, alphabet: Int[np.ndarray, " symbols"], fixed: Mapping[int, int], faults: Faults
+    start: Any, n: int, alphabet: Int[np.ndarray, " symbols"], fixed: Mapping[int, int], problems: Problems
 ) -> Int[np.ndarray, "starts n"]:
     """The words to start from. Notes those that are not among the words to search."""
     words = inputs.whole_numbers(start)
     if words is None or words.ndim not in (1, 2) or words.size == 0:
-        faults.add("start", start, f"whole numbers of shape ({n},) or (words, {n})")
+        problems.add("start", start, f"whole numbers of shape ({n},) or (words, {n})")
         return np.zeros((0, n), np.int32)
     words = words.reshape(-1, words.shape[-1])
     if words.shape[1] != n:
-        faults.add("start", f"shape {words.shape}", f"words of length {n}")
+        problems.add("start", f"shape {words.shape}", f"words of length {n}")
         return np.zeros((0, n), np.int32)
     for k, word in enumerate(words):
         wrong = [p for p in range(n) if (word[p] != fixed[p] if p in fixed else word[p] not in alphabet)]
         for p in wrong[:1]:
             remedy = f"the fixed symbol {fixed[p]}" if p in fixed else f"a symbol of {alphabet.tolist()}"
-            faults.add("start", int(word[p]), f"{remedy} (word {k}, position {p})")
+            problems.add("start", int(word[p]), f"{remedy} (word {k}, position {p})")
     return words.astype(np.int32)
 
 

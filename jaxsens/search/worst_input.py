@@ -97,23 +97,23 @@ def worst_input(
             to another search; and for a model that `flip_sensitivity` refuses.
     """
     subject = measurable(model)
-    with collecting("worst_input") as faults:
+    with collecting("worst_input") as problems:
         alphabet = inputs.alphabet(
-            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, faults
+            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
         )
         if len(alphabet) == 1:
-            faults.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
-        n = inputs.length(n, faults)
-        if inputs.readout(readout, subject.readout, n, faults):
+            problems.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
+        n = inputs.length(n, problems)
+        if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        space = search_space(subject, n, alphabet, fixed, start, faults)
-        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, faults)
-        inputs.choice("objective", objective, ("max", "mean"), faults)
-        inputs.choice("exact", exact, (None, True, False), faults)
-        restarts = inputs.count("restarts", restarts, faults, least=1 if start is None else 0)
-        budget = inputs.optional_count("budget", budget, faults)
-        seed = inputs.seed(seed, faults)
-        inputs.progress(progress, 1, "a SearchProgress, or None", faults, bar=False)
+        space = search_space(subject, n, alphabet, fixed, start, problems)
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems)
+        inputs.choice("objective", objective, ("max", "mean"), problems)
+        inputs.choice("exact", exact, (None, True, False), problems)
+        restarts = inputs.count("restarts", restarts, problems, least=1 if start is None else 0)
+        budget = inputs.optional_count("budget", budget, problems)
+        seed = inputs.seed(seed, problems)
+        inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
     imprecise = beyond_precision(subject, space.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)

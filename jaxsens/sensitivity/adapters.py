@@ -21,7 +21,7 @@ from jaxsens.inputs import plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.sensitivity.model_faults import check_is_model
+from jaxsens.sensitivity.model_problems import check_is_model
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, Faults, no_rule
+from jaxsens.errors import EngineRefusal, Problems, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
 from jaxsens.models.weighting import Softmax
@@ -58,15 +58,15 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def check_measuring(
-    norm: Any, outputs: Any, engine: Any, batch_size: Any, memory_budget: Any, mesh: Any, faults: Faults
+    norm: Any, outputs: Any, engine: Any, batch_size: Any, memory_budget: Any, mesh: Any, problems: Problems
 ) -> None:
     """Adds the errors in the arguments that say how flips are measured."""
-    inputs.norm(norm, faults)
-    inputs.outputs(outputs, None, faults)
-    inputs.choice("engine", engine, ("auto", *ENGINES), faults)
-    inputs.optional_count("batch_size", batch_size, faults)
-    inputs.optional_count("memory_budget", memory_budget, faults)
-    inputs.mesh(mesh, faults)
+    inputs.norm(norm, problems)
+    inputs.outputs(outputs, None, problems)
+    inputs.choice("engine", engine, ("auto", *ENGINES), problems)
+    inputs.optional_count("batch_size", batch_size, problems)
+    inputs.optional_count("memory_budget", memory_budget, problems)
+    inputs.mesh(mesh, problems)
 
 
 def choose(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
@@ -74,18 +74,18 @@ def explain(
             `flip_sensitivity` rejects.
     """
     subject = measurable(model)
-    faults = Faults("explain")
-    n = inputs.length(n, faults)
+    problems = Problems("explain")
+    n = inputs.length(n, problems)
     if n and subject.config is not None:
-        check_runs(subject.config, n, faults)
-    size = len(inputs.alphabet(alphabet_size, None, subject.alphabet_size, subject.vocabulary_size, faults))
-    if not faults:
+        check_runs(subject.config, n, problems)
+    size = len(inputs.alphabet(alphabet_size, None, subject.alphabet_size, subject.vocabulary_size, problems))
+    if not problems:
         needed = n * (TOKEN_BYTES + (size - 1) * FLIP_BYTES)
         remedy = "give a shorter input; samples of its flips take less"
-        check_fits("n", n, needed, "the list of its flips", remedy, faults)
-    inputs.choice("engine", engine, ("auto", *ENGINES), faults)
-    inputs.readout(readout, subject.readout, n, faults)
-    faults.raise_if_any()
+        check_fits("n", n, needed, "the list of its flips", remedy, problems)
+    inputs.choice("engine", engine, ("auto", *ENGINES), problems)
+    inputs.readout(readout, subject.readout, n, problems)
+    problems.raise_if_any()
     subject = subject.reading(readout)
     platform = jax.default_backend()
     with numerics(subject.dtype):

@@ -118,20 +118,20 @@ def flip_sensitivity(
     """
     partial = check_resumable(resume)
     subject = measurable(model)
-    with collecting("flip_sensitivity") as faults:
-        words = inputs.tokens(tokens, subject.vocabulary_size, faults)
+    with collecting("flip_sensitivity") as problems:
+        words = inputs.tokens(tokens, subject.vocabulary_size, problems)
         n = words.shape[1]
         if n and subject.config is not None:
-            check_runs(subject.config, n, faults)
-        if inputs.readout(readout, subject.readout, n, faults):
+            check_runs(subject.config, n, problems)
+        if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
         alphabet = inputs.alphabet(
-            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, faults
+            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
         )
-        where = places(positions, n, subject.position_read(n), faults)
-        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, faults)
+        where = places(positions, n, subject.position_read(n), problems)
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
-        inputs.progress(progress, 2, called, faults)
+        inputs.progress(progress, 2, called, problems)
     drawn = positions if isinstance(positions, Sample) else None
     _check_size(subject, words, where, alphabet, drawn)
     chosen = subject.chosen_outputs(outputs)
@@ -276,6 +276,6 @@ def _check_size(
     needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
     if subject.config is not None:
         needed += activation_bytes(subject.config, words.shape[1])
-    with collecting("flip_sensitivity") as faults:
+    with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
-        check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, faults)
+        check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, problems)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) ->
     Raises:
         InputError: naming each unusable argument.
     """
-    with collecting("sample") as faults:
-        count = inputs.count("count", count, faults, least=1)
-        seed = inputs.seed(seed, faults)
-        chosen = None if positions is None else inputs.positions(positions, 0, faults)
+    with collecting("sample") as problems:
+        count = inputs.count("count", count, problems, least=1)
+        seed = inputs.seed(seed, problems)
+        chosen = None if positions is None else inputs.positions(positions, 0, problems)
     return Sample(count, seed, None if chosen is None else tuple(chosen.tolist()))
 
 
 def places(
-    positions: Sequence[int] | Sample | None, n: int, readout: int | None, faults: Faults
+    positions: Sequence[int] | Sample | None, n: int, readout: int | None, problems: Problems
 ) -> Int[np.ndarray, " places"]:
     """Returns the positions that may be flipped, sorted: those given, or all except the readout position, if any."""
     given = positions.positions if isinstance(positions, Sample) else positions
     if given is not None:
-        return np.sort(inputs.positions(given, n, faults))
+        return np.sort(inputs.positions(given, n, problems))
     everywhere = np.arange(n)
     return everywhere if readout is None else everywhere[everywhere != readout]
 

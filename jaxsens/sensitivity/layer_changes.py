@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.inputs import Norm, array_of
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
@@ -222,57 +222,57 @@ def _checked(
     model: Any, tokens: Any, positions: Any, symbol: Any, norm: Any, batch_size: Any, keep: Any
 ) -> tuple[TransformerConfig, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the config, the word, the positions to flip and the symbols to insert; raises all errors together."""
-    faults = Faults("layer_changes")
+    problems = Problems("layer_changes")
     config = model.config if isinstance(model, Transformer) else None
     if config is None:
-        faults.add(
+        problems.add(
             "model",
             type(model).__name__,
             instead_of(model, "a jaxsens Transformer: other models have no layers to look into"),
         )
     vocabulary = None if config is None else config.vocabulary_size
-    words = inputs.tokens(tokens, vocabulary, faults, one=True)
+    words = inputs.tokens(tokens, vocabulary, problems, one=True)
     n = words.shape[1]
     readout = None
     if config is not None and n:
-        check_runs(config, n, faults)
+        check_runs(config, n, problems)
         readout = layers.readout_position(config, n)
-    where = places(positions, n, readout, faults)
-    if symbol is not None and inputs.optional_count("symbol", symbol, faults, least=0) is not None:
-        inputs.check_ids("symbol", np.array(symbol), vocabulary, faults)
-    inputs.norm(norm, faults)
-    inputs.optional_count("batch_size", batch_size, faults)
+    where = places(positions, n, readout, problems)
+    if symbol is not None and inputs.optional_count("symbol", symbol, problems, least=0) is not None:
+        inputs.check_ids("symbol", np.array(symbol), vocabulary, problems)
+    inputs.norm(norm, problems)
+    inputs.optional_count("batch_size", batch_size, problems)
     if keep is not None:
         indices = array_of(keep)
         nothing = not indices.size and indices.dtype != object
         if indices.ndim != 1 or not (nothing or np.issubdtype(indices.dtype, np.integer)):
-            faults.add("keep", keep, "a sequence of flips' indices, or None")
-    faults.raise_if_any()
+            problems.add("keep", keep, "a sequence of flips' indices, or None")
+    problems.raise_if_any()
     alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
     return model.config, words[0], where, alphabet
 
 
 def _kept(flips: Flips, keep: Any) -> np.ndarray:
     """Returns the indices of the flips to keep, once the number of flips is known."""
-    faults = Faults("layer_changes")
+    problems = Problems("layer_changes")
     kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
     if not len(flips):
-        faults.add("positions", "no flip", "positions that hold a symbol other than the one inserted")
+        problems.add("positions", "no flip", "positions that hold a symbol other than the one inserted")
     elif len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
         wrong = kept.min() if kept.min() < 0 else kept.max()
-        faults.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
-    faults.raise_if_any()
+        problems.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
+    problems.raise_if_any()
     return kept
 
 
 def _check_finite(sums: np.ndarray, flips: Flips) -> None:
-    faults = Faults("layer_changes")
+    problems = Problems("layer_changes")
     bad = ~np.isfinite(sums)
     if bad.any():
         f, k = np.argwhere(bad)[0]
-        faults.add(
+        problems.add(
             "model",
             f"y^({k}) not finite under the flip of position {flips.positions[f]}",
             "smaller weights, or float64",
         )
-    faults.raise_if_any()
+    problems.raise_if_any()

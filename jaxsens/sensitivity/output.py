@@ -18,7 +18,7 @@ from jaxtyping import Int
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.sensitivity.index_check import check_word_reads
-from jaxsens.sensitivity.model_faults import check_is_array, raised
+from jaxsens.sensitivity.model_problems import check_is_array, raised
 
 Shape = tuple[int, ...]
 

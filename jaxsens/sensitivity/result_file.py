@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.files import atomic_path
 from jaxsens.sealed import digest
 
@@ -100,10 +100,10 @@ def _read(
 
 def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the metadata as a reader will find them: tuples become lists."""
-    faults = Faults("save")
+    problems = Problems("save")
     for name in sorted({"result", "checksum"} & further.keys()):
-        faults.add(name, further[name], "this name is reserved for the file's own metadata; use another")
-    faults.raise_if_any()
+        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
+    problems.raise_if_any()
     try:
         return json.loads(json.dumps({"result": description, **further}))
     except (TypeError, ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -54,11 +54,11 @@ def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) 
     Raises:
         InputError: naming all differences.
     """
-    faults = Faults("flip_sensitivity: resume")
+    problems = Problems("flip_sensitivity: resume")
     for name, before, now in _compared(partial, call):
         if not _same(before, now):
-            faults.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
-    faults.raise_if_any()
+            problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
+    problems.raise_if_any()
     # Both are sorted in the same way, so one search finds them all.
     shape = (*partial.tokens.shape, partial.alphabet[-1] + 1)
     keys, wanted = (_keys(part, shape) for part in (partial, flips))

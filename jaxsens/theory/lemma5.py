@@ -451,19 +451,19 @@ def lemma5(
         InputError: naming every argument that cannot be used, among them models with hard attention or sparsemax, for
             which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
-    with collecting("lemma5") as faults:
-        config = softmax_config(model, faults, WHY_SOFTMAX)
-        n = inputs.length(n, faults)
-        inputs.norm(norm, faults)
+    with collecting("lemma5") as problems:
+        config = softmax_config(model, problems, WHY_SOFTMAX)
+        n = inputs.length(n, problems)
+        inputs.norm(norm, problems)
         vocabulary, alphabet, size = None, 0, None
         if config is not None:
             vocabulary, alphabet, size = config.vocabulary_size, config.alphabet_size, output_size(config)
             if n:
-                check_runs(config, n, faults)
+                check_runs(config, n, problems)
         chosen = np.arange(alphabet)
         if symbols is not None:
-            chosen = inputs.symbols(symbols, vocabulary, faults, least=2)
-        columns = inputs.outputs(outputs, size, faults)
+            chosen = inputs.symbols(symbols, vocabulary, problems, least=2)
+        columns = inputs.outputs(outputs, size, problems)
     columns = None if columns is None else tuple(sorted(set(columns)))
     config, parameters = model.config, model.parameters
     log_f = float(log(largest_embedding(config, parameters, n)))

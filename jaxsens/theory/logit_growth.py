@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
@@ -85,14 +85,14 @@ def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, 
     Raises:
         InputError: naming every argument that cannot be used, and a model with a part that has no rule here.
     """
-    faults = Faults("logit_growth")
-    config = softmax_config(model, faults, WHY_SOFTMAX)
-    ordered = _lengths(lengths, config, faults)
+    problems = Problems("logit_growth")
+    config = softmax_config(model, problems, WHY_SOFTMAX)
+    ordered = _lengths(lengths, config, problems)
     if config is not None and not config.layers:
-        faults.add("model", "no layers", "at least one layer: without attention there are no logits")
-    inputs.count("words", words, faults)
-    inputs.seed(seed, faults)
-    faults.raise_if_any()
+        problems.add("model", "no layers", "at least one layer: without attention there are no logits")
+    inputs.count("words", words, problems)
+    inputs.seed(seed, problems)
+    problems.raise_if_any()
     found = [lemma5(model, n) for n in ordered]
     bounds = np.array([[layer.logit_bound for layer in one.constants] for one in found])
     attained = np.array([_attained(model, n, words, seed) for n in ordered])
@@ -184,12 +184,12 @@ def _spreads(config: TransformerConfig, parameters: TransformerParameters, token
     return jnp.stack(found)
 
 
-def _lengths(lengths: Any, config: TransformerConfig | None, faults: Faults) -> tuple[int, ...]:
+def _lengths(lengths: Any, config: TransformerConfig | None, problems: Problems) -> tuple[int, ...]:
     given = [plain_numbers(n) for n in lengths] if np.iterable(lengths) else []
     good = [n for n in given if is_count(n, 2)]
     if len(good) < len(given) or len(set(good)) < 3:
-        faults.add("lengths", lengths, "at least three different whole numbers, each at least 2")
+        problems.add("lengths", lengths, "at least three different whole numbers, each at least 2")
     elif config is not None:
         for n in (max(good), min(good)):
-            check_length(config, n, faults)
+            check_length(config, n, problems)
     return tuple(sorted(set(good)))

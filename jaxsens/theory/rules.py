@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import Faults, no_rule, rule_for
+from jaxsens.errors import Problems, no_rule, rule_for
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters, needed
@@ -34,7 +34,7 @@ _VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
 """Of every mask: from the 0-based row positions to the first visible key and the one after the last."""
 
 
-def known_config(model: object, faults: Faults, wanted: str) -> TransformerConfig | None:
+def known_config(model: object, problems: Problems, wanted: str) -> TransformerConfig | None:
     """The config of a transformer whose parts theory has rules for; None, with a note of the error, for no transformer.
 
     Weightings are for each consumer to check.
@@ -43,9 +43,9 @@ def known_config(model: object, faults: Faults, wanted: str) -> TransformerConfi
         InputError: naming a part of a kind that has no rule.
     """
     if not isinstance(model, Transformer):
-        faults.add("model", type(model).__name__, instead_of(model, wanted))
+        problems.add("model", type(model).__name__, instead_of(model, wanted))
         return None
-    consumer, config = faults.subject, model.config
+    consumer, config = problems.subject, model.config
     for term in config.position_terms:
         if not isinstance(term, POSITION_TERMS):
             raise no_rule(consumer, "position term", term, POSITION_TERMS)
@@ -63,24 +63,24 @@ def known_config(model: object, faults: Faults, wanted: str) -> TransformerConfi
     return config
 
 
-def softmax_config(model: object, faults: Faults, why: str) -> TransformerConfig | None:
+def softmax_config(model: object, problems: Problems, why: str) -> TransformerConfig | None:
     """The config of a transformer of softmax layers; None, with a note of the error, for any other model.
 
     Args:
         model: as the user gave it.
-        faults: takes the errors.
+        problems: takes the errors.
         why: why other weightings cannot be served.
 
     Raises:
         InputError: for a transformer with a part that theory has no rule for.
     """
-    config = known_config(model, faults, "a jaxsens Transformer: the bound is made from its parameters")
+    config = known_config(model, problems, "a jaxsens Transformer: the bound is made from its parameters")
     if config is None:
         return None
     for k in range(config.layers):
         weighting = config.layer(k).weighting
         if not isinstance(weighting, Softmax):
-            faults.add(f"weighting of layer {k}", weighting, f"softmax, at any temperature: {why}")
+            problems.add(f"weighting of layer {k}", weighting, f"softmax, at any temperature: {why}")
     return config
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.languages import Language
 from jaxsens.models.config_tables import build
 from jaxsens.precision import numerics
@@ -147,12 +147,14 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
     then, now = (flatten_dict(_identity(each.table()), sep=".") for each in (there, config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
         del then["optimiser.steps"], now["optimiser.steps"]
-    faults = Faults(f"checkpoint {path}, of another training (name another directory)")
+    problems = Problems(f"checkpoint {path}, of another training (name another directory)")
     missing = "nothing"
     for key in sorted(then.keys() | now.keys()):
         if then.get(key, missing) != now.get(key, missing):
-            faults.messages.append(f"{key}: {then.get(key, missing)!r} there, {now.get(key, missing)!r} here")
-    faults.raise_if_any()
+            problems.messages.append(
+                f"{key}: {then.get(key, missing)!r} there, {now.get(key, missing)!r} here"
+            )
+    problems.raise_if_any()
 
 
 def _state(
@@ -164,7 +166,7 @@ def _state(
     """
     with numerics(config.model.dtype):
         expected = state_shapes(config)
-    faults = Faults(f"checkpoint {path}")
+    problems = Problems(f"checkpoint {path}")
 
     def restored(place: Any, wanted: Any) -> Any:
         name = keystr(place)
@@ -174,9 +176,9 @@ def _state(
         if array is None or (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             have = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
             needs = f"{wanted.dtype} of shape {wanted.shape}"
-            faults.messages.append(f"{name}: {have}, its config needs {needs}")
+            problems.messages.append(f"{name}: {have}, its config needs {needs}")
         return array
 
     state = tree_map_with_path(restored, expected)
-    faults.raise_if_any(DamagedCheckpoint)
+    problems.raise_if_any(DamagedCheckpoint)
     return state

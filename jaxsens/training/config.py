@@ -21,7 +21,7 @@ from dataclasses import asdict, field
 from typing import Any, Literal, get_args
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.languages import Language, language
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
@@ -91,9 +91,11 @@ class TrainConfig:
         if self.model.logits is None:
             outputs = logits_of(self.language, self.task)
             object.__setattr__(self, "model", self.model.replace(logits=outputs))
-        faults = Faults("TrainConfig")
-        _check(self.task, self.language, self.model, {name: getattr(self, name) for name in _TABLES}, faults)
-        faults.raise_if_any()
+        problems = Problems("TrainConfig")
+        _check(
+            self.task, self.language, self.model, {name: getattr(self, name) for name in _TABLES}, problems
+        )
+        problems.raise_if_any()
 
     @property
     def boundary(self) -> int:
@@ -117,19 +119,19 @@ class TrainConfig:
         Raises:
             InputError: which begins with `subject` and lists every error with its path.
         """
-        faults = Faults(subject)
+        problems = Problems(subject)
         known = ("task", "seed", "language", "model", *_TABLES)
         for key in table.keys() - set(known):
-            faults.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
-        task = inputs.choice("task", table.get("task", "prediction"), _TASKS, faults)
-        seed = inputs.count("seed", table.get("seed", 0), faults)
-        learned = _read_language(table.get("language"), faults)
-        model = _read_model(table.get("model", {}), learned, task, faults)
+            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
+        task = inputs.choice("task", table.get("task", "prediction"), _TASKS, problems)
+        seed = inputs.count("seed", table.get("seed", 0), problems)
+        learned = _read_language(table.get("language"), problems)
+        model = _read_model(table.get("model", {}), learned, task, problems)
         tables: dict[str, Any] = {
-            name: read_table(kind, table.get(name, {}), name, faults) for name, kind in _TABLES.items()
+            name: read_table(kind, table.get(name, {}), name, problems) for name, kind in _TABLES.items()
         }
-        _check(task, learned, model, tables, faults)
-        faults.raise_if_any()
+        _check(task, learned, model, tables, problems)
+        problems.raise_if_any()
         if learned is None or model is None:
             raise InputError(f"{subject}: cannot be used")
         return cls(language=learned, model=model, task=task, seed=seed, **tables)
@@ -158,72 +160,78 @@ def _check(
     learned: Language | None,
     model: NetworkConfig | None,
     tables: Mapping[str, Any],
-    faults: Faults,
+    problems: Problems,
 ) -> None:
     """Notes what is wrong with the parts together. A part that could not be read is None."""
     if model is not None and task in _TASKS:
-        _check_task(model, task, faults)
+        _check_task(model, task, problems)
         if learned is not None:
-            _check_outputs(model, learned, task, faults)
-    check_calls(tables, faults)
+            _check_outputs(model, learned, task, problems)
+    check_calls(tables, problems)
     data, evaluation = tables["data"], tables["evaluation"]
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
         *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())),
     ):
         if isinstance(model, TransformerConfig):
-            own = Faults(name)
+            own = Problems(name)
             check_runs(model, n + 1, own)
-            faults.messages += [f"{name}: {n} and the boundary symbol: {message}" for message in own.messages]
+            problems.messages += [
+                f"{name}: {n} and the boundary symbol: {message}" for message in own.messages
+            ]
 
 
-def _check_task(model: NetworkConfig, task: Task, faults: Faults) -> None:
+def _check_task(model: NetworkConfig, task: Task, problems: Problems) -> None:
     pooled = isinstance(model, ConvolutionConfig)
     readout = getattr(model, "readout", "last")
     if not pooled and readout != "last":
-        faults.add("model.readout", readout, '"last"')
+        problems.add("model.readout", readout, '"last"')
     if not model.end_symbol:
-        faults.add("model.end_symbol", model.end_symbol, "True: it is the boundary symbol")
+        problems.add("model.end_symbol", model.end_symbol, "True: it is the boundary symbol")
     if task == "prediction" and pooled:
-        faults.add(
+        problems.add(
             "model.kind", "convolution", "another kind, or recognition: it averages over the whole input"
         )
     if task == "prediction" and isinstance(model, TransformerConfig):
         for mask in sorted({model.layer(k).mask for k in range(model.layers)} - set(CAUSAL)):
-            faults.add(
+            problems.add(
                 "model.mask", mask, f"one of {', '.join(CAUSAL)} in every layer, to predict the next symbol"
             )
 
 
-def _check_outputs(model: NetworkConfig, learned: Language, task: Task, faults: Faults) -> None:
+def _check_outputs(model: NetworkConfig, learned: Language, task: Task, problems: Problems) -> None:
     symbols, outputs = len(learned.alphabet), logits_of(learned, task)
     if model.alphabet_size != symbols:
-        faults.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
+        problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
     if model.logits != outputs:
-        faults.add("model.logits", model.logits, f"{outputs} for the {task} of {learned.name}, or None")
+        problems.add("model.logits", model.logits, f"{outputs} for the {task} of {learned.name}, or None")
 
 
-def _read_language(table: object, faults: Faults) -> Language | None:
+def _read_language(table: object, problems: Problems) -> Language | None:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        faults.add("language", table, 'a table with a name, such as {name = "parity", end_probability = 0.1}')
+        problems.add(
+            "language", table, 'a table with a name, such as {name = "parity", end_probability = 0.1}'
+        )
         return None
     try:
         return language(**table)
     except InputError as error:
-        faults.messages += [f"language.{message}" for message in messages(error)]
+        problems.messages += [f"language.{message}" for message in messages(error)]
     return None
 
 
-def _read_model(table: object, learned: Language | None, task: Any, faults: Faults) -> NetworkConfig | None:
+def _read_model(
+    table: object, learned: Language | None, task: Any, problems: Problems
+) -> NetworkConfig | None:
     """The network's config; where the language is not known, checked with a stand-in for its alphabet."""
     if not isinstance(table, dict):
-        faults.add("model", table, "a table")
+        problems.add("model", table, "a table")
         return None
     for key in table.keys() & set(DERIVED):
-        faults.messages.append(f"model.{key}: follows from the language and the task; leave it out")
+        problems.messages.append(f"model.{key}: follows from the language and the task; leave it out")
     fields = {key: value for key, value in table.items() if key not in DERIVED}
     if task == "prediction" and fields.get("kind", "transformer") == "transformer":
         fields = {"mask": "future", **fields}
     outputs = 2 if learned is None or task not in _TASKS else logits_of(learned, task)
     derived = {"alphabet_size": 2 if learned is None else len(learned.alphabet), "logits": outputs}
-    return read_config({**fields, **derived}, "model", faults)
+    return read_config({**fields, **derived}, "model", problems)

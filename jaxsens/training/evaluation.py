@@ -147,22 +147,24 @@ def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
 ) -> tuple[NetworkConfig, Any]:
     config, parameters = _parts(subject)
-    with collecting("cross_entropy" if task == "prediction" else "accuracy") as faults:
+    with collecting("cross_entropy" if task == "prediction" else "accuracy") as problems:
         if not isinstance(config, tuple(CONFIGS.values())):
             remedy = "a trained model, a network, or (config, parameters)"
-            faults.add("subject", type(subject).__name__, remedy)
+            problems.add("subject", type(subject).__name__, remedy)
         elif not isinstance(language, Language):
-            faults.add("language", language, 'a language, such as jaxsens.language("parity")')
+            problems.add("language", language, 'a language, such as jaxsens.language("parity")')
         else:
             symbols, wanted = len(language.alphabet), logits_of(language, task)
             if (config.alphabet_size, config.end_symbol) != (symbols, True):
                 found = f"{config.alphabet_size} symbols, end_symbol={config.end_symbol}"
-                faults.add("subject", found, f"the {symbols} symbols of {language.name} and end_symbol=True")
+                problems.add(
+                    "subject", found, f"the {symbols} symbols of {language.name} and end_symbol=True"
+                )
             if config.logits != wanted:
-                faults.add("subject", f"logits={config.logits}", f"a model with {wanted} logits for {task}")
-        inputs.length(n, faults, least)
-        inputs.count("words", words, faults, least=2)
-        inputs.seed(seed, faults)
+                problems.add("subject", f"logits={config.logits}", f"a model with {wanted} logits for {task}")
+        inputs.length(n, problems, least)
+        inputs.count("words", words, problems, least=2)
+        inputs.seed(seed, problems)
     return config, parameters
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from orbax import checkpoint as orbax
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.files import named_failures, takes_no_more
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 
@@ -130,31 +130,31 @@ def read(
         InputError: if it was written by a later version of jaxsens.
     """
     manifest = read_manifest(path)
-    faults = Faults(f"checkpoint {path}")
+    problems = Problems(f"checkpoint {path}")
     listed, present = manifest["files"], _files(path)
     for name in sorted(listed.keys() | set(present)):
         if name not in present:
-            faults.messages.append(f"{name}: missing")
+            problems.messages.append(f"{name}: missing")
         elif name not in listed:
-            faults.messages.append(f"{name}: not one of the files that were written")
+            problems.messages.append(f"{name}: not one of the files that were written")
         elif (facts := _facts(path / name))["bytes"] != (written := listed[name])["bytes"]:
-            faults.messages.append(f"{name}: {facts['bytes']} bytes, but {written['bytes']} were written")
+            problems.messages.append(f"{name}: {facts['bytes']} bytes, but {written['bytes']} were written")
         elif facts != written:
-            faults.messages.append(f"{name}: its SHA-256 is not that of what was written")
-    faults.raise_if_any(DamagedCheckpoint)
+            problems.messages.append(f"{name}: its SHA-256 is not that of what was written")
+    problems.raise_if_any(DamagedCheckpoint)
     try:
         with orbax.PyTreeCheckpointer() as checkpointer:
             restored = checkpointer.restore((path / _STATE).absolute())
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrote = manifest["versions"].get("orbax-checkpoint", "unknown")
         raise DamagedCheckpoint(
-            f"{faults.subject}: {_STATE}: Orbax {version('orbax-checkpoint')} cannot restore what Orbax {wrote} wrote "
-            f"({error})"
+            f"{problems.subject}: {_STATE}: Orbax {version('orbax-checkpoint')} cannot restore what Orbax {wrote} "
+            f"wrote ({error})"
         ) from error
     arrays = {name: np.asarray(value) for name, value in restored.items()}
     if _content(manifest["step"], identity_of(manifest["config"]), arrays) != manifest["content"]:
         raise DamagedCheckpoint(
-            f"{faults.subject}: {_STATE}: the arrays restored from it, or the config, are not those that were saved"
+            f"{problems.subject}: {_STATE}: the arrays restored from it, or the config, are not those that were saved"
         )
     return manifest, arrays
 

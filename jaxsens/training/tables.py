@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 from jaxsens.strict import Count, Positive, checked_by, config
 
 NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
 
 
-def _range(name: str, value: Any, faults: Faults) -> tuple[int, int]:
+def _range(name: str, value: Any, problems: Problems) -> tuple[int, int]:
     least, largest = (
         inputs.plain_numbers(value) if isinstance(value, tuple | list) and len(value) == 2 else (0, 0)
     )
     if not (inputs.is_count(least, 1) and inputs.is_count(largest, least)):
-        faults.add(name, value, "the least length, at least 1, and the largest")
+        problems.add(name, value, "the least length, at least 1, and the largest")
     return least, largest
 
 
-def _lengths(name: str, value: Any, faults: Faults) -> tuple[int, ...]:
+def _lengths(name: str, value: Any, problems: Problems) -> tuple[int, ...]:
     if not isinstance(value, tuple | list) or not all(inputs.is_count(n, 1) for n in value):
-        faults.add(name, value, "whole numbers of at least 1")
+        problems.add(name, value, "whole numbers of at least 1")
     elif len(set(value)) < len(value):
-        faults.add(name, value, "each length once")
+        problems.add(name, value, "each length once")
     else:
         return tuple(map(int, value))
     return ()
@@ -66,32 +66,32 @@ class DataConfig:
     targets: Literal["exact", "sampled"] = "exact"
 
     def __post_init__(self) -> None:
-        with collecting("DataConfig") as faults:
+        with collecting("DataConfig") as problems:
             least, largest = self.lengths
             if (largest - least) % self.spacing:
-                faults.add("lengths", self.lengths, f"a multiple of spacing = {self.spacing} apart")
+                problems.add("lengths", self.lengths, f"a multiple of spacing = {self.spacing} apart")
             else:
-                self._check_curriculum(faults)
+                self._check_curriculum(problems)
 
-    def _check_curriculum(self, faults: Faults) -> None:
+    def _check_curriculum(self, problems: Problems) -> None:
         stages, (least, largest) = self.curriculum, self.lengths
         for k, stage in enumerate(stages):
             if stage.longest < least or (stage.longest - least) % self.spacing:
                 remedy = f"{least} and a multiple of spacing = {self.spacing}"
-                faults.add(f"curriculum[{k}].longest", stage.longest, remedy)
+                problems.add(f"curriculum[{k}].longest", stage.longest, remedy)
             if stage.step % self.steps_per_call:
                 remedy = f"a multiple of steps_per_call = {self.steps_per_call}"
-                faults.add(f"curriculum[{k}].step", stage.step, remedy)
-        if not stages or faults:
+                problems.add(f"curriculum[{k}].step", stage.step, remedy)
+        if not stages or problems:
             return
         for a, b in itertools.pairwise(stages):
             if b.step <= a.step or b.longest <= a.longest:
-                faults.add("curriculum", (a, b), "stages by rising step, each longer than the one before")
+                problems.add("curriculum", (a, b), "stages by rising step, each longer than the one before")
         if stages[0].step != 0:
-            faults.add("curriculum[0].step", stages[0].step, "0: the first stage is where training begins")
+            problems.add("curriculum[0].step", stages[0].step, "0: the first stage is where training begins")
         if stages[-1].longest != largest:
             remedy = f"{largest}, the largest of lengths, in the last stage"
-            faults.add(f"curriculum[{len(stages) - 1}].longest", stages[-1].longest, remedy)
+            problems.add(f"curriculum[{len(stages) - 1}].longest", stages[-1].longest, remedy)
 
     def longest(self, step: int) -> int:
         """The largest length at a step."""
@@ -128,9 +128,9 @@ class OptimiserConfig:
     weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        with collecting("OptimiserConfig") as faults:
+        with collecting("OptimiserConfig") as problems:
             if self.warmup >= self.steps:
-                faults.add("warmup", self.warmup, f"fewer than steps = {self.steps}")
+                problems.add("warmup", self.warmup, f"fewer than steps = {self.steps}")
 
 
 @config
@@ -148,9 +148,9 @@ class EvaluationConfig:
     words: Annotated[int, checked_by(inputs.count, least=2)] = 64
 
     def __post_init__(self) -> None:
-        with collecting("EvaluationConfig") as faults:
+        with collecting("EvaluationConfig") as problems:
             if self.every and not self.lengths:
-                faults.add("lengths", self.lengths, "at least one length")
+                problems.add("lengths", self.lengths, "at least one length")
 
 
 @config
@@ -166,7 +166,7 @@ class CheckpointConfig:
     keep: Positive = 2
 
 
-def check_calls(tables: Mapping[str, Any], faults: Faults) -> None:
+def check_calls(tables: Mapping[str, Any], problems: Problems) -> None:
     """Notes what does not happen between two calls of the compiled function. A table with errors is None."""
     data, optimiser = tables["data"], tables["optimiser"]
     if data is None:
@@ -175,8 +175,8 @@ def check_calls(tables: Mapping[str, Any], faults: Faults) -> None:
         value = getattr(tables[table], field, 0)
         if value % data.steps_per_call:
             remedy = f"a multiple of data.steps_per_call = {data.steps_per_call}"
-            faults.add(f"{table}.{field}", value, remedy)
+            problems.add(f"{table}.{field}", value, remedy)
     begun = [stage.step for stage in data.curriculum]
     if begun and optimiser and begun[-1] >= optimiser.steps:
         where = f"data.curriculum[{len(begun) - 1}].step"
-        faults.add(where, begun[-1], f"a step before the last, optimiser.steps = {optimiser.steps}")
+        problems.add(where, begun[-1], f"a step before the last, optimiser.steps = {optimiser.steps}")

@@ -310,7 +310,7 @@ def test_closed_form_needs_a_bit_to_flip(n):
         parity().closed_form(n)
 
 
-def test_every_fault_of_the_options_is_named():
+def test_every_problem_of_the_options_is_named():
     with pytest.raises(InputError) as caught:
         parity(sharpness=0.0, layer_norm_epsilon=1e-5, log_length=1)  # pyright: ignore[reportArgumentType]
     for name in ("sharpness", "layer_norm_epsilon", "log_length"):

@@ -13,7 +13,7 @@ from jax import tree
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition, refuse
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.logic import (
     LIBRARY,
     Comparison,
@@ -43,9 +43,9 @@ def words(symbols: int, n: int, most: int = 512, seed: int = 0) -> np.ndarray:
 @lru_cache(maxsize=256)  # every named formula in every condition, for all tests
 def compiled(source: Formula, alphabet, condition: str, autoregressive: bool) -> CompiledTransformer | None:
     """The model, or None where the condition does not promise this formula; there is no other reason to have none."""
-    faults = Faults(condition)
-    refuse(source, Condition(condition, autoregressive), faults)  # pyright: ignore[reportArgumentType]
-    if faults:
+    problems = Problems(condition)
+    refuse(source, Condition(condition, autoregressive), problems)  # pyright: ignore[reportArgumentType]
+    if problems:
         return None
     return compile_formula(source, alphabet, condition, autoregressive=autoregressive)  # pyright: ignore[reportArgumentType]
 

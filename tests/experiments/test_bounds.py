@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
     assert (outcome.finished, outcome.exit_code) == (3, 130)
 
 
-def test_faults_of_the_table_are_reported_together():
+def test_problems_of_the_table_are_reported_together():
     text = TINY + '\n[bounds]\nrestart = 2\nfree_fraction = 1.5\nworst = "yes"\n'
     with pytest.raises(InputError) as caught:
         parse_sweep_config(text)

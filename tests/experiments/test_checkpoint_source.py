@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.points import read_point
 from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep import run_sweep
@@ -40,9 +40,9 @@ def folder(tmp_path_factory):
 
 
 def source_of(folder, name: str) -> ModelSource:
-    faults = Faults("test")
-    source = read_source({"checkpoint": name}, "model", faults, folder)
-    assert source is not None, faults.messages
+    problems = Problems("test")
+    source = read_source({"checkpoint": name}, "model", problems, folder)
+    assert source is not None, problems.messages
     return source
 
 
@@ -121,9 +121,9 @@ def test_the_output_of_a_transformer_is_that_of_the_checkpoint(folder):
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_path(folder, table, message):
-    faults = Faults("test")
-    assert read_source(table, "model", faults, folder) is None or faults
-    assert message in "\n".join(faults.messages)
+    problems = Problems("test")
+    assert read_source(table, "model", problems, folder) is None or problems
+    assert message in "\n".join(problems.messages)
 
 
 def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path):

@@ -12,7 +12,7 @@ from rich.console import Console
 from jaxsens.analysis.data import load_sweep
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
-from jaxsens.errors import Faults, PrecisionWarning
+from jaxsens.errors import PrecisionWarning, Problems
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.sources import read_source
 from jaxsens.experiments.sweep import Sweep, read_plan, run_sweep
@@ -24,17 +24,17 @@ PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}
 
 def read(**table: Any) -> Any:
     """The source that a table describes."""
-    faults = Faults("test")
-    source = read_source(table, "model", faults)
-    faults.raise_if_any()
+    problems = Problems("test")
+    source = read_source(table, "model", problems)
+    problems.raise_if_any()
     return source
 
 
-def faults_of(**table: Any) -> list[str]:
+def problems_of(**table: Any) -> list[str]:
     """What is wrong with a table, one message each."""
-    faults = Faults("test")
-    assert read_source(table, "model", faults) is None
-    return faults.messages
+    problems = Problems("test")
+    assert read_source(table, "model", problems) is None
+    return problems.messages
 
 
 def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
@@ -115,16 +115,16 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
         ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
     ],
 )  # fmt: skip
-def test_every_fault_is_said_at_once_with_its_place(table, expected):
-    found = faults_of(**table)
+def test_every_problem_is_said_at_once_with_its_place(table, expected):
+    found = problems_of(**table)
     for beginning in expected:
         assert [text for text in found if text.startswith(f"model.{beginning}")], (beginning, found)
     assert len(found) == len(expected), found
 
 
 def test_a_table_that_names_two_models_is_refused():
-    (fault,) = faults_of(**PARITY, construction="parity", kind="lstm")
-    assert fault == "model: formula and construction and kind each name a model; give one of them"
+    (problem,) = problems_of(**PARITY, construction="parity", kind="lstm")
+    assert problem == "model: formula and construction and kind each name a model; give one of them"
 
 
 MIXED = """

@@ -131,7 +131,7 @@ def test_balanced_is_dyck():
     assert (cycle("ab", 5), nested("([", ")]", 8)) == ("ababa", "([([])])")
 
 
-def test_plans_refuse_every_fault_at_once():
+def test_plans_refuse_every_problem_at_once():
     with pytest.raises(InputError) as refusal:
         plan_of("first", cap=4)
     assert "majority" in str(refusal.value)

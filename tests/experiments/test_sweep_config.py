@@ -30,8 +30,8 @@ def config_of(variant: SweepVariant) -> TransformerConfig | BaselineConfig:
     return variant.source.network
 
 
-def faults_of(text: str) -> list[str]:
-    """The faults that the message lists, one each."""
+def problems_of(text: str) -> list[str]:
+    """The problems that the message lists, one each."""
     with pytest.raises(InputError) as caught:
         parse_sweep_config(text)
     _, _, listed = str(caught.value).partition(": ")
@@ -55,7 +55,7 @@ def test_a_config_becomes_a_sweep_with_the_defaults_written_out():
     ]
 
 
-def test_all_faults_are_reported_at_once_each_with_its_path():
+def test_all_problems_are_reported_at_once_each_with_its_path():
     text = """
 lenghts = [4]
 lengths = [64, 32, 32, 1]
@@ -78,7 +78,7 @@ name = "a/b"
 name = "deep"
 model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
 """
-    faults = faults_of(text)
+    problems = problems_of(text)
     expected = [
         r"^lenghts: unknown key; did you mean \"lengths\"",
         r"^lengths = .*: 1 is too small.*32 comes after 64.*32 comes more than once",
@@ -97,8 +97,8 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
         r'^variant "deep": model\.weighting\.inverse_temperature = 3: should be a table \{type = "Schedule"',
     ]
     for pattern in expected:
-        assert [fault for fault in faults if re.search(pattern, fault)], pattern
-    assert len(faults) == len(expected), faults
+        assert [problem for problem in problems if re.search(pattern, problem)], pattern
+    assert len(problems) == len(expected), problems
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_a_wrong_value_is_refused_with_its_path(key, value):
     kept = dict.fromkeys(["lengths", "variants", "model"], "")
     kept |= {"lengths": "[4, 6]", "variants": '["softmax"]', "model": "{alphabet_size = 2}"}
     kept[key] = value
-    faults = faults_of("\n".join(f"{name} = {text}" for name, text in kept.items()))
-    assert len(faults) == 1
-    assert faults[0].startswith(key)
+    problems = problems_of("\n".join(f"{name} = {text}" for name, text in kept.items()))
+    assert len(problems) == 1
+    assert problems[0].startswith(key)
 
 
 def test_a_config_without_variants_or_lengths_says_so():
-    faults = faults_of("[model]\nalphabet_size = 2\n")
-    assert any(fault.startswith("lengths: required") for fault in faults)
-    assert any(fault.startswith("variants = None: name at least one") for fault in faults)
+    problems = problems_of("[model]\nalphabet_size = 2\n")
+    assert any(problem.startswith("lengths: required") for problem in problems)
+    assert any(problem.startswith("variants = None: name at least one") for problem in problems)
 
 
 def test_what_is_wrong_with_the_model_is_said_once_and_not_once_a_variant():
     text = TINY.replace("heads = 1", "heads = 3")
-    assert faults_of(text) == ["model.heads = 3: a divisor of width = 4, or give head_width"]
+    assert problems_of(text) == ["model.heads = 3: a divisor of width = 4, or give head_width"]
 
 
-def test_a_fault_of_the_model_that_every_variant_mends_is_none():
+def test_a_problem_of_the_model_that_every_variant_mends_is_none():
     text = TINY.replace('variants = ["softmax", "leftmost-hard"]', "").replace("heads = 1", "heads = 3")
     sweep = parse_sweep_config(text + '[[variant]]\nname = "mended"\nmodel = {heads = 2}\n')
     assert transformer(sweep.variants[0]).heads == 2
@@ -178,18 +178,18 @@ model = {layers = 2, weighting = [{type = "Softmax", inverse_temperature = "log"
     assert (variant.name, variant.description, variant.source.bounded) == ("mixed", "both at once", False)
     weighting = transformer(variant).weighting
     assert weighting == (Softmax(Schedule(log_power=1.0)), AverageHard())
-    faults = faults_of(TINY + '[[variant]]\nname = "softmax"\nmodel = {width = 8}\n')
-    assert faults == ["variant.name = 'softmax': this name is taken by another variant"]
+    problems = problems_of(TINY + '[[variant]]\nname = "softmax"\nmodel = {width = 8}\n')
+    assert problems == ["variant.name = 'softmax': this name is taken by another variant"]
 
 
 def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label_would_be_wrong():
     own = TINY.replace('variants = ["softmax", "leftmost-hard"]', "") + '[[variant]]\nname = "{}"\n{}\n'
-    (fault,) = faults_of(own.format("leftmost-hard", ""))
-    assert fault.startswith(
+    (problem,) = problems_of(own.format("leftmost-hard", ""))
+    assert problem.startswith(
         "variant.name = 'leftmost-hard': the built-in variant of this name is another model"
     )
-    assert 'variants = ["leftmost-hard"]' in fault
-    assert len(faults_of(own.format("unbounded", 'description = "n itself"'))) == 1
+    assert 'variants = ["leftmost-hard"]' in problem
+    assert len(problems_of(own.format("unbounded", 'description = "n itself"'))) == 1
     # The label is right where [model] is that model, and one's own business where the variant changes something.
     assert len(parse_sweep_config(own.format("softmax", "")).variants) == 1
     assert len(parse_sweep_config(own.format("leftmost-hard", "model = {heads = 2}")).variants) == 1
@@ -199,8 +199,10 @@ def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label
 
 def test_a_length_beyond_what_can_be_certified_is_refused_before_anything_runs():
     text = TINY.replace("[4, 6]", "[4, 21846]")  # 2^16 / 3 symbols is 21845.3
-    (fault,) = faults_of(text + "[bounds]\n")
-    assert fault.startswith('lengths: variant "softmax": n = 21846 is beyond 21845, the longest that a bound')
+    (problem,) = problems_of(text + "[bounds]\n")
+    assert problem.startswith(
+        'lengths: variant "softmax": n = 21846 is beyond 21845, the longest that a bound'
+    )
     for kept in (text, text + "[bounds]\ncertified = false\n", TINY.replace("6]", "21845]") + "[bounds]\n"):
         parse_sweep_config(kept)
 
@@ -216,23 +218,23 @@ def test_a_length_that_a_variant_cannot_read_is_refused_before_anything_runs():
     text = TINY.replace(
         "feed_forward = 0", 'feed_forward = 0\npositions = {type = "Learned", max_length = 5}'
     )
-    faults = faults_of(text)
-    assert len(faults) == 2
-    assert all("max_length = 5" in fault and fault.startswith("lengths: variant") for fault in faults)
+    problems = problems_of(text)
+    assert len(problems) == 2
+    assert all("max_length = 5" in problem and problem.startswith("lengths: variant") for problem in problems)
 
 
 def test_variants_that_read_different_alphabets_are_refused():
-    (fault,) = faults_of(TINY + '[[variant]]\nname = "wide"\nmodel = {alphabet_size = 3}\n')
-    assert "one alphabet" in fault
-    assert "wide: 3 symbols" in fault
+    (problem,) = problems_of(TINY + '[[variant]]\nname = "wide"\nmodel = {alphabet_size = 3}\n')
+    assert "one alphabet" in problem
+    assert "wide: 3 symbols" in problem
 
 
 def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
     sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
     config = config_of(sweep.variants[-1])
     assert (type(config).__name__, config.width, config.layers) == ("LSTMConfig", 4, 1)
-    (fault,) = faults_of(TINY + '[[variant]]\nname = "lstm"\nmodel = {kind = "lstm", heads = 2}\n')
-    assert fault.startswith('variant "lstm": model.heads: unknown key')
+    (problem,) = problems_of(TINY + '[[variant]]\nname = "lstm"\nmodel = {kind = "lstm", heads = 2}\n')
+    assert problem.startswith('variant "lstm": model.heads: unknown key')
 
 
 def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path):
@@ -248,9 +250,9 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
 
 def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
     own = '[measure]\noutputs = [1, 9]\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
-    faults = faults_of(TINY + own)
+    problems = problems_of(TINY + own)
     expected = "its output has the coordinates 0 to 3, not 9"
-    assert faults == [
+    assert problems == [
         f'measure.outputs: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
     ]
 
@@ -258,7 +260,7 @@ def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs
 def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():
     tiny_sweep()
     own = '[measure]\nengine = "difference"\n[[variant]]\nname = "sparse"\nmodel = { weighting = "sparsemax" }\n'
-    (fault,) = faults_of(TINY + own)
-    assert fault.startswith(
+    (problem,) = problems_of(TINY + own)
+    assert problem.startswith(
         'measure.engine: variant "sparse": engine = "difference": it cannot serve this model'
     )

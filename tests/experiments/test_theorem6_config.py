@@ -1,4 +1,4 @@
-"""The config of the Theorem 6 experiment is read strictly, and nothing runs before all of its faults are told."""
+"""The config of the Theorem 6 experiment is read strictly, and nothing runs before all of its problems are told."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ optimiser = {steps = 10}
 """
 
 
-def faults_of(text: str, folder) -> str:
+def problems_of(text: str, folder) -> str:
     with pytest.raises(InputError) as caught:
         parse_theorem6_config(text, "config", folder)
     return str(caught.value)
@@ -47,7 +47,7 @@ def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
     assert inline == lstm
 
 
-def test_every_fault_is_told_at_once(tmp_path):
+def test_every_problem_is_told_at_once(tmp_path):
     text = """
 lengths = [4, 2]
 words = 1
@@ -62,7 +62,7 @@ name = "c"
 [model.train]
 optimiser = {steps = 0}
 """
-    told = faults_of(text, tmp_path)
+    told = problems_of(text, tmp_path)
     for part in (
         "lengths = [4, 2]: 2 comes after 4",
         "words = 1: a whole number of at least 2",
@@ -97,21 +97,21 @@ optimiser = {steps = 0}
 )
 def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, message):
     write_training(tmp_path)
-    assert message in faults_of(f"lengths = [4]\n{models}", tmp_path)
+    assert message in problems_of(f"lengths = [4]\n{models}", tmp_path)
 
 
 def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
     learned = TRANSFORMER.replace('"inverse"', '{type = "Learned", max_length = 16}')
-    told = faults_of(INLINE.replace("[4]", "[4, 32]") + learned, tmp_path)
+    told = problems_of(INLINE.replace("[4]", "[4, 32]") + learned, tmp_path)
     assert re.search(r'lengths: model "lstm", with the boundary symbol: .* max_length = 16', told)
-    told = faults_of(INLINE.replace("[4]", "[4, 5, 7]") + DYCK, tmp_path)
+    told = problems_of(INLINE.replace("[4]", "[4, 5, 7]") + DYCK, tmp_path)
     assert "lengths = [5, 7]: lengths for which dyck has words" in told
 
 
 def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
     text = INLINE.replace("[[model]]", "[measure]\noutputs = [2]\n[[model]]")
     assert parse_theorem6_config(text + PREDICTION).measure.outputs == (2,)
-    told = faults_of(text + RECOGNITION, tmp_path)
+    told = problems_of(text + RECOGNITION, tmp_path)
     assert 'measure.outputs: model "lstm": its output has the coordinates 0 to 1, not 2' in told
 
 
@@ -120,7 +120,7 @@ def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tm
     write_training(tmp_path)
     soft = '[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
     text = f"{THEOREM6}{soft}".replace('"vmap"', '"difference"')
-    told = faults_of(text, tmp_path)
+    told = problems_of(text, tmp_path)
     for name in ("lstm", "rnn"):
         assert f'measure.engine: model "{name}": engine = "difference": it cannot serve this model' in told
     assert '"soft"' not in told
@@ -130,5 +130,5 @@ def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tm
 def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
     with pytest.raises(InputError, match="a readable TOML file is needed"):
         load_theorem6_config(tmp_path / "none.toml")
-    assert "not TOML" in faults_of("lengths = [", tmp_path)
-    assert "not TOML: maximum recursion" in faults_of("lengths = " + "[" * 100_000, tmp_path)
+    assert "not TOML" in problems_of("lengths = [", tmp_path)
+    assert "not TOML: maximum recursion" in problems_of("lengths = " + "[" * 100_000, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.words import RandomWords, SharedWords, Symbols, WordFile, read_words
 from tests.experiments.tiny import TINY, tiny_sweep
@@ -155,46 +155,46 @@ def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol
 
 def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):
     (tmp_path / "words.txt").write_text(text)
-    faults = Faults("words")
-    return read_words(WordFile("words.txt", count), tmp_path, symbols, lengths, faults), faults.messages
+    problems = Problems("words")
+    return read_words(WordFile("words.txt", count), tmp_path, symbols, lengths, problems), problems.messages
 
 
 def test_words_of_a_file_are_taken_by_their_length_with_the_end_symbol_behind(tmp_path):
-    words, faults = read(tmp_path, "0 1 0\n1 1\n\n1 0 0\n0\n", (4, 3))
-    assert words is not None, faults
+    words, problems = read(tmp_path, "0 1 0\n1 1\n\n1 0 0\n0\n", (4, 3))
+    assert words is not None, problems
     assert words.tokens(BITS, 4, 0).tolist() == [[0, 1, 0, 2], [1, 0, 0, 2]]
     assert words.tokens(BITS, 3, 9).tolist() == [[1, 1, 2]]
 
 
 def test_a_count_of_words_is_drawn_by_the_seed(tmp_path):
     text = "\n".join(" ".join(format(k, "05b")) for k in range(32))
-    words, faults = read(tmp_path, text, (6,), count=4)
-    assert words is not None, faults
+    words, problems = read(tmp_path, text, (6,), count=4)
+    assert words is not None, problems
     drawn = [words.tokens(BITS, 6, seed) for seed in range(4)]
     assert all(len(np.unique(tokens, axis=0)) == 4 for tokens in drawn)
     assert not np.array_equal(drawn[0], drawn[1])
     assert np.array_equal(drawn[0], words.tokens(BITS, 6, 0))
 
 
-def test_every_fault_of_a_file_of_words_is_reported(tmp_path):
-    words, faults = read(tmp_path, "0 1 2\n0 x 1\n-1 0 0\n0 1 1\n", (4, 5), count=2)
+def test_every_problem_of_a_file_of_words_is_reported(tmp_path):
+    words, problems = read(tmp_path, "0 1 2\n0 x 1\n-1 0 0\n0 1 1\n", (4, 5), count=2)
     assert words is None
-    assert [fault.split(":")[0] for fault in faults] == [
+    assert [problem.split(":")[0] for problem in problems] == [
         "inputs.file line 1 = [2]",
         "inputs.file line 2 = '0 x 1'",
         "inputs.file line 3 = '-1 0 0'",
         "inputs.file = 'words.txt'",
         "inputs.file = 'words.txt'",
     ]
-    assert "n = 4" in faults[3]
-    assert "n = 5" in faults[4]
+    assert "n = 4" in problems[3]
+    assert "n = 5" in problems[4]
 
 
-def test_a_long_list_of_faults_is_cut(tmp_path):
-    words, faults = read(tmp_path, "7 7 7\n" * 50)
+def test_a_long_list_of_problems_is_cut(tmp_path):
+    words, problems = read(tmp_path, "7 7 7\n" * 50)
     assert words is None
-    assert len(faults) == 21
-    assert faults[-1] == "inputs.file: 31 more errors"
+    assert len(problems) == 21
+    assert problems[-1] == "inputs.file: 31 more errors"
 
 
 def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):

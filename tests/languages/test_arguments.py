@@ -1,4 +1,4 @@
-"""What cannot be used is refused, with every fault named; and a language is told by its settings."""
+"""What cannot be used is refused, with every problem named; and a language is told by its settings."""
 
 from __future__ import annotations
 

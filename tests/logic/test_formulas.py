@@ -99,7 +99,7 @@ def test_predicates_are_compared_by_family_and_arguments():
 
 
 @pytest.mark.parametrize(
-    ("build", "fault"),
+    ("build", "problem"),
     [
         (lambda: logic.Not("a"), "is not a formula"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.And(A, 1), "is not a formula"),  # pyright: ignore[reportArgumentType]
@@ -115,8 +115,8 @@ def test_predicates_are_compared_by_family_and_arguments():
         (lambda: A and B, "with & | ~"),
     ],
 )
-def test_parts_of_the_wrong_kind_are_refused_when_building(build, fault):
-    with pytest.raises(TypeError, match=fault.replace("|", r"\|")):
+def test_parts_of_the_wrong_kind_are_refused_when_building(build, problem):
+    with pytest.raises(TypeError, match=problem.replace("|", r"\|")):
         build()
 
 

@@ -80,11 +80,11 @@ def test_a_text_becomes_the_formula_that_the_grammar_gives(text, formula):
 def test_a_refusal_points_at_the_column_and_says_what_was_expected(text, column, expected, found):
     with pytest.raises(logic.FormulaSyntaxError) as refusal:
         logic.parse(text)
-    fault = refusal.value
-    assert (fault.line, fault.column) == (1, column)
-    assert expected in fault.expected
-    assert found == fault.found
-    _, line, carets = str(fault).split("\n")
+    problem = refusal.value
+    assert (problem.line, problem.column) == (1, column)
+    assert expected in problem.expected
+    assert found == problem.found
+    _, line, carets = str(problem).split("\n")
     assert line == "    " + text
     assert carets == " " * (4 + column - 1) + "^"
 
@@ -126,10 +126,10 @@ def test_a_predicate_cannot_have_a_name_that_the_grammar_reads_otherwise(name):
         logic.PredicateFamily(name, (), lambda value, length: True)
 
 
-def test_all_faults_of_a_family_are_named_at_once():
+def test_all_problems_of_a_family_are_named_at_once():
     with pytest.raises(InputError) as refusal:
-        logic.PredicateFamily(3, ["bound"], None, needs_length=1, fault=2)  # pyright: ignore[reportArgumentType]
-    for field in ("name = 3", "parameters = ['bound']", "function = None", "needs_length = 1", "fault = 2"):
+        logic.PredicateFamily(3, ["bound"], None, needs_length=1, problem=2)  # pyright: ignore[reportArgumentType]
+    for field in ("name = 3", "parameters = ['bound']", "function = None", "needs_length = 1", "problem = 2"):
         assert field in str(refusal.value)
 
 
@@ -184,8 +184,8 @@ def test_any_text_is_a_formula_or_is_refused_at_a_column_of_it(text):
     refusal = None
     try:
         formula = logic.parse(text)
-    except logic.FormulaSyntaxError as fault:
-        refusal = fault
+    except logic.FormulaSyntaxError as problem:
+        refusal = problem
     else:
         assert logic.parse(str(formula)) == formula
     if refusal is not None:

@@ -152,7 +152,7 @@ def test_an_nnx_module_can_be_split_and_merged():
         ),
     ],
 )
-def test_all_faults_of_a_config_are_reported_at_once(kind, changes, arguments):
+def test_all_problems_of_a_config_are_reported_at_once(kind, changes, arguments):
     with pytest.raises(InputError, match=f"{kind.__name__}: {len(arguments)} errors") as refusal:
         kind(**{"alphabet_size": 2, **changes})
     assert all(f"{name} = {changes[name]!r}" in str(refusal.value) for name in arguments)
@@ -185,7 +185,7 @@ def test_a_config_of_another_model_is_refused():
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, np.bool_(True)])
-def test_a_seed_that_is_none_is_refused_with_any_other_fault(seed):
+def test_a_seed_that_is_none_is_refused_with_any_other_problem(seed):
     with pytest.raises(InputError, match=r"Convolution: 2 errors(?s:.)*config(?s:.)*seed = .*whole number"):
         Convolution(RNNConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
 

@@ -20,7 +20,7 @@ def refused(**options):
     return str(caught.value)
 
 
-def test_every_fault_is_reported_at_once():
+def test_every_problem_is_reported_at_once():
     message = refused(
         alphabet_size=1, heads=5, weighting="hard", mask=["none", "x"], positions="y", dtype="f"
     )

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.placement import Placement
@@ -45,5 +45,5 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
-    space = search_space(subject, n, np.arange(subject.alphabet_size or 0), None, None, Faults("test"))
+    space = search_space(subject, n, np.arange(subject.alphabet_size or 0), None, None, Problems("test"))
     return problem_of(subject, space, objective, norm, subject.outputs, engine, Placement(ONE))

@@ -9,8 +9,8 @@ from jaxsens.search.worst_input import worst_input
 from tests.search.searching import ONE, model_of
 
 
-def test_all_faults_come_together():
-    faults = {
+def test_all_problems_come_together():
+    problems = {
         "n": 0,
         "alphabet_size": 7,
         "objective": "median",
@@ -26,10 +26,10 @@ def test_all_faults_come_together():
         "fixed": {"first": 1},
     }
     with pytest.raises(jaxsens.InputError) as caught:
-        worst_input(model_of(), **faults)
+        worst_input(model_of(), **problems)
     message = str(caught.value)
-    assert f"worst_input: {len(faults)} errors" in message
-    for name in faults:
+    assert f"worst_input: {len(problems)} errors" in message
+    for name in problems:
         assert f"- {name} = " in message
 
 
@@ -57,7 +57,7 @@ def test_all_faults_come_together():
         ({"n": 4, "exact": "yes"}, r"exact = 'yes': one of None, True, False"),
     ],
 )
-def test_each_fault_is_named_with_its_remedy(options, message):
+def test_each_problem_is_named_with_its_remedy(options, message):
     with pytest.raises(jaxsens.InputError, match=message):
         worst_input(model_of(), **options)
 

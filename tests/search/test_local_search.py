@@ -49,7 +49,7 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
             here, there = pair_of(task, rng.integers(0, 3, 5).astype(np.int32), row, column)
             measured = at_all_neighbours(task, here, row, column)
             np.testing.assert_allclose(after_one_change(here, there, row, column), measured, rtol=1e-9)
-            # The planted faults: the wrong sign, the flip in the word as it is, and another flip's neighbour.
+            # The planted problems: the wrong sign, the flip in the word as it is, and another flip's neighbour.
             step, moved = here.changes[row, column], there.changes - here.changes
             elsewhere = task.measure(here.after(row - 1, column))
             for wrong in (

@@ -111,7 +111,7 @@ def with_factors(config: Any, seed: int, everything: float = 1.0, scores: float 
 
 
 def binary(weighting: str, **changes: Any) -> jaxsens.TransformerConfig:
-    """The shape of the models that showed the fault."""
+    """The shape of the models that showed the problem."""
     sizes = {"alphabet_size": 2, "width": 16, "heads": 4, "layers": 2, "feed_forward": 32}
     return jaxsens.TransformerConfig(**{**sizes, "weighting": weighting, "dtype": "float64", **changes})
 

@@ -186,7 +186,7 @@ CALLED = {
     "a dictionary": (lambda t: jnp.stack([{0: 1.0, 1: 2.0}[int(x)] for x in t]), "write it with jax.numpy"),
     "batch": (NnxBatched(), "lambda tokens: model(tokens[None])[0]"),
     "vmap": (jax.vmap(lambda t: TABLE[t].mean(0) / t.shape[0]), "lambda tokens: model(tokens[None])[0]"),
-    "its own fault": (lambda t: TABLE[t] @ jnp.ones(3), "it raised TypeError: dot_general requires"),
+    "its own problem": (lambda t: TABLE[t] @ jnp.ones(3), "it raised TypeError: dot_general requires"),
     "one-hot of another size": (lambda t: jax.nn.one_hot(t, 3) @ TABLE, "it raised TypeError: dot_general"),
     "callback": (
         lambda t: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((5,), "int32"), t)[:2] * 1.0,

@@ -158,7 +158,7 @@ def refused(*arguments, **options):
     return str(caught.value)
 
 
-def test_all_faults_of_the_arguments_are_named_at_once(model):
+def test_all_problems_of_the_arguments_are_named_at_once(model):
     message = refused(model, [[0.5, 1.0]], norm="l3", batch_size=0, outputs=[], engine="fast")
     for name in ("tokens", "norm", "batch_size", "outputs", "engine"):
         assert f"{name} = " in message

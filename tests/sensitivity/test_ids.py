@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens import inputs
-from jaxsens.errors import Faults
+from jaxsens.errors import Problems
 
 WRAPS = 2**40 + 1
 CONFIG = jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
@@ -127,9 +127,9 @@ def test_a_traced_input_is_refused():
     ],
 )
 def test_whole_numbers_in_any_array_are_tokens(tokens):
-    faults = Faults("test")
-    read = inputs.tokens(tokens, 2, faults)
-    assert not faults
+    problems = Problems("test")
+    read = inputs.tokens(tokens, 2, problems)
+    assert not problems
     assert read is not None
     assert read.dtype == np.int32
     assert read.tolist() == [[int(token) for token in tokens]]

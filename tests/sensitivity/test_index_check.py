@@ -75,7 +75,7 @@ def test_an_input_beyond_the_table_is_refused_whichever_it_is():
     assert "give ids from 0 to 1" in message
     assert "tokens = 5" in refused(
         READING["take"], [0, 5, 1]
-    )  # NaN by jnp.take, which is not the weights' fault
+    )  # NaN by jnp.take, which is not the weights' problem
 
 
 def test_an_input_longer_than_a_table_of_positions_is_refused_with_the_longest():
@@ -120,7 +120,7 @@ def test_a_word_that_no_flip_makes_convicts_nobody():
     ],
     ids=["where", "where after", "insert", "unique", "clipped", "roll"],
 )
-def test_what_jax_drops_on_purpose_is_no_fault(model):
+def test_what_jax_drops_on_purpose_is_no_problem(model):
     assert len(jaxsens.flip_sensitivity(model, TOKENS, 2, positions=[1, 2])) == 2
 
 

@@ -156,7 +156,7 @@ def test_weightings_that_jump_are_refused(weighting):
         certified_bound(Transformer(small(weighting=("softmax", weighting))), 4)
 
 
-def test_all_faults_come_together():
+def test_all_problems_come_together():
     with pytest.raises(InputError, match=r"(?s)n = 0.*norm = 'l3'.*classes = 0.*symbols = 7.*outputs"):
         certified_bound(
             Transformer(small()), 0, norm="l3", classes=0, symbols=[7], outputs=[99], readout_symbols=[0]

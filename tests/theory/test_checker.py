@@ -192,7 +192,7 @@ TAMPERED: dict[Callable[[Restriction], Restriction], str] = {
 def test_what_the_builder_made_is_accepted(model, restriction):
     verdict = check(restriction, model, 0.5)
     assert verdict.accepted
-    assert verdict.faults == ()
+    assert verdict.problems == ()
     assert verdict.cases == sum(len(each) for each in restriction.certificate.layers)
     assert verdict.comparisons > 0
 
@@ -201,15 +201,15 @@ def test_what_the_builder_made_is_accepted(model, restriction):
 def test_tampering_is_refused_with_its_reason(model, restriction, tamper):
     verdict = check(tamper(restriction), model)
     assert not verdict.accepted
-    assert any(part in fault for part in TAMPERED[tamper].split("|") for fault in verdict.faults), (
-        verdict.faults
+    assert any(part in problem for part in TAMPERED[tamper].split("|") for problem in verdict.problems), (
+        verdict.problems
     )
 
 
 def test_too_few_free_positions_are_refused(model, restriction):
     verdict = check(restriction, model, 0.99)
     assert not verdict.accepted
-    assert "less than 0.99" in verdict.faults[0]
+    assert "less than 0.99" in verdict.problems[0]
 
 
 def test_the_certificate_of_another_model_is_refused(restriction):
@@ -218,13 +218,13 @@ def test_the_certificate_of_another_model_is_refused(restriction):
     assert not check(restriction, hard(0, heads=1, readout="mean")).accepted
 
 
-def test_all_faults_are_counted_and_most_are_listed(model, restriction):
+def test_all_problems_are_counted_and_most_are_listed(model, restriction):
     cases = tuple(dataclasses.replace(case, keys=((),)) for case in restriction.certificate.layers[0])
     broken = dataclasses.replace(
         restriction, certificate=Certificate((cases * 3, *restriction.certificate.layers[1:]))
     )
-    faults = check(broken, model).faults
-    assert len(faults) > 10
+    problems = check(broken, model).problems
+    assert len(problems) > 10
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -269,7 +269,7 @@ def test_scores_that_rounding_may_turn_round_have_no_certain_winner():
     for kept in (0, 1):
         bold = tuple(dataclasses.replace(case, keys=((kept,),)) for case in cases)
         verdict = check(dataclasses.replace(restriction, certificate=Certificate((bold,))), model)
-        assert any("can win too" in fault for fault in verdict.faults)
+        assert any("can win too" in problem for problem in verdict.problems)
 
 
 def fixed_winner(values: list[int], winner: int, depends: tuple[int, ...]) -> Restriction:
@@ -292,7 +292,7 @@ def test_keys_that_are_equal_in_exact_sums_only_are_no_ties():
     for embedding in (order_of_sums(), order_of_sums()[::-1]):
         model = looked_up([*embedding, [0.0, 0.0, 0.0]], 1.0, keys=(1.0, 1.0, 1.0), dtype="float32")
         verdict = check(fixed_winner([FREE] * 4, 0, (0, 3)), model)
-        assert any("can win too" in fault for fault in verdict.faults)
+        assert any("can win too" in problem for problem in verdict.problems)
 
 
 def test_sums_that_are_exact_in_any_order_are_ties():
@@ -330,7 +330,7 @@ def test_scores_that_the_dtype_cannot_tell_apart_settle_nothing(name):
     assert really_depends(model, claim) == {0, 2}
     verdict = check(claim, model)
     assert not verdict.accepted
-    assert any(reason in fault for fault in verdict.faults), verdict.faults
+    assert any(reason in problem for problem in verdict.problems), verdict.problems
     if "overflow" in name:
         with pytest.raises(RestrictionRefused, match="not finite"):
             restrict(model, 3, 0.5, fixed={1: 2}, settle=False)
@@ -340,12 +340,12 @@ def test_scores_that_the_dtype_cannot_tell_apart_settle_nothing(name):
     assert check(built, model).accepted
 
 
-def test_what_cannot_be_read_is_a_fault_and_no_exception(model, restriction):
+def test_what_cannot_be_read_is_a_problem_and_no_exception(model, restriction):
     short = hard(0, positions=Learned(max_length=5))
-    assert "max_length = 5" in " ".join(check(restriction, short).faults)
+    assert "max_length = 5" in " ".join(check(restriction, short).problems)
     for values in (restriction.values.astype(float), restriction.values[None], restriction.values.tolist()):
         verdict = check(dataclasses.replace(restriction, values=values), model)
-        assert verdict.faults == ("values are no array of whole numbers, one a position",)
+        assert verdict.problems == ("values are no array of whole numbers, one a position",)
     with pytest.raises(InputError, match="model = 'NoneType'"):
         check(restriction, None)  # pyright: ignore[reportArgumentType]
 

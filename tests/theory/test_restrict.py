@@ -40,7 +40,7 @@ def obeys(seed: int, **changes: Any) -> None:
         assert restriction.free.sum() >= fraction * 6
         assert_true(model, restriction)
         verdict = check(restriction, model, fraction)
-        assert verdict.accepted, verdict.faults
+        assert verdict.accepted, verdict.problems
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -62,7 +62,7 @@ def test_a_known_row_with_two_possible_vectors_counts_by_the_worse():
         len(keys) > 1 for layer in restriction.certificate.layers for case in layer for keys in case.keys
     )
     verdict = check(restriction, model)
-    assert verdict.accepted, verdict.faults
+    assert verdict.accepted, verdict.problems
 
 
 def test_three_symbols_obey_the_certificate():

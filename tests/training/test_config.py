@@ -1,4 +1,4 @@
-"""A training config is read strictly, with every fault at once, and written so that reading gives it back."""
+"""A training config is read strictly, with every problem at once, and written so that reading gives it back."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_whole_numbers_of_numpy_are_written_like_pythons():
     assert "np." not in repr(config)
 
 
-def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
+def test_all_problems_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
     text = """
         task = "predict"
         seed = -1
@@ -174,7 +174,7 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "problem"),
     [
         ({"language": 3}, "language = 3: a table with a name"),
         ({"language": {"name": "party"}}, "language.name = 'party'"),
@@ -233,10 +233,10 @@ def test_all_faults_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_trained_is_refused_by_name(changes, fault):
+def test_what_cannot_be_trained_is_refused_by_name(changes, problem):
     with pytest.raises(InputError) as caught:
         TrainConfig.from_table(table(**changes))
-    assert fault in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_lengths_that_are_never_evaluated_are_not_checked():
@@ -246,7 +246,7 @@ def test_lengths_that_are_never_evaluated_are_not_checked():
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "problem"),
     [
         ({"model": LSTMConfig(3)}, "model.alphabet_size = 3: 2, the symbols of parity"),
         ({"model": LSTMConfig(2, logits=2)}, "model.logits = 2: 3"),
@@ -261,11 +261,11 @@ def test_lengths_that_are_never_evaluated_are_not_checked():
         ({"seed": True}, "seed = True"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, fault):
+def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, problem):
     sound = {"language": Parity(0.3), "model": LSTMConfig(2), "optimiser": OptimiserConfig(10)}
     with pytest.raises(InputError) as caught:
         TrainConfig(**{**sound, **changes})
-    assert fault in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(

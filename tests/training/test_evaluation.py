@@ -121,7 +121,7 @@ def test_many_words_are_taken_a_few_at_a_time_with_the_same_result(kind, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    ("change", "problem"),
     [
         ({"n": -1}, "n = -1: a whole number of at least 0"),
         ({"words": 1}, "words = 1"),
@@ -136,11 +136,11 @@ def test_many_words_are_taken_a_few_at_a_time_with_the_same_result(kind, monkeyp
         ({"subject": LSTM(LSTMConfig(2, logits=3, end_symbol=False))}, "end_symbol=True"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(change, fault):
+def test_what_cannot_be_evaluated_is_refused(change, problem):
     given = {"subject": predictor(2), "learned": Parity(0.1), "n": 3, "words": 4, "seed": 0, **change}
     with pytest.raises(InputError) as caught:
         cross_entropy(given["subject"], given["learned"], given["n"], given["words"], given["seed"])
-    assert fault in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_inputs_longer_than_a_learned_embedding_are_refused():

@@ -69,7 +69,7 @@ def test_a_file_that_is_not_there_begins_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "problem"),
     [
         ("", "its columns are"),
         ("step,n\n2,8\n", "line 1 does not end in check"),
@@ -79,9 +79,9 @@ def test_a_file_that_is_not_there_begins_empty(tmp_path):
         ("step,n,value,check\n2,8,\udcff\n", "can't decode"),
     ],
 )
-def test_a_file_of_another_kind_is_refused_with_a_remedy(tmp_path, text, fault):
+def test_a_file_of_another_kind_is_refused_with_a_remedy(tmp_path, text, problem):
     (tmp_path / "r.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(InputError, match=f"{fault}(?s:.)*remove the file"):
+    with pytest.raises(InputError, match=f"{problem}(?s:.)*remove the file"):
         Records(tmp_path / "r.csv", COLUMNS, 10)
 
 

@@ -96,33 +96,33 @@ def certified_bound(
         InputError: naming each argument that cannot be used, models with hard or sparsemax layers, and models with a
             part that has no rule here.
     """
-    with collecting(BOUND) as faults:
-        config = softmax_config(model, faults, "other weightings jump or have kinks")
+    with collecting(BOUND) as problems:
+        config = softmax_config(model, problems, "other weightings jump or have kinks")
         if config is None:
-            faults.raise_if_any()
+            problems.raise_if_any()
             raise AssertionError("a model without a config is an error")
         size = config.vocabulary_size
-        n = inputs.length(n, faults)
+        n = inputs.length(n, problems)
         if n:
-            check_length(config, n, faults)
+            check_length(config, n, problems)
         if n * size > TERMS:
-            faults.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
-        inputs.norm(norm, faults)
-        classes = inputs.optional_count("classes", classes, faults)
+            problems.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
+        inputs.norm(norm, problems)
+        classes = inputs.optional_count("classes", classes, problems)
         chosen = np.arange(config.alphabet_size)
         if symbols is not None:
-            chosen = np.sort(inputs.symbols(symbols, size, faults))
+            chosen = np.sort(inputs.symbols(symbols, size, problems))
         at_readout = chosen
         if readout_symbols is not None:
-            at_readout = np.sort(inputs.symbols(readout_symbols, size, faults, name="readout_symbols"))
+            at_readout = np.sort(inputs.symbols(readout_symbols, size, problems, name="readout_symbols"))
             if config.readout == "mean":
                 remedy = 'None: with readout="mean" no position is set apart'
-                faults.add("readout_symbols", readout_symbols, remedy)
-        fixed = inputs.fixed(fixed, n, size, faults)
+                problems.add("readout_symbols", readout_symbols, remedy)
+        fixed = inputs.fixed(fixed, n, size, problems)
         if readout_symbols is not None and n and readout_position(config, n) in fixed:
-            faults.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
+            problems.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
         designated = getattr(model, "outputs", None) if outputs is None else outputs
-        columns = inputs.outputs(designated, output_size(config), faults)
+        columns = inputs.outputs(designated, output_size(config), problems)
     columns = None if columns is None else np.unique(columns)
     # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):

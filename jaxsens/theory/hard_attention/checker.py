@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from jaxsens import stopping
-from jaxsens.errors import Faults, collecting, no_rule
+from jaxsens.errors import Problems, collecting, no_rule
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
@@ -40,13 +40,13 @@ class Verdict:
 
     Attributes:
         accepted: whether the restriction does what it says.
-        faults: what is wrong, in words; empty if accepted.
+        problems: what is wrong, in words; empty if accepted.
         cases: how many cases were verified.
         comparisons: how many scores were compared.
     """
 
     accepted: bool
-    faults: tuple[str, ...]
+    problems: tuple[str, ...]
     cases: int
     comparisons: int
 
@@ -110,72 +110,76 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
     with collecting("check") as given:
         if not isinstance(model, Transformer):
             given.add("model", type(model).__name__, "a jaxsens Transformer")
-    faults: list[str] = []
+    problems: list[str] = []
     cases = comparisons = 0
-    if _usable(restriction, model, faults):
+    if _usable(restriction, model, problems):
         with np.errstate(all="ignore"):  # what overflows is refused
-            cases, comparisons = _judged(restriction, model, free_fraction, faults)
-    more = (f"and {len(faults) - LISTED} more",) if len(faults) > LISTED else ()
-    return Verdict(not faults, (*faults[:LISTED], *more), cases, comparisons)
+            cases, comparisons = _judged(restriction, model, free_fraction, problems)
+    more = (f"and {len(problems) - LISTED} more",) if len(problems) > LISTED else ()
+    return Verdict(not problems, (*problems[:LISTED], *more), cases, comparisons)
 
 
 def _judged(
-    restriction: Restriction, model: Transformer, free_fraction: float | None, faults: list[str]
+    restriction: Restriction, model: Transformer, free_fraction: float | None, problems: list[str]
 ) -> tuple[int, int]:
     """How many cases were verified, and how many scores were compared."""
     if (
         free_fraction is not None
         and np.sum(restriction.values == FREE) < free_fraction * restriction.n - 1e-9
     ):
-        faults.append(f"{restriction.free_fraction:.4f} of the positions are free, less than {free_fraction}")
+        problems.append(
+            f"{restriction.free_fraction:.4f} of the positions are free, less than {free_fraction}"
+        )
     table = _first_table(restriction, model)
     cases = comparisons = 0
     largest = float(np.finfo(model.config.dtype).max)
     for k, claimed in enumerate(restriction.certificate.layers):
-        before = len(faults)
-        made, compared = _Layer(restriction, model, k, table, faults).verify(claimed)
+        before = len(problems)
+        made, compared = _Layer(restriction, model, k, table, problems).verify(claimed)
         cases, comparisons = cases + len(claimed), comparisons + compared
         if made is not None and not made.rows.largest <= largest:
-            faults.append(f"layer {k}: numbers may exceed {largest:.4g}, the largest of {model.config.dtype}")
-        if made is None or len(faults) > before:
+            problems.append(
+                f"layer {k}: numbers may exceed {largest:.4g}, the largest of {model.config.dtype}"
+            )
+        if made is None or len(problems) > before:
             break  # what follows would rest on it
         table = made
     else:
-        _check_dependence(restriction, model, table, faults)
+        _check_dependence(restriction, model, table, problems)
     return cases, comparisons
 
 
-def _usable(restriction: Restriction, model: Transformer, faults: list[str]) -> bool:
+def _usable(restriction: Restriction, model: Transformer, problems: list[str]) -> bool:
     config, values = model.config, restriction.values
     if not isinstance(values, np.ndarray) or values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        faults.append("values are no array of whole numbers, one a position")
+        problems.append("values are no array of whole numbers, one a position")
         return False
-    unreadable = Faults("length")
+    unreadable = Problems("length")
     check_length(config, len(values), unreadable)
-    faults += unreadable.messages
+    problems += unreadable.messages
     for k in range(config.layers):
         match weighting := config.layer(k).weighting:
             case LeftmostHard() | RightmostHard():
                 pass
             case AverageHard() | Softmax() | Sparsemax():
-                faults.append(f"layer {k} of the model is not leftmost-hard or rightmost-hard")
+                problems.append(f"layer {k} of the model is not leftmost-hard or rightmost-hard")
             case _:
                 raise no_rule("check", "weighting", weighting, (LeftmostHard, RightmostHard))
     readout = readout_position(config, len(values))
     if readout is None or config.centred_scores:
-        faults.append("the model reads out the mean, or has centred scores: neither can be certified")
+        problems.append("the model reads out the mean, or has centred scores: neither can be certified")
     elif not 0 <= readout < len(values):
-        faults.append(f"the readout position is not among the {len(values)} positions")
+        problems.append(f"the readout position is not among the {len(values)} positions")
     if len(restriction.certificate.layers) != config.layers:
-        faults.append(
+        problems.append(
             f"{len(restriction.certificate.layers)} layers are certified, the model has {config.layers}"
         )
     if ((values < FREE) | (values >= config.vocabulary_size)).any():
-        faults.append(f"values are symbols below {config.vocabulary_size}, or {FREE}")
+        problems.append(f"values are symbols below {config.vocabulary_size}, or {FREE}")
     symbols, known = restriction.symbols, set(range(config.vocabulary_size))
     if not 0 < len(symbols) == len(known & set(symbols)):
-        faults.append(f"symbols = {symbols} are not different symbols of the model")
-    return not faults
+        problems.append(f"symbols = {symbols} are not different symbols of the model")
+    return not problems
 
 
 def _first_table(restriction: Restriction, model: Transformer) -> _Table:
@@ -189,20 +193,22 @@ def _first_table(restriction: Restriction, model: Transformer) -> _Table:
     return _Table(rows, np.arange(len(held)), cases)
 
 
-def _check_dependence(restriction: Restriction, model: Transformer, table: _Table, faults: list[str]) -> None:
+def _check_dependence(
+    restriction: Restriction, model: Transformer, table: _Table, problems: list[str]
+) -> None:
     readout = readout_position(model.config, restriction.n)
     if readout is None or readout not in table.of_row:
-        faults.append(f"the readout row {readout} is not certified in the last layer")
+        problems.append(f"the readout row {readout} is not certified in the last layer")
         return
     found = {i for _, holds in table.of_row[readout] for i in holds}
     missing = sorted(found - set(restriction.depends_on))
     if missing:
-        faults.append(f"the output may depend on the inputs {missing}, which depends_on lacks")
+        problems.append(f"the output may depend on the inputs {missing}, which depends_on lacks")
     fixed = [i for i in restriction.depends_on if not 0 <= i < restriction.n or restriction.values[i] != FREE]
     if fixed:
-        faults.append(f"depends_on holds {fixed}, which are no free positions")
+        problems.append(f"depends_on holds {fixed}, which are no free positions")
     if len(set(restriction.depends_on)) < len(restriction.depends_on):
-        faults.append("depends_on holds a position twice")
+        problems.append("depends_on holds a position twice")
 
 
 def _is_partition(cases: list[dict[int, int]], symbols: tuple[int, ...]) -> bool:
@@ -233,7 +239,7 @@ class _Layer:
     model: Transformer
     k: int
     below: _Table
-    faults: list[str]
+    problems: list[str]
 
     def verify(self, claimed: tuple[Case, ...]) -> tuple[_Table | None, int]:
         """The table after the layer, if the claims make sense, and how many scores were compared."""
@@ -272,7 +278,7 @@ class _Layer:
 
     def _check_form(self, claimed: tuple[Case, ...]) -> bool:
         """Whether the cases are cases, name known rows and keys, and settle them."""
-        before, values = len(self.faults), self.restriction.values
+        before, values = len(self.problems), self.restriction.values
         heads, n = self.model.config.layer(self.k).heads, self.restriction.n
         of_row: dict[int, list[dict[int, int]]] = {}
         for case in claimed:
@@ -281,28 +287,32 @@ class _Layer:
                 0 <= i < n and values[i] == FREE and s in self.restriction.symbols for i, s in known.items()
             )
             if not sound:
-                self.faults.append(f"{where}: the conditions are not on free inputs, each once")
+                self.problems.append(f"{where}: the conditions are not on free inputs, each once")
                 continue
             of_row.setdefault(case.row, []).append(known)
             if not len(self.below.settled(case.row, known)):
-                self.faults.append(f"{where}: the conditions do not settle the row's own value below")
+                self.problems.append(f"{where}: the conditions do not settle the row's own value below")
             if len(case.keys) != heads:
-                self.faults.append(f"{where}: winners of {len(case.keys)} heads for {heads}")
+                self.problems.append(f"{where}: winners of {len(case.keys)} heads for {heads}")
             for key in sorted({key for keys in case.keys for key in keys}):
                 if not len(self.below.settled(key, known)):
-                    self.faults.append(f"{where}: the conditions do not settle the value of the winner {key}")
+                    self.problems.append(
+                        f"{where}: the conditions do not settle the value of the winner {key}"
+                    )
         seen: set[int] = set()
         for row, cases in of_row.items():
             if not _is_partition(cases, self.restriction.symbols):
-                self.faults.append(
+                self.problems.append(
                     f"layer {self.k}, row {row}: the cases overlap or leave words out, or are no decision tree"
                 )
             if row in range(n):
                 seen |= set(visible_keys(self.model.config.layer(self.k).mask, n, row))
         missing = sorted(seen - set(self.below.of_row))
         if missing:
-            self.faults.append(f"layer {self.k}: rows {missing[:10]} can be seen and are not certified below")
-        return len(self.faults) == before
+            self.problems.append(
+                f"layer {self.k}: rows {missing[:10]} can be seen and are not certified below"
+            )
+        return len(self.problems) == before
 
     def _verify_head(
         self, case: Case, head: int, query: int, scores: np.ndarray, excluded: np.ndarray, found: Attention
@@ -314,11 +324,11 @@ class _Layer:
         groups = [below.settled(key, known) for key in keys]
         if not groups:
             if not excluded.all():
-                self.faults.append(f"{where}: no winner is named, but keys are visible")
+                self.problems.append(f"{where}: no winner is named, but keys are visible")
             return []
         mine = np.concatenate(groups)
         if excluded[mine].any():
-            self.faults.append(f"{where}: a winner named is not visible")
+            self.problems.append(f"{where}: a winner named is not visible")
             return []
         floor = max(float(scores[group].min()) for group in groups)
         margin = ERRORS_APART * found.margin[head, query]
@@ -329,7 +339,7 @@ class _Layer:
             others = others[~self._lose_ties(head, query, others, groups, found)]
         if len(others):
             rivals = sorted(set(below.rows.positions[others].tolist()))
-            self.faults.append(f"{where}: {rivals[:10]} can win too, the winners named are {list(keys)}")
+            self.problems.append(f"{where}: {rivals[:10]} can win too, the winners named are {list(keys)}")
         return mine.tolist()
 
     def _lose_ties(

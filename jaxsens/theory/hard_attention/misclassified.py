@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer import Transformer
 from jaxsens.theory.hard_attention.restrict import check_model, restrict
@@ -73,19 +73,19 @@ def misclassified_pair(
         InputError: if an argument is unusable.
         RestrictionRefused: if the model cannot be restricted at this length.
     """
-    faults = Faults("misclassified_pair")
-    config = check_model(model, faults)
-    free_fraction = inputs.number("free_fraction", free_fraction, faults, least=0, most=1)
-    seed = inputs.seed(seed, faults)
-    inputs.choice("language", language, tuple(LANGUAGES), faults)
-    n = inputs.length(n, faults, least=2 + end_symbol)
+    problems = Problems("misclassified_pair")
+    config = check_model(model, problems)
+    free_fraction = inputs.number("free_fraction", free_fraction, problems, least=0, most=1)
+    seed = inputs.seed(seed, problems)
+    inputs.choice("language", language, tuple(LANGUAGES), problems)
+    n = inputs.length(n, problems, least=2 + end_symbol)
     if n and language == "dyck-1" and (n - end_symbol) % 2:
-        faults.add(
+        problems.add(
             "n", n, "a length at which words have an even number of symbols: others are never balanced"
         )
     if end_symbol and config is not None and not config.end_symbol:
-        faults.add("end_symbol", end_symbol, "a model whose config has end_symbol=True")
-    faults.raise_if_any()
+        problems.add("end_symbol", end_symbol, "a model whose config has end_symbol=True")
+    problems.raise_if_any()
     length = n - end_symbol
     last = {n - 1: model.config.alphabet_size} if end_symbol else {}
     refused: InputError | None = None

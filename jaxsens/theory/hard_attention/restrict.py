@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens import inputs, stopping
-from jaxsens.errors import Faults, collecting
+from jaxsens.errors import Problems, collecting
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import LeftmostHard, RightmostHard
@@ -90,24 +90,24 @@ def restrict(
     Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
     layer but the last, which costs O(n |symbols| d heads).
     """
-    with collecting("restrict") as faults:
-        config = check_model(model, faults)
-        n = inputs.length(n, faults)
+    with collecting("restrict") as problems:
+        config = check_model(model, problems)
+        n = inputs.length(n, problems)
         if config is not None and n:
-            check_runs(config, n, faults)
+            check_runs(config, n, problems)
         vocabulary = None if config is None else config.vocabulary_size
         held = tuple(range(0 if config is None else config.alphabet_size))
         if symbols is not None:
-            held = tuple(inputs.symbols(symbols, vocabulary, faults, least=2).tolist())
-        before = inputs.fixed(fixed, n, vocabulary, faults)
-        fraction = inputs.number("free_fraction", free_fraction, faults, least=0, most=1)
+            held = tuple(inputs.symbols(symbols, vocabulary, problems, least=2).tolist())
+        before = inputs.fixed(fixed, n, vocabulary, problems)
+        fraction = inputs.number("free_fraction", free_fraction, problems, least=0, most=1)
         budget = n - math.ceil(fraction * n - 1e-9) - len(before)
         if n and budget < 0:
             most = f"at most {budget + len(before)}, or a smaller free_fraction"
-            faults.add("fixed", f"{len(before)} positions", most)
-        inputs.choice("method", method, METHODS, faults)
-        most_values = inputs.count("most_values", most_values, faults, least=2)
-        seed = inputs.seed(seed, faults)
+            problems.add("fixed", f"{len(before)} positions", most)
+        inputs.choice("method", method, METHODS, problems)
+        most_values = inputs.count("most_values", most_values, problems, least=2)
+        seed = inputs.seed(seed, problems)
     values = np.full(n, FREE, np.int64)
     values[list(before)] = list(before.values())
     hard = HardModel(model.config, model.parameters, n)
@@ -130,15 +130,15 @@ def restrict(
     return min(found, key=lambda restriction: restriction.c)
 
 
-def check_model(model: object, faults: Faults) -> TransformerConfig | None:
+def check_model(model: object, problems: Problems) -> TransformerConfig | None:
     """The config of a transformer; notes why Theorem 1's construction does not apply to a model."""
-    config = known_config(model, faults, "a jaxsens Transformer")
+    config = known_config(model, problems, "a jaxsens Transformer")
     if config is None:
         return None
     for k in range(config.layers):
         weighting = config.layer(k).weighting
         if not isinstance(weighting, LeftmostHard | RightmostHard):
-            faults.add(
+            problems.add(
                 "model",
                 f"layer {k} is {type(weighting).__name__}",
                 "every layer leftmost-hard or rightmost-hard: elsewhere a head averages over keys, and no key "
@@ -146,10 +146,10 @@ def check_model(model: object, faults: Faults) -> TransformerConfig | None:
             )
     if config.readout == "mean":
         remedy = "one position's readout: every free symbol reaches the mean through its own skip connection"
-        faults.add("model", 'readout "mean"', remedy)
+        problems.add("model", 'readout "mean"', remedy)
     if config.centred_scores:
         remedy = 'plain scores, as constructions in dtype="float64" have them: centred ones are relative to the winner'
-        faults.add("model", "centred_scores", remedy)
+        problems.add("model", "centred_scores", remedy)
     return config
 
 

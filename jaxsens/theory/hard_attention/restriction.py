@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Faults, InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import array_of
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
@@ -109,8 +109,8 @@ class Restriction:
         Raises:
             InputError: naming each unusable argument.
         """
-        with collecting("Restriction.complete") as faults:
-            _check_drawing(faults, generator, count)
+        with collecting("Restriction.complete") as problems:
+            _check_drawing(problems, generator, count)
         return self._drawn(self.values, np.flatnonzero(self.free), generator, count)
 
     def vary(
@@ -122,9 +122,9 @@ class Restriction:
             InputError: naming each unusable argument; also for a word that is not under the restriction.
         """
         given = array_of(word)
-        with collecting("Restriction.vary") as faults:
-            self._check_word(given, word, faults)
-            _check_drawing(faults, generator, count)
+        with collecting("Restriction.vary") as problems:
+            self._check_word(given, word, problems)
+            _check_drawing(problems, generator, count)
         return self._drawn(given, self.irrelevant, generator, count)
 
     def _drawn(
@@ -134,10 +134,10 @@ class Restriction:
         words[:, where] = generator.choice(np.array(self.symbols), size=(count, len(where)))
         return words
 
-    def _check_word(self, given: np.ndarray, word: object, faults: Faults) -> None:
+    def _check_word(self, given: np.ndarray, word: object, problems: Problems) -> None:
         if given.shape != (self.n,) or not np.issubdtype(given.dtype, np.integer):
             shown = word if given.ndim < 2 else f"shape {given.shape}"
-            faults.add("word", shown, f"{self.n} whole numbers, such as complete(generator)[0]")
+            problems.add("word", shown, f"{self.n} whole numbers, such as complete(generator)[0]")
             return
         wrong = np.where(self.free, ~np.isin(given, self.symbols), given != self.values)
         if wrong.any():
@@ -145,7 +145,7 @@ class Restriction:
             wanted = (
                 f"one of {list(self.symbols)}" if self.free[i] else f"{self.values[i]}, to which it is fixed"
             )
-            faults.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
+            problems.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the restriction with its certificate as one JSON file with a checksum, atomically."""
@@ -164,9 +164,9 @@ class Restriction:
         write_sealed(path, KIND, content, indent=None)
 
 
-def _check_drawing(faults: Faults, generator: object, count: object) -> None:
-    inputs.generator(generator, faults)
-    inputs.count("count", count, faults)
+def _check_drawing(problems: Problems, generator: object, count: object) -> None:
+    inputs.generator(generator, problems)
+    inputs.count("count", count, problems)
 
 
 def load_restriction(path: str | os.PathLike[str]) -> Restriction:

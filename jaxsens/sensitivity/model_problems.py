@@ -50,9 +50,9 @@ def check_is_model(model: Any) -> None:
     Raises:
         InputError: saying what it is instead, and what to write.
     """
-    fault = _what_it_is(model)
-    if fault is not None:
-        raise InputError(f"model = {fault}")
+    problem = _what_it_is(model)
+    if problem is not None:
+        raise InputError(f"model = {problem}")
 
 
 def _what_it_is(model: Any) -> str | None:
