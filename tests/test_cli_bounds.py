@@ -10,8 +10,8 @@ import signal
 import pytest
 
 from jaxsens.cli import main, shared
+from jaxsens.experiments import job, restrictions_table
 from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import restrictions_table
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.bounds import BoundRecord
 from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
@@ -154,6 +154,48 @@ def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch
     shutil.rmtree(tmp_path / "table.md.rows", ignore_errors=True)
     main(arguments)
     assert (tmp_path / "table.md").read_text() == resumed
+
+
+def test_rows_of_another_table_stay(tmp_path, monkeypatch):
+    def row(planned, free_fraction):
+        if planned.n == 128:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return restrictions_table.RestrictionRow(
+            "0", planned.depth, planned.n, 1.0, accepted=True, largest_change=0.0
+        )
+
+    monkeypatch.setattr(restrictions_table, "measure_restriction", row)
+    out = ["--models", "1", "--out", str(tmp_path / "t.md")]
+    assert main(["restrictions", *out, "--longest", "128"]) == 143
+    assert main(["restrictions", *out, "--longest", "64", "--free-fraction", "0.4"]) == 0
+    assert len([path for path in (tmp_path / "t.md.rows").iterdir() if path.suffix == ".json"]) == 2
+
+
+@pytest.mark.parametrize("inside", [None, "thesis.tex"])
+def test_a_folder_that_holds_something_else_is_refused_before_anything_is_computed(tmp_path, inside, capsys):
+    rows = tmp_path / "t.md.rows"
+    if inside is None:
+        rows.write_text("mine")
+    else:
+        rows.mkdir()
+        (rows / inside).write_text("mine")
+    for command in (["restrictions", "--models", "0"], ["constructions", "--measure", "--cap", "9"]):
+        assert main([*command, "--out", str(tmp_path / "t.md")]) == 2
+        assert f"{rows}, where rows would be kept, holds something else" in capsys.readouterr().err
+    assert (rows if inside is None else rows / inside).read_text() == "mine"
+
+
+def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(tmp_path, monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
+    monkeypatch.setattr(job, "write_sealed", full)
+    (tmp_path / "t.md").write_text("the whole table")
+    assert main(["restrictions", "--models", "1", "--out", str(tmp_path / "t.md")]) == 1
+    assert (tmp_path / "t.md").read_text() == "the whole table"
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_rows_are_removed_once_the_table_holds_them(tmp_path, monkeypatch):

@@ -7,7 +7,16 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out, rows_folder
+from jaxsens.cli.shared import (
+    Count,
+    File,
+    Flag,
+    check_output,
+    check_rows_folder,
+    default,
+    put_out,
+    rows_folder,
+)
 from jaxsens.errors import InputError, collecting
 
 
@@ -43,6 +52,8 @@ def constructions(
 
     with collecting("constructions") as problems:
         check_output("--out", out, problems)
+        check_rows_folder("--out", out, problems)
     plan = plan_of(name, CAP if cap is None else cap)
-    outcome = run(constructions_job(plan, rows_folder(out)), Console(stderr=True, quiet=quiet))
-    return put_out(out, markdown(outcome.records, plan), outcome)
+    job = constructions_job(plan, rows_folder(out))
+    outcome = run(job, Console(stderr=True, quiet=quiet))
+    return put_out(out, markdown(outcome.records, plan), outcome, job)

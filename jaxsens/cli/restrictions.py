@@ -6,7 +6,16 @@ from typing import Annotated
 
 from rich.console import Console
 
-from jaxsens.cli.shared import Count, File, Flag, check_output, default, put_out, rows_folder
+from jaxsens.cli.shared import (
+    Count,
+    File,
+    Flag,
+    check_output,
+    check_rows_folder,
+    default,
+    put_out,
+    rows_folder,
+)
 from jaxsens.errors import Problems
 
 
@@ -43,9 +52,10 @@ def restrictions(
     if not 0 < free_fraction < 1:
         problems.add("--free-fraction", free_fraction, "a share between 0 and 1")
     check_output("--out", out, problems)
+    check_rows_folder("--out", out, problems)
     problems.raise_if_any()
     job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
     outcome = run(job, Console(stderr=True, quiet=quiet))
     sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
-    code = put_out(out, table(outcome.records) + "\n", outcome)
+    code = put_out(out, table(outcome.records) + "\n", outcome, job)
     return code if sound else 1

@@ -23,7 +23,10 @@ from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
 from jaxsens.stopping import Stopped
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.job import Outcome
+    from jaxsens.experiments.job import Outcome, RowsJob
+
+_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?")
+"""The names of the files of rows, of claims on them, and of what is being written."""
 
 
 def _whole(words: list[str]) -> int:
@@ -39,7 +42,7 @@ def _spec(
     choices: tuple[str, ...] | None = None,
     nargs: int | Literal["*"] = 1,
 ) -> Any:
-    """Parses an optional option. Tyro's own messages for these mention Python's None."""
+    """Returns how to read an option that may be left out. Tyro's own messages for these mention Python's None."""
     return PrimitiveConstructorSpec(
         nargs=nargs,
         metavar=metavar,
@@ -97,7 +100,7 @@ def say(console: Console, text: str) -> None:
 
 
 def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
-    """Prints why a job ended early, what is `done`, and the command that resumes it (`again`)."""
+    """Prints why a job ended early, what is `done`, and how to resume it (`again`)."""
     why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
     say(console, f"stopped{why}{done}. To resume: {again}")
 
@@ -206,18 +209,30 @@ def rows_folder(path: Path | None) -> Path | None:
     return None if path is None else path.with_name(f"{path.name}.rows")
 
 
-def put_out(path: Path | None, table: str, outcome: Outcome) -> int:
-    """Prints a table, or writes it to the --out file. Returns the exit code.
+def check_rows_folder(option: str, path: Path | None, problems: Problems) -> None:
+    """Adds an error if something other than rows is where the rows of a table would be kept."""
+    folder = rows_folder(path)
+    if folder is None or not os.path.lexists(folder):
+        return
+    if not folder.is_dir() or not all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir()):
+        problems.add(
+            option, str(path), f"another name: {folder}, where rows would be kept, holds something else"
+        )
 
-    The folder of rows is removed once the table holds all of them.
+
+def put_out(path: Path | None, table: str, outcome: Outcome, job: RowsJob[Any, Any]) -> int:
+    """Prints a table, or writes it to the --out file, after which its rows are no longer kept. Returns the exit code.
+
+    A job that ended early leaves its rows and no table.
 
     Raises:
-        Stopped: if a signal ended the measurement early, so that there is no table.
+        Stopped: if a signal ended a job early that keeps no rows.
     """
     console, folder = Console(stderr=True), rows_folder(path)
     if outcome.ended_early and folder is not None:
         kept = f"{outcome.finished} of {outcome.planned} rows are kept in {folder}"
         say_why_ended(console, outcome, kept, "run the same command again")
+        return outcome.exit_code
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
     for failure in outcome.failures:
@@ -226,6 +241,6 @@ def put_out(path: Path | None, table: str, outcome: Outcome) -> int:
         print(table, end="")
         return outcome.exit_code
     code = write_output("--out", path, lambda: write_text(path, table), table) or outcome.exit_code
-    if code == 0 and folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    if code == 0:
+        job.forget()
     return code

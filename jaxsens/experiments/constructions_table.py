@@ -193,7 +193,8 @@ class TablePlan:
 
     Attributes:
         cases: whose networks.
-        lengths: where flip sensitivity is measured: even, at least 8, three or more of them.
+        lengths: where flip sensitivity is measured. Words need even lengths of at least 8, and fits three or more;
+            neither is checked.
         cap: the longest words that exactness is tried on.
     """
 

@@ -460,6 +460,14 @@ class RowsJob(Job[Item, Kept]):
         except ValidationError as error:
             raise DamagedFile(f"{path}: no {self._row.__name__}") from error
 
+    def forget(self) -> None:
+        """Removes this job's rows, and the folder if that leaves it empty."""
+        if self._kept:
+            for path in filter(None, map(self.path, self.items)):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.directory.rmdir()
+
     def compute(self, item: Item, reporter: Reporter) -> Kept:
         """Calls the function, and keeps what it returns."""
         row: Any = self._measure(item)

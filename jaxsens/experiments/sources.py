@@ -144,9 +144,18 @@ class _Constructed:
     read: Read = "output"
 
     def source(
-        self, make: Callable[..., Any], condition: str | None, path: str, problems: Problems, **options: Any
+        self,
+        make: Callable[..., Any],
+        condition: str | None,
+        path: str,
+        problems: Problems,
+        /,
+        **options: Any,
     ) -> ModelSource | None:
-        """The source of what `make` makes, or None after noting every reason why it cannot be made."""
+        """The source of what `make` makes, or None after noting every reason why it cannot be made.
+
+        `options` are whatever keys a table has, so they may have the names of the other arguments.
+        """
         common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
         try:
             model: CompiledTransformer | ReferenceTransformer = make(condition, **common, **options)

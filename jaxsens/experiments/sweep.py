@@ -74,7 +74,7 @@ class PlannedVariant:
     description: str
     bounded: bool
     model: dict[str, Any]
-    weights: Weights = "random"
+    weights: Weights
     outputs: str = ""
     exact_length: int | None = None
 

@@ -111,7 +111,10 @@ def sweep_data(
         statistics=statistics,
         measure={"norm": "l2"},
         inputs={},
-        variants=tuple(PlannedVariant(name=name, model={}, **given[name]) for name in names),  # pyright: ignore[reportArgumentType]
+        variants=tuple(
+            PlannedVariant(**{"name": name, "model": {}, "weights": "random", **given[name]})  # pyright: ignore[reportArgumentType]
+            for name in names
+        ),
         points=tuple(PlannedPoint(*key, key="k", file="f") for key in keys),
     )
     return SweepData(plan, tuple(metadata), builder.profiles(), tuple(bounds))

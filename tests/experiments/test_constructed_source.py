@@ -112,6 +112,8 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
         ({"construction": "parrity"}, ["construction = 'parrity': one of parity"]),
         ({"construction": "parity", "width": 8, "dtype": 64},
          ["dtype = 64: should be 'float32'", "width = 8: it has no options"]),
+        ({"construction": "parity", "path": 1}, ["path = 1: it has no options"]),
+        ({"construction": "parity", "make": 1}, ["make = 1: it has no options"]),
         ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
     ],
 )  # fmt: skip
