@@ -18,7 +18,7 @@ from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
 
 KIND = "checkpoint of worst_input"
-FORMAT = 1
+FORMAT = 2
 """Increased when a search would go on in another way than before."""
 
 _EVERY = 1.0
@@ -61,7 +61,7 @@ class Checkpoint:
     Attributes:
         problem: What is searched.
         path: The file; None for none.
-        latest: The state in the file, or the first state if there is no file.
+        latest: The latest state; at first that in the file, if there is one.
 
     Raises:
         InputError: If the file is damaged, or belongs to another search.
@@ -71,6 +71,7 @@ class Checkpoint:
     path: str | os.PathLike[str] | None
     latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
+    _unsaved: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.path is not None:
@@ -102,12 +103,12 @@ class Checkpoint:
 
     def note(self, state: SearchState) -> None:
         """Takes a state, and writes it if the last write is at least a second ago."""
-        self.latest = state
+        self.latest, self._unsaved = state, True
         if time.monotonic() - self._written >= _EVERY:
             self.write()
 
     def write(self) -> None:
-        """Writes the latest state."""
-        if self.path is not None:
+        """Writes the latest state, if one was noted since the last write."""
+        if self.path is not None and self._unsaved:
             write_sealed(self.path, KIND, {"of": self._of, "state": asdict(self.latest)})
-            self._written = time.monotonic()
+            self._written, self._unsaved = time.monotonic(), False

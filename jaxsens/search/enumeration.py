@@ -25,8 +25,8 @@ SMALL = 2**16
 LARGEST = 2**24
 """Most words that are enumerated if asked for."""
 
-_BLOCK = 2**18
-"""Words whose outputs are computed at a time, so that their copies take little memory beside them."""
+_BLOCK_BYTES = 2**26
+"""Size of the outputs that are computed at a time: the copies that each core makes of them take little memory."""
 
 _PAIRS = 2**16
 """Pairs of neighbouring words that are compared at once."""
@@ -37,12 +37,17 @@ def refusal(problem: Problem, words: int) -> str | None:
     space, budget = problem.space, problem.devices.budget
     if space.count > words:
         return f"{len(space.alphabet)}^{len(space.free)} words are more than {words}"
-    word = jax.ShapeDtypeStruct((space.n,), jnp.int32)
-    output = jax.eval_shape(problem.subject.apply, problem.parameters, word)
-    kept = space.count * int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
+    kept = space.count * _word_bytes(problem)
     if kept > budget:
         return f"the outputs of all words take {kept} bytes, more than memory_budget = {budget}"
     return None
+
+
+def _word_bytes(problem: Problem) -> int:
+    """Bytes of one word's outputs."""
+    word = jax.ShapeDtypeStruct((problem.space.n,), jnp.int32)
+    output = jax.eval_shape(problem.subject.apply, problem.parameters, word)
+    return int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
 
 
 def largest_word(
@@ -55,7 +60,7 @@ def largest_word(
 
     Args:
         problem: What is searched, with few enough words (see `refusal`).
-        progress: Called after every block.
+        progress: Called now and then with the number of words done.
 
     Raises:
         InputError: If some output is not finite, or not even one word fits the memory budget.
@@ -99,12 +104,12 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
 def _outputs(
     problem: Problem, progress: Callable[[SearchProgress], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
-    """The chosen outputs of every word, in blocks within the memory budget."""
-    space, found = problem.space, []
+    """The chosen outputs of every word. Blocks of words keep to the memory budget beside what is returned."""
+    space, found = problem.space, np.zeros((0, 0))
     alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
     engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)
     first = _words(space, np.zeros(1, int))
-    size = min(_BLOCK, space.count)
+    size = max(1, min(_BLOCK_BYTES // max(1, _word_bytes(problem)), space.count))
     nothing = np.zeros(size, np.int32)
     for start in range(0, space.count, size):
 
@@ -117,8 +122,10 @@ def _outputs(
         outputs, _ = placement.measure_changes(
             engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
         )
-        found.append(outputs)
-    return np.concatenate(found)[: space.count]
+        if not start:
+            found = np.zeros((space.count, outputs.shape[1]), outputs.dtype)
+        found[start : start + size] = outputs[: space.count - start]
+    return found
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def test_devices_batches_and_memory_change_nothing(monkeypatch):
         {"mesh": ONE, "batch_size": 7},
         {"mesh": EIGHT, "batch_size": 3},
     ]
-    for options in ways:
+    for block_bytes, options in [*((2**26, way) for way in ways), (1000, ways[0])]:
+        monkeypatch.setattr(enumeration, "_BLOCK_BYTES", block_bytes)
         seen = []
         found = worst_input(model, 4, engine="vmap", progress=seen.append, **options)
         np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)

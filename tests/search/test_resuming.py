@@ -171,3 +171,13 @@ def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
     monkeypatch.undo()
     # What is left is a checkpoint of the beginning.
     assert worst_input(model_of(), 6, checkpoint=path, budget=2, **OPTIONS).measurements == 2
+
+
+def test_a_search_that_measures_nothing_leaves_no_checkpoint(tmp_path):
+    model = model_of()
+    broken = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan), model.parameters)
+    with pytest.raises(jaxsens.InputError, match="not finite"):
+        worst_input(
+            jaxsens.Transformer(model.config, parameters=broken), 6, checkpoint=tmp_path / "state", **OPTIONS
+        )
+    assert not (tmp_path / "state").exists()
