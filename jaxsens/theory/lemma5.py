@@ -64,6 +64,7 @@ from jaxsens.theory.lipschitz import (
 )
 from jaxsens.theory.rules import (
     inverse_temperatures,
+    norm_where,
     output_size,
     rounded,
     score_terms,
@@ -141,7 +142,7 @@ def _constants_of_layer(
     layer: LayerConfig, dtype: str, parameters: LayerParameters, n: int, log_f: float
 ) -> tuple[LayerConstants, float]:
     """One layer's constants, and the bound F on its output."""
-    norm = parameters.attention_norm if layer.layer_norm == "pre" else None
+    norm = norm_where(layer.layer_norm == "pre", parameters.attention_norm)
     log_lambda, log_z = log_layer_norm(layer.layer_norm_epsilon, norm, log_f)
     value, output = (np.asarray(m, np.float64) for m in (parameters.value, parameters.output))
     log_values = log(np.array([operator_norm(v @ w) for v, w in zip(value, output, strict=True)]))
@@ -172,18 +173,18 @@ def _penalties(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, "hea
 def _map_constants(layer: LayerConfig, parameters: LayerParameters, log_in: float) -> tuple[float, float]:
     """From x + attention, bounded by e^log_in, to the layer's output: its log Lipschitz constant and log bound."""
     before, after, epsilon = layer.layer_norm == "pre", layer.layer_norm == "post", layer.layer_norm_epsilon
-    log_lipschitz, log_f = log_layer_norm(epsilon, parameters.attention_norm if after else None, log_in)
+    log_lipschitz, log_f = log_layer_norm(epsilon, norm_where(after, parameters.attention_norm), log_in)
     if not layer.feed_forward:
         return log_lipschitz, log_f
     parts = (np.asarray(needed(getattr(parameters, name), name)) for name in ("w1", "b1", "w2", "b2"))
     log_w1, log_b1, log_w2, log_b2 = (log(operator_norm(part)) for part in parts)
-    inner, log_inner = log_layer_norm(epsilon, parameters.feed_forward_norm if before else None, log_f)
+    inner, log_inner = log_layer_norm(epsilon, norm_where(before, parameters.feed_forward_norm), log_f)
     log_hidden = plus(times(log_w1, log_inner), log_b1)
     if layer.activation == "tanh":
         log_hidden = min(log_hidden, 0.5 * math.log(layer.feed_forward))
     gain = times(log_w1, log_w2, math.log(activation_lipschitz(layer.activation)), inner)
     log_f = float(plus(log_f, times(log_w2, log_hidden), log_b2))
-    last, log_f = log_layer_norm(epsilon, parameters.feed_forward_norm if after else None, log_f)
+    last, log_f = log_layer_norm(epsilon, norm_where(after, parameters.feed_forward_norm), log_f)
     return float(times(log_lipschitz, plus(0.0, gain), last)), log_f
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.errors import Problems, no_rule, rule_for
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.given import instead_of
-from jaxsens.models.parameters import TransformerParameters, needed
+from jaxsens.models.parameters import NormParameters, TransformerParameters, needed
 from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
@@ -148,3 +148,12 @@ def inverse_temperatures(consumer: str, layer: LayerConfig, n: int, dtype: str) 
         raise no_rule(consumer, "weighting", weighting, (Softmax,))
     lengths = np.full(n, n) if weighting.by == "length" else np.arange(1, n + 1)
     return rounded(np.asarray(weighting.inverse_temperature(lengths)), dtype)
+
+
+def norm_where(there: bool, norm: NormParameters | None) -> NormParameters | None:
+    """The parameters of a layer normalisation at a place that has one; None where there is none.
+
+    Raises:
+        TypeError: if it is there and has no parameters: a bound that left it out would be too small.
+    """
+    return needed(norm, "layer normalisation") if there else None

@@ -19,6 +19,7 @@ from jaxsens.theory.lipschitz import (
     plus,
     times,
 )
+from jaxsens.theory.rules import norm_where
 from tests import reference
 from tests.small_models import POSITIONS_TRIED, random_parameters, small
 
@@ -108,3 +109,9 @@ def test_outputs_that_the_model_does_not_have_are_refused():
             InputError, match=r"outputs = .*: a sequence of 0-based output coordinates below 6"
         ):
             lemma5(Transformer(small()), 4, outputs=outputs)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_normalisation_without_parameters_is_not_taken_for_none():
+    assert norm_where(False, None) is None
+    with pytest.raises(TypeError, match="layer normalisation"):
+        norm_where(True, None)

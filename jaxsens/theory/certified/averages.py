@@ -118,7 +118,7 @@ def direction_range(
     e: Weights, u: Float[np.ndarray, "p rows width"], values: Float[np.ndarray, "kinds n width"]
 ) -> Float[Ball, "p rows"]:
     """The range of the average of u.v in each row. The rounding of u.v is for the caller to add."""
-    if e.hi.size * len(u) <= ON_HOST:
+    if 2 * e.hi.size * len(u) <= ON_HOST:
         both = np.concatenate([-u, u]) @ values.reshape(-1, values.shape[-1]).T
         found = average_sup(e, both.reshape(2 * len(u), u.shape[1], *values.shape[:2]))
         return ball(-found[: len(u)], found[len(u) :])

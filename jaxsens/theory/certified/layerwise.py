@@ -47,6 +47,7 @@ from jaxsens.theory.certified.setting import (
     normed,
     project,
 )
+from jaxsens.theory.rules import norm_where
 
 BLOCK = 2**21
 """How many unnormalised weights are held at once: rows come in blocks of about this many."""
@@ -135,15 +136,15 @@ def _mapped(
     """Pre-activations (h, where they are known already), output and Lipschitz constant of a layer's map."""
     layer, parameters = setting.config.layer(k), setting.layers[k]
     pre, post = layer.layer_norm == "pre", layer.layer_norm == "post"
-    c, lipschitz = normed(setting, attended, parameters.attention_norm if post else None)
+    c, lipschitz = normed(setting, attended, norm_where(post, parameters.attention_norm))
     if not layer.feed_forward:
         return h, c, lipschitz
     w1, b1, w2, b2 = setting.matrices(k, "w1", "b1", "w2", "b2")
-    inner, inside = normed(setting, c, parameters.feed_forward_norm if pre else None)
+    inner, inside = normed(setting, c, norm_where(pre, parameters.feed_forward_norm))
     if h is None:
         h = plus(times(inner, w1), exact(b1))
     y = plus(c, times(activated(layer.activation, h), w2), exact(b2))
-    y, last = normed(setting, y, parameters.feed_forward_norm if post else None)
+    y, last = normed(setting, y, norm_where(post, parameters.feed_forward_norm))
     return h, y, up(lipschitz * map_lipschitz(w1, w2, slopes(layer.activation, h), inside, pre) * last)
 
 
@@ -179,7 +180,7 @@ def through(
 ) -> LayerRanges:
     """The ranges after layer k, at these rows. `keep` asks for every row's norms, `LayerRanges.jumps`."""
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
-    z, into = normed(setting, level.y, norm if layer.layer_norm == "pre" else None)
+    z, into = normed(setting, level.y, norm_where(layer.layer_norm == "pre", norm))
     projections = project(setting, k, z)
     facts = [_HeadFacts(projections, h, into) for h in range(layer.heads)]
     off, parts, kept = np.zeros(setting.n), [], []
@@ -281,7 +282,7 @@ def largest_weights(weights: Weights) -> Float[np.ndarray, "rows kinds n"]:
 
 
 def others_sum(weights: Weights) -> Float[np.ndarray, "rows n"]:
-    """At least the sum, over all words, of the unnormalised weights of all keys but one, for each key."""
+    """A lower bound, over all words, on the sum of the unnormalised weights of all keys but one, for each key."""
     own = np.where(np.isnan(weights.lo), np.inf, weights.lo).min(axis=1)
     free = total_range(replace(weights, counts=None))[0][:, None]
     return np.maximum(free - own - MARGIN * free, 0.0)

@@ -75,12 +75,12 @@ class AttendedHead:
     """One head of the second layer for one symbol at the readout.
 
     Attributes:
-        query_matrix: W_Q with the readout's turn.
+        query_matrix: W_Q with the readout's turn: (width, head_width).
         keys: see there.
-        carried: W_V W_O: the way of a value into the residual stream.
-        carried_size: |W_V| |W_O|, what its rounding is relative to.
-        query: q over all words.
-        scores: s_m - q.k_mean / (sqrt(d_k) tau) over all words.
+        carried: W_V W_O: the way of a value into the residual stream: (width, width).
+        carried_size: |W_V| |W_O|, what its rounding is relative to: (width, width).
+        query: q over all words: (head_width,).
+        scores: s_m - q.k_mean / (sqrt(d_k) tau) over all words: (1, kinds, n).
         weights: the row's unnormalised weights.
         rate: 1 / (sqrt(d_k) tau).
     """
@@ -221,7 +221,10 @@ class Readout:
         n, p = setting.n, g.shape[1]
         moves = [HeadMove(self, head, g, sizes) for head in self.heads]
         of_row = asked(self.row, g, supported=True)
-        size = min(n, max(1, FLIPS // (n * setting.slots * len(self.heads) * (p + len(g)))))
+        # Entries per flip: of this layer's heads, and of the first layer's changes of the keys' directions.
+        each = n * setting.slots * len(self.heads) * (p + len(g))
+        each = max(each, *(head.of_keys.moving.b.mid.size for head in moves))
+        size = min(n, max(1, FLIPS // each))
         found = np.zeros(n)
         for start in range(0, n, size):
             # The last block is filled up: one shape is one compilation.

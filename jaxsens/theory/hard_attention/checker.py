@@ -18,7 +18,6 @@ import numpy as np
 
 from jaxsens import stopping
 from jaxsens.errors import Problems, collecting, no_rule
-from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
 from jaxsens.theory.hard_attention.checker_arithmetic import Attention, Rows, embedded_rows, visible_keys
@@ -165,7 +164,7 @@ def _usable(restriction: Restriction, model: Transformer, problems: list[str]) -
                 problems.append(f"layer {k} of the model is not leftmost-hard or rightmost-hard")
             case _:
                 raise no_rule("check", "weighting", weighting, (LeftmostHard, RightmostHard))
-    readout = readout_position(config, len(values))
+    readout = _readout(config.readout, len(values))
     if readout is None or config.centred_scores:
         problems.append("the model reads out the mean, or has centred scores: neither can be certified")
     elif not 0 <= readout < len(values):
@@ -193,10 +192,23 @@ def _first_table(restriction: Restriction, model: Transformer) -> _Table:
     return _Table(rows, np.arange(len(held)), cases)
 
 
+def _readout(readout: object, n: int) -> int | None:
+    """The row that is read out of n; None for the mean of all rows."""
+    match readout:
+        case "mean":
+            return None
+        case "last":
+            return n - 1
+        case int():
+            return readout
+        case _:
+            raise no_rule("check", "readout", str(readout), ("last", "mean", "a position"))
+
+
 def _check_dependence(
     restriction: Restriction, model: Transformer, table: _Table, problems: list[str]
 ) -> None:
-    readout = readout_position(model.config, restriction.n)
+    readout = _readout(model.config.readout, restriction.n)
     if readout is None or readout not in table.of_row:
         problems.append(f"the readout row {readout} is not certified in the last layer")
         return

@@ -37,7 +37,7 @@ class Level:
     Attributes:
         cases: of all rows, ordered by row, with the winners of the layer's heads; no heads before the first layer.
         case: the case of each entry, by its number; entries are ordered by case.
-        vectors: of the entries.
+        vectors: of the entries: (entries, width).
     """
 
     cases: tuple[Case, ...]

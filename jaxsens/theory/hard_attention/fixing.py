@@ -1,4 +1,4 @@
-"""Which inputs to fix: stages 2 and 3 of Theorem 1's proof as algorithms.
+"""Which inputs to fix: stage 2 of Theorem 1's proof as an algorithm, and what stage 3 needs.
 
 A query of a head is settled when at most `allowed` rows with an open case can still win it. Fixing the inputs of a key
 so that its score is high settles the queries that rank few open rows above it.
@@ -6,10 +6,10 @@ so that its score is high settles the queries that rank few open rows above it.
 `cover`, stage 2. The proof finds one input that settles many queries by the pigeonhole principle. Here the input that
 settles most is fixed, again and again: a greedy set cover.
 
-Stage 3, in `restrict`, needs the `sources` of each head. The proof fixes every input to a random symbol with some
-probability. By the Lovász local lemma there is a positive probability that too many inputs can win no head, and that
-not too many inputs are fixed. Moser and Tardos (2010) find such a choice: while some head is not settled, draw the
-inputs that it depends on again.
+`sources`, for stage 3, gives the inputs that each head depends on; the stage itself is in `restrict`. The proof fixes
+every input to a random symbol with some probability. By the Lovász local lemma there is a positive probability that too
+many inputs can win no head, and that not too many inputs are fixed. Moser and Tardos (2010) find such a choice: while
+some head is not settled, draw the inputs that it depends on again.
 """
 
 from __future__ import annotations
