@@ -35,7 +35,8 @@ _PLAIN_SYMBOL = re.compile(r"[A-Za-z0-9_]+")
 class Formula:
     """A formula, true or false at each position of a word. Combine formulas with `&`, `|` and `~`.
 
-    Every subclass is a frozen dataclass. Nothing here recurses over subformulas, so depth has no limit.
+    Every subclass is made a frozen dataclass. Its fields that are annotated with `Formula` are its children. Nothing
+    here recurses over subformulas, so depth has no limit.
     """
 
     notation: ClassVar[grammar.Notation] = grammar.ATOM
@@ -44,8 +45,9 @@ class Formula:
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, repr=False)(cls)
         own = fields(cls)  # pyright: ignore[reportArgumentType]
-        cls._operands = tuple(each.name for each in own if each.type == "Formula")
-        cls._settings = tuple(each.name for each in own if each.type != "Formula")
+        kinds = ("Formula", "logic.Formula", "jaxsens.logic.Formula", Formula)  # annotations may be texts
+        cls._operands = tuple(each.name for each in own if each.type in kinds)
+        cls._settings = tuple(each.name for each in own if each.type not in kinds)
 
     @property
     def children(self) -> tuple[Formula, ...]:
