@@ -10,9 +10,9 @@ from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 _MARGIN = 64
 """Scores that differ by fewer than this many of their rounding errors are treated as tied."""
 
-
 _FAR = 0.1
-"""The weight, lost and won, from which a row's changes are all taken by subtracting: at most some ten eps are lost."""
+"""The weight, lost and gained, from which all changes of a row are taken by subtracting. That costs some ten eps of the
+weight that the row moves."""
 
 
 def too_large(ds: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
