@@ -14,7 +14,7 @@ from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.positions import Alibi
 from jaxsens.models.products import inner_products, weighted_sums
 from jaxsens.models.scores import projected, scores, turned
-from jaxsens.models.trace import LayerTrace
+from jaxsens.models.trace import LayerTrace, row_scores
 from jaxsens.models.weighting import Softmax, averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change
 from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, softmax_change, too_large
@@ -147,10 +147,7 @@ def _weights_and_change(
 
     They are NaN, so that the flip is declined, if scores are too large for accurate changes, cancel, or tie.
     """
-    n = kept.x.shape[0]
-    keys = jnp.arange(n)
-    seen = visible(layer.mask, rows[:, None], keys[None, :])
-    s = scores(layer, parameters, kept.queries[:, rows], kept.keys, rows, keys, n)
+    s, seen = row_scores(layer, parameters, kept.queries, kept.keys, rows)
     s = jnp.where(seen, s, -jnp.inf)
     new, change = softmax_change(s, ds)
     lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | best_tied(s, ds)

@@ -22,7 +22,7 @@ from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters
 from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
-from jaxsens.models.trace import LayerTrace, over_row_blocks
+from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
 from jaxsens.sensitivity.difference.attention import score_change
 from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_large
 
@@ -47,8 +47,8 @@ def rest_of(
     keys = jnp.arange(n)
 
     def rows(block: Array) -> tuple[Array, ...]:
-        s = scores(layer, parameters, kept.queries[:, block], kept.keys, block, keys, n)
-        s = jnp.where(visible(layer.mask, block[:, None], keys[None, :]), s, -jnp.inf)
+        s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
+        s = jnp.where(seen, s, -jnp.inf)
         best = jnp.argmax(s, axis=-1)
         others = jnp.where(keys == best[..., None], -jnp.inf, s)
         normaliser = jax.nn.logsumexp(others, axis=-1)

@@ -18,7 +18,7 @@ from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters
 from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
-from jaxsens.models.trace import LayerTrace, over_row_blocks
+from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
 from jaxsens.models.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
 
 
@@ -71,11 +71,10 @@ def levels_of(
 ) -> Levels:
     """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
     n = kept.x.shape[0]
-    keys = jnp.arange(n)
 
     def rows(block: Array) -> tuple[Array, ...]:
-        s = scores(layer, parameters, kept.queries[:, block], kept.keys, block, keys, n)
-        s = jnp.where(visible(layer.mask, block[:, None], keys[None, :]), s, -jnp.inf)
+        s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
+        s = jnp.where(seen, s, -jnp.inf)
         first = _chosen(layer, s)
         second = _chosen(layer, jnp.where(first, -jnp.inf, s))
         one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
