@@ -7,16 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import (
-    Count,
-    File,
-    Flag,
-    check_output,
-    check_rows_folder,
-    default,
-    put_out,
-    rows_folder,
-)
+from jaxsens.cli.shared import Count, File, Flag, check_table, default, put_out, rows_folder
 from jaxsens.errors import InputError, collecting
 
 
@@ -51,8 +42,7 @@ def constructions(
     from jaxsens.experiments.job import run
 
     with collecting("constructions") as problems:
-        check_output("--out", out, problems)
-        check_rows_folder("--out", out, problems)
+        check_table("--out", out, problems)
     plan = plan_of(name, CAP if cap is None else cap)
     job = constructions_job(plan, rows_folder(out))
     outcome = run(job, Console(stderr=True, quiet=quiet))

@@ -6,16 +6,7 @@ from typing import Annotated
 
 from rich.console import Console
 
-from jaxsens.cli.shared import (
-    Count,
-    File,
-    Flag,
-    check_output,
-    check_rows_folder,
-    default,
-    put_out,
-    rows_folder,
-)
+from jaxsens.cli.shared import Count, File, Flag, check_table, default, put_out, rows_folder
 from jaxsens.errors import Problems
 
 
@@ -51,8 +42,7 @@ def restrictions(
         problems.add("--longest", longest, f"at least {LENGTHS[0]}")
     if not 0 < free_fraction < 1:
         problems.add("--free-fraction", free_fraction, "a share between 0 and 1")
-    check_output("--out", out, problems)
-    check_rows_folder("--out", out, problems)
+    check_table("--out", out, problems)
     problems.raise_if_any()
     job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
     outcome = run(job, Console(stderr=True, quiet=quiet))

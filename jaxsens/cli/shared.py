@@ -25,9 +25,6 @@ from jaxsens.stopping import Stopped
 if TYPE_CHECKING:
     from jaxsens.experiments.job import Outcome, RowsJob
 
-_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?")
-"""The names of the files of rows, of claims on them, and of what is being written."""
-
 
 def _whole(words: list[str]) -> int:
     try:
@@ -209,12 +206,13 @@ def rows_folder(path: Path | None) -> Path | None:
     return None if path is None else path.with_name(f"{path.name}.rows")
 
 
-def check_rows_folder(option: str, path: Path | None, problems: Problems) -> None:
-    """Adds an error if something other than rows is where the rows of a table would be kept."""
+def check_table(option: str, path: Path | None, problems: Problems) -> None:
+    """Collects an error if a table cannot be written to a file, or its rows cannot be kept beside it until then."""
+    from jaxsens.experiments.job import holds_only_rows
+
+    check_output(option, path, problems)
     folder = rows_folder(path)
-    if folder is None or not os.path.lexists(folder):
-        return
-    if not folder.is_dir() or not all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir()):
+    if folder is not None and not holds_only_rows(folder):
         problems.add(
             option, str(path), f"another name: {folder}, where rows would be kept, holds something else"
         )

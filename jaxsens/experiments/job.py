@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import os
+import re
 import signal
 import time
 import warnings
@@ -392,13 +393,7 @@ class Record:
             FileNotFoundError: if there is no such file.
             DamagedFile: if the file is not what was written, or holds another record.
         """
-        content = read_sealed(path, cls.kind)
-        try:
-            found = _adapter(cls).validate_python(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise DamagedFile(f"{path}: not a {cls.kind}: {where}: {first['msg']}") from error
+        found: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
         if key is not None:
             check_key(path, found.key, key)
         return found
@@ -409,6 +404,16 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
+def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
+    """The dataclass of what a file holds. Raises `DamagedFile`, which calls it by this name, if it cannot be made."""
+    try:
+        return _adapter(kind).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DamagedFile(f"{path}: not a {name}: {where}: {first['msg']}") from error
+
+
 def check_key(path: Path, found: str, wanted: str) -> None:
     """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
     if found != wanted:
@@ -416,6 +421,16 @@ def check_key(path: Path, found: str, wanted: str) -> None:
 
 
 _ROW = "row of a table"
+
+_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?")
+"""The names of the files of rows, of claims on them, and of what is being written."""
+
+
+def holds_only_rows(folder: Path) -> bool:
+    """Whether nothing but rows of tables, if anything, is where rows are to be kept."""
+    if not os.path.lexists(folder):
+        return True
+    return folder.is_dir() and all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir())
 
 
 class RowsJob(Job[Item, Kept]):
@@ -439,14 +454,14 @@ class RowsJob(Job[Item, Kept]):
     ) -> None:
         super().__init__(items, Path() if folder is None else folder)
         self.folders = () if folder is None else (".",)
-        self._measure, self._row, self._settings, self._kept = measure, row, settings, folder is not None
+        self._measure, self._row, self._settings, self._folder = measure, row, settings, folder
 
     def _key(self, item: Item) -> str:
         return digest({"row": self._row.__name__, "item": str(item), **self._settings})
 
     def path(self, item: Item) -> Path | None:
         """Where a row is kept, if it is."""
-        return self.directory / f"{self._key(item)[:12]}.json" if self._kept else None
+        return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
 
     def read(self, item: Item) -> Kept:
         """Reads a row."""
@@ -455,18 +470,15 @@ class RowsJob(Job[Item, Kept]):
             return super().read(item)
         kept = read_sealed(path, _ROW)
         check_key(path, kept["key"], self._key(item))
-        try:
-            return _adapter(self._row).validate_python(kept["row"])
-        except ValidationError as error:
-            raise DamagedFile(f"{path}: no {self._row.__name__}") from error
+        return _made(self._row, kept["row"], path, _ROW)
 
     def forget(self) -> None:
         """Removes this job's rows, and the folder if that leaves it empty."""
-        if self._kept:
-            for path in filter(None, map(self.path, self.items)):
-                path.unlink(missing_ok=True)
+        for path in filter(None, map(self.path, self.items)):
+            path.unlink(missing_ok=True)
+        if self._folder is not None:
             with suppress(OSError):
-                self.directory.rmdir()
+                self._folder.rmdir()
 
     def compute(self, item: Item, reporter: Reporter) -> Kept:
         """Calls the function, and keeps what it returns."""
