@@ -37,17 +37,10 @@ def refusal(problem: Problem, words: int) -> str | None:
     space, budget = problem.space, problem.devices.budget
     if space.count > words:
         return f"{len(space.alphabet)}^{len(space.free)} words are more than {words}"
-    kept = space.count * _word_bytes(problem)
+    kept = space.count * problem.output_bytes
     if kept > budget:
         return f"the outputs of all words take {kept} bytes, more than memory_budget = {budget}"
     return None
-
-
-def _word_bytes(problem: Problem) -> int:
-    """Bytes of one word's outputs."""
-    word = jax.ShapeDtypeStruct((problem.space.n,), jnp.int32)
-    output = jax.eval_shape(problem.subject.apply, problem.parameters, word)
-    return int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
 
 
 def largest_word(
@@ -109,7 +102,7 @@ def _outputs(
     alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
     engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)
     first = _words(space, np.zeros(1, int))
-    size = max(1, min(_BLOCK_BYTES // max(1, _word_bytes(problem)), space.count))
+    size = max(1, min(_BLOCK_BYTES // max(1, problem.output_bytes), space.count))
     nothing = np.zeros(size, np.int32)
     for start in range(0, space.count, size):
 

@@ -156,6 +156,13 @@ class Problem:
         """The relative increase from which a value counts as larger: more than rounding adds to a sensitivity."""
         return 1e-9 if self.dtype == "float64" else 1e-5
 
+    @cached_property
+    def output_bytes(self) -> int:
+        """The size of one word's outputs, in the dtype that they are kept in. Traces the model."""
+        word = jax.ShapeDtypeStruct((self.space.n,), jnp.int32)
+        output = jax.eval_shape(self.subject.apply, self.parameters, word)
+        return int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
+
     def measure(self, word: Int[np.ndarray, " n"]) -> Measured:
         """The change of the output under every flip of the word's free positions.
 
