@@ -27,7 +27,7 @@ from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.difference.folded import refusal as not_folded
 from jaxsens.sensitivity.engine import Engine
 from tests import wide_reference
-from tests.sensitivity.conformance import by_one, engine_of, measured
+from tests.sensitivity.conformance import by_one, completed, engine_of, measured
 from tests.small_models import random_parameters, small
 
 FLOOR = {"float32": 1e-5, "float64": 1e-12}
@@ -128,9 +128,9 @@ def errors_of(model: Model, dtype: str) -> Errors | None:
     specified = worst(measured(vmap, rounded, model.word, flips, dtype, compiled=True))
     if not np.isfinite(specified):
         return None  # The dtype cannot hold what the model computes: measuring refuses it.
-    found = measured(engine, rounded, model.word, flips, dtype, compiled=True)
-    declined = np.isnan(by_one(engine, rounded, model.word, flips, dtype, compiled=True))
-    return Errors(worst(found), specified, float(declined.mean()), int((~known).sum()))
+    own = by_one(engine, rounded, model.word, flips, dtype, compiled=True)
+    found = completed(own, engine, rounded, model.word, flips, dtype, compiled=True)
+    return Errors(worst(found), specified, float(np.isnan(own).mean()), int((~known).sum()))
 
 
 def _engine(config: TransformerConfig, n: int) -> Engine:

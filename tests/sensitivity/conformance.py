@@ -98,7 +98,21 @@ def measured(
     compiled: bool = False,
 ) -> Any:
     """The norms of flips of one word, those that the engine declines by its fallback, as placement does it."""
-    norms, runner = np.full(len(flips), np.nan), engine
+    norms = by_one(engine, parameters, word, flips, dtype, compiled)
+    return completed(norms, engine, parameters, word, flips, dtype, compiled)
+
+
+def completed(
+    norms: Any,
+    engine: Engine,
+    parameters: Any,
+    word: Any,
+    flips: list[tuple[int, int]],
+    dtype: str,
+    compiled: bool = False,
+) -> Any:
+    """The norms that the engine itself found, with those that it declined by its fallback."""
+    runner = engine.fallback
     while runner is not None and np.isnan(norms).any():
         found = by_one(runner, parameters, word, flips, dtype, compiled)
         norms, runner = np.where(np.isnan(norms), found, norms), runner.fallback
