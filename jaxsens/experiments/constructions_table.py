@@ -153,9 +153,6 @@ CASES: tuple[TableCase, ...] = (
 )
 """The cases of the table, in its order."""
 
-FORMAT = 1
-"""Raised when the meaning of a row, or of the numbers behind it, changes."""
-
 CAP = 4000
 """The longest words that exactness is tried on by default: a forward pass of one word takes seconds there."""
 
@@ -282,7 +279,7 @@ def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[Pl
 
     Rows are kept in `folder`, if there is one, for a run that goes on with a stopped one.
     """
-    settings = {"format": FORMAT, "lengths": plan.lengths, "cap": plan.cap}
+    settings = {"lengths": plan.lengths, "cap": plan.cap}
     return RowsJob(plan.rows, lambda row: measure_row(*row, plan), TableRow, settings, folder)
 
 

@@ -246,20 +246,17 @@ class _Run(Generic[Item, Kept]):
         if not self._looked:
             return
         known = -1
-        self._look_again()
+        self._look(self.job.items)
         while known < len(self.done):  # Others may have finished more while this one wrote.
             known = len(self.done)
             self.job.write_tables(self.records)
             self._tables_written = time.monotonic()
-            self._look_again()
-
-    def _look_again(self) -> None:
-        self._look([item for item in self.job.items if item not in self.done])
+            self._look(self.job.items)
 
     def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
-        """Notes which of the items are done; returns what is wrong with the damaged ones."""
+        """Notes which further items are done; returns what is wrong with the damaged ones."""
         damaged = {}
-        for item in items:
+        for item in [item for item in items if item not in self.done]:
             if stoppable:
                 check()
             try:
@@ -422,6 +419,9 @@ def check_key(path: Path, found: str, wanted: str) -> None:
 
 _ROW = "row of a table"
 
+_ROW_FORMAT = 1
+"""Raised when the meaning of a row of any table, or of the numbers behind it, changes."""
+
 _ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?")
 """The names of the files of rows, of claims on them, and of what is being written."""
 
@@ -457,7 +457,7 @@ class RowsJob(Job[Item, Kept]):
         self._measure, self._row, self._settings, self._folder = measure, row, settings, folder
 
     def _key(self, item: Item) -> str:
-        return digest({"row": self._row.__name__, "item": str(item), **self._settings})
+        return digest({"format": _ROW_FORMAT, "row": self._row.__name__, "item": str(item), **self._settings})
 
     def path(self, item: Item) -> Path | None:
         """Where a row is kept, if it is."""

@@ -22,9 +22,6 @@ from jaxsens.theory.hard_attention.misclassified import misclassified_pair
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 
-FORMAT = 1
-"""Raised when the meaning of a row, or of the numbers behind it, changes."""
-
 LENGTHS = (64, 128, 256, 512, 1024)
 DEPTHS = (1, 2)
 
@@ -125,7 +122,7 @@ def restrictions_job(
         folder: where rows are kept for a run that goes on with a stopped one.
     """
     items = [PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)]
-    settings = {"format": FORMAT, "free_fraction": free_fraction}
+    settings = {"free_fraction": free_fraction}
     return RowsJob(
         items, lambda item: measure_restriction(item, free_fraction), RestrictionRow, settings, folder
     )
