@@ -40,8 +40,8 @@ def change_of(
         8 eps (|f(x)| + |f(x + dx)|) + min(4 noise, 16 eps (1 + size)) ,
 
     and otherwise the subtraction. The second term is for values that are small because large ones cancel inside f,
-    such as a log-probability near 0. The noise is the distance of f from its linearisation, observed at points whose
-    entries differ from those of x by parts of sqrt(eps): the next term of f's series is then a rounding. The limit, with
+    such as a log-probability near 0. The noise is the distance of f from its linearisation, observed where the
+    entries of x change by parts of sqrt(eps), so that the next term of f's series is a rounding. The limit, with
     size = |J(x) (x s)| for some vectors s of entries up to 1, keeps a step of f near x from counting as rounding.
 
     So the error is at most a few times that of the subtraction, and only that of dx where f is smooth and dx small. If

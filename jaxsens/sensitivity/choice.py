@@ -31,7 +31,7 @@ from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ENGINES: tuple[str, ...] = ("vmap", "difference")
@@ -70,9 +70,16 @@ def check_measuring(
 
 
 def choose(
-    subject: Measurable, name: str, norm: str, outputs: tuple[int, ...] | None, n: int
+    subject: Measurable,
+    name: str,
+    norm: str,
+    outputs: tuple[int, ...] | None,
+    n: int,
+    scalar: Scalar | None = None,
 ) -> tuple[Engine, EngineChoice]:
     """Returns the engine `name` ("auto": the best choice) for inputs of length n, with the reason.
+
+    With `scalar`, a function of the whole output, the engine measures its change; `outputs` is then None.
 
     Raises:
         EngineRefusal: if the requested engine does not support the model.
@@ -85,12 +92,12 @@ def choose(
         raise EngineRefusal(
             f'engine = "difference": it cannot serve this model: {refused}; use engine="vmap"'
         )
-    forward = VmapEngine(norm, outputs, subject.apply)
+    forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar)
     if name == "vmap" or config is None or refused is not None:
         reason = "asked for" if name == "vmap" else f"one forward pass per flip suits every model; {refused}"
         return forward, EngineChoice("vmap", reason)
     unfolded = folded.refusal(config) or folded.too_short(n)
-    carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config)
+    carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config, scalar=scalar)
     how = "" if unfolded else "; two layers, folded"
     if name == "difference":
         return carried, EngineChoice("difference", f"asked for{how}")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
+from jaxsens.sensitivity.change_of import change_of
 from jaxsens.sensitivity.norms import norm_of
+
+Scalar = Callable[[Float[Array, " outputs"]], Array]
+"""A function from an output to one floating-point number."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +119,19 @@ class EngineCost:
 
 @dataclass(frozen=True)
 class Engine(abc.ABC):
-    """Measures flips of one input at a time: `prepare` once per input, then `norms` for each block of flips.
+    """Measures flips of one input at a time: `prepare` once per input, then `measured` for each block of flips.
 
     Engines are frozen and hashable, because they are static arguments of compiled functions.
 
     Attributes:
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that enter the norm; None for all.
+        scalar: a function f of the whole output. If given, flips are measured by f's change, and not by a norm.
     """
 
     norm: str
     outputs: tuple[int, ...] | None
+    scalar: Scalar | None = field(default=None, kw_only=True)
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -134,6 +142,10 @@ class Engine(abc.ABC):
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips outputs"]:
         """Returns the output's change under each flip of a block."""
+
+    @abc.abstractmethod
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
+        """Returns the output on the unflipped input."""
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -181,6 +193,29 @@ class Engine(abc.ABC):
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
 
+    def measured(
+        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+    ) -> Float[Array, " flips"]:
+        """Returns the number that is measured for each flip: f's signed change, or the norm if there is no f."""
+        if self.scalar is None:
+            return self.norms(parameters, prepared, positions, symbols)
+        return self.scalar_changes(self.scalar, parameters, prepared, positions, symbols)
+
+    def scalar_changes(
+        self,
+        scalar: Scalar,
+        parameters: Any,
+        prepared: Any,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, " flips"]:
+        """Returns f(y + dy) - f(y) with the digits of dy (`change_of`); NaN for flips that the engine declines."""
+        y = self.output(parameters, prepared)
+        changes = self.changes(parameters, prepared, positions, symbols)
+        found = jax.vmap(lambda dy: change_of(lambda at: value_of(scalar, at), y, dy))(changes)
+        # A function may turn NaN into a number: it may not read all outputs, or compare them.
+        return jnp.where(jnp.all(jnp.isfinite(changes), axis=1), found, jnp.nan)
+
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
@@ -193,3 +228,9 @@ class Engine(abc.ABC):
         """Returns `changes` of the chosen outputs."""
         change = self.changes(parameters, prepared, positions, symbols)
         return change if self.outputs is None else change[:, list(self.outputs)]
+
+
+def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:
+    """Returns f of an output, in the output's dtype or a wider one."""
+    value = jnp.asarray(scalar(output))
+    return value.astype(jnp.promote_types(value.dtype, output.dtype))

@@ -21,7 +21,7 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import check_measuring, choose
-from jaxsens.sensitivity.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
@@ -29,6 +29,7 @@ from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
 from jaxsens.sensitivity.resuming import check_resumable, fingerprint, merged, taken_over
+from jaxsens.sensitivity.scalar import SCALAR, check_scalar, checked_scalar
 from jaxsens.versions import versions
 
 
@@ -51,6 +52,7 @@ def flip_sensitivity(
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
     norm: Norm = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
+    scalar: Scalar | None = None,
     engine: Literal["auto", "vmap", "difference"] = "auto",
     batch_size: int | None = None,
     memory_budget: int | None = None,
@@ -58,7 +60,7 @@ def flip_sensitivity(
     progress: Callable[[int, int], object] | bool | None = None,
     resume: FlipSensitivity | None = None,
 ) -> FlipSensitivity:
-    """Measures ||y_r(x) - y_r(x')|| for every x' that differs from x in one symbol.
+    """Measures ||y_r(x) - y_r(x')||, or f(y_r(x')) - f(y_r(x)), for every x' that differs from x in one symbol.
 
     Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
     Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep only two to three
@@ -85,6 +87,12 @@ def flip_sensitivity(
         norm: "l2", "l1" or "linf".
         outputs: the output coordinates that enter the norm, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if it designates none.
+        scalar: measure the signed change of this function f of the output instead of a norm: the log-probability of
+            symbol 3 is `lambda y: jax.nn.log_softmax(y)[3]`. f gets the whole output, a vector in the model's dtype (or
+            float64, where an engine measures in it), and returns one floating-point number; it is written with
+            jax.numpy. The result's `changes` hold f(y_r(x')) - f(y_r(x)), its `norms` their sizes. "difference" keeps
+            the digits of small changes where f is smooth, and subtracts elsewhere. Neither `outputs` nor another `norm`
+            can be given with it. Reuse function objects: a new one for each call is compiled for each call.
         engine: "vmap", the specification: one forward pass per flip; "difference": carries the change through a jaxsens
             transformer exactly, without subtracting outputs; or "auto": "difference" if only that is accurate,
             otherwise the one estimated to be faster for several inputs, including compilation. The choice is the same
@@ -98,7 +106,7 @@ def flip_sensitivity(
         resume: the result of an interrupted call (`MeasurementInterrupted.partial`, possibly saved and loaded). Its
             flips are reused and the others measured. The result is that of an uninterrupted call, up to rounding if
             flips end up in other batches. Model, tokens, options, versions and device must be those of the
-            interrupted call; `batch_size`, `memory_budget` and `mesh` may differ.
+            interrupted call, and f the same program; `batch_size`, `memory_budget` and `mesh` may differ.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
@@ -111,7 +119,8 @@ def flip_sensitivity(
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips, including norms that are not finite.
-        InputError: naming each unusable argument and the remedy; also for a model whose output is not finite, differs
+        InputError: naming each unusable argument and the remedy; also for an f that does not return one finite number
+            for the unflipped output; for a model whose output is not finite, differs
             between two identical calls, is not a vector, or has a size that depends on n; for a model that indexes
             beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result of another
             call, naming all differences.
@@ -130,33 +139,28 @@ def flip_sensitivity(
         )
         where = places(positions, n, subject.position_read(n), problems)
         check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems)
+        check_scalar(scalar, norm, outputs, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
     drawn = positions if isinstance(positions, Sample) else None
     _check_size(subject, words, where, alphabet, drawn)
-    chosen = subject.chosen_outputs(outputs)
+    chosen = subject.chosen_outputs(outputs) if scalar is None else None
     imprecise = beyond_precision(subject, n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, n)
+        runner, choice = choose(subject, name, norm, chosen, n, scalar)
         blurred = checked_scores(subject, words, runner.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=2)
         listed = positions is not None and drawn is None
         flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
         check_reads(subject, words, flips, alphabet)
-        asked = AskedArguments(
-            model=fingerprint(subject, n),
-            engine=engine,
-            symbols=None if symbols is None else tuple(alphabet.tolist()),
-            positions=tuple(where.tolist()) if listed else None,
-            sample=drawn,
-            flips=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
-        )
-        call = _described(subject, words, alphabet, flips, norm, chosen, dtype, asked)
+        inserted, flipped = None if symbols is None else alphabet, where if listed else None
+        asked = _asked(subject, words, flips, engine, scalar, inserted, flipped, drawn)
+        call = _described(subject, words, alphabet, flips, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         return _measured(subject, words, flips, call, runner, choice, partial, devices, progress)
 
@@ -179,13 +183,38 @@ def _flips(
     return flips
 
 
+def _asked(
+    subject: Measurable,
+    words: np.ndarray,
+    flips: Flips,
+    engine: str,
+    scalar: Scalar | None,
+    symbols: np.ndarray | None,
+    positions: np.ndarray | None,
+    drawn: Sample | None,
+) -> AskedArguments:
+    """Returns the arguments that no other field of the result has. It runs `scalar` on the output of every input.
+
+    Raises:
+        InputError: for a function that is no scalar of the output.
+    """
+    return AskedArguments(
+        model=fingerprint(subject, words.shape[1]),
+        engine=engine,
+        symbols=None if symbols is None else tuple(symbols.tolist()),
+        positions=None if positions is None else tuple(positions.tolist()),
+        sample=drawn,
+        flips=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
+        scalar=None if scalar is None else checked_scalar(subject, words, scalar),
+    )
+
+
 def _described(
     subject: Measurable,
     words: np.ndarray,
     alphabet: np.ndarray,
     flips: Flips,
-    norm: str,
-    outputs: tuple[int, ...] | None,
+    runner: Engine,
     dtype: str,
     asked: AskedArguments,
 ) -> dict[str, Any]:
@@ -196,8 +225,8 @@ def _described(
         "population": flips.population,
         "populations": tuple(flips.populations.tolist()),
         "readout": subject.readout,
-        "norm": norm,
-        "outputs": outputs,
+        "norm": runner.norm if runner.scalar is None else SCALAR,
+        "outputs": runner.outputs,
         "dtype": dtype,
         "versions": versions(),
         "asked": asked,
@@ -226,7 +255,7 @@ def _measured(
     interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
     try:
         with stopping.noting(signal.SIGINT), telling(progress) as told:
-            norms, elsewhere = placement.measure(
+            values, elsewhere = placement.measure(
                 runner,
                 parameters,
                 words,
@@ -237,14 +266,15 @@ def _measured(
                 _counting_from(len(known), told),
             )
     except placement.Interrupted as stop:
-        interrupted, norms, finished[rest], elsewhere = stop, stop.norms, stop.done, stop.elsewhere
+        interrupted, values, finished[rest], elsewhere = stop, stop.values, stop.done, stop.elsewhere
     if partial is not None:
-        norms = merged(known, partial.norms, rest, norms)
+        values = merged(known, partial.values, rest, values)
         choice = partial.engine
     if interrupted is None:
-        check_finite(norms, flips.positions)
+        check_finite(values, flips.positions, runner.scalar is not None)
     result = FlipSensitivity(
-        norms=norms[finished],
+        norms=np.abs(values[finished]),
+        changes=None if runner.scalar is None else values[finished],
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],

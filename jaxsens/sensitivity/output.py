@@ -112,13 +112,15 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
     return subject, shape, dtype
 
 
-def check_finite(norms: np.ndarray, positions: np.ndarray) -> None:
-    """Rejects a model whose norms are not finite; `positions` are those of the flips."""
-    bad = ~np.isfinite(norms)
+def check_finite(measured: np.ndarray, positions: np.ndarray, of_scalar: bool = False) -> None:
+    """Rejects a model whose norms, or changes of a scalar function, are not finite; `positions` are the flips'."""
+    bad = ~np.isfinite(measured)
     if bad.any():
+        what = "model: the output, or scalar of it," if of_scalar else "model: the output"
+        remedy = ", or a scalar that is finite everywhere" if of_scalar else ""
         raise InputError(
-            f"model: the output is not finite under {int(bad.sum())} of {len(norms)} flips, first at position "
-            f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights"
+            f"{what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
+            f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights{remedy}"
         )
 
 

@@ -43,17 +43,17 @@ _HOPELESS = 0.5
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C, or a recorded signal, during a measurement.
 
-    `done` marks the finished `norms`, some of which may be NaN; `elsewhere` counts those measured by each fallback.
+    `done` marks the finished `values`, some of which may be NaN; `elsewhere` counts those measured by each fallback.
     """
 
     def __init__(
         self,
-        norms: Float[np.ndarray, " flips"],
+        values: Float[np.ndarray, " flips"],
         done: Bool[np.ndarray, " flips"],
         elsewhere: dict[str, int],
     ) -> None:
         super().__init__("interrupted")
-        self.norms, self.done, self.elsewhere = norms, done, elsewhere
+        self.values, self.done, self.elsewhere = values, done, elsewhere
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,19 @@ def measure(
     placement: Placement,
     progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, " flips"], dict[str, int]]:
-    """Returns the norm of every flip in the given order (`inputs` must be sorted), and the counts for each fallback.
+    """Returns what the engine measures of every flip, and the counts for each fallback.
+
+    That is the norm or, if the engine has a scalar function, its signed change. The order is the given one; `inputs`
+    must be sorted.
 
     Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
     then by the fallback's own fallback.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
-        Interrupted: on Ctrl-C, with the finished norms.
+        Interrupted: on Ctrl-C, with the finished values.
     """
-    return _measure(_norms, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+    return _measure(_numbers, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
 
 
 def measure_changes(
@@ -138,8 +141,8 @@ _Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
 """Measures a block of flips: one number or row per flip, NaN if the engine declines it."""
 
 
-def _norms(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
-    return engine.norms(parameters, prepared, positions, symbols)
+def _numbers(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
+    return engine.measured(parameters, prepared, positions, symbols)
 
 
 def _changes(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:

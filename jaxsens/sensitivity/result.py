@@ -51,6 +51,7 @@ class AskedArguments:
         positions: the argument `positions`; None for the default or a sample.
         sample: the argument `positions` if it was a sample; None for all flips.
         flips: the number of flips requested for each input.
+        scalar: SHA-256 of the program of the argument `scalar`; None without it.
     """
 
     model: str
@@ -59,6 +60,7 @@ class AskedArguments:
     positions: tuple[int, ...] | None
     sample: Sample | None
     flips: tuple[int, ...]
+    scalar: str | None = None
 
     def of_input(self, k: int) -> AskedArguments:
         """Returns the arguments for input k."""
@@ -79,16 +81,18 @@ class AskedArguments:
             positions=_whole(fields["positions"]),
             sample=None if drawn is None else Sample(**{**drawn, "positions": _whole(drawn["positions"])}),
             flips=tuple(fields["flips"]),
+            scalar=fields.get("scalar"),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class FlipSensitivity:
-    """||y_r(x) - y_r(x')|| for flips x' of the inputs x. The arrays are flat, with one entry per flip, sorted by input,
-    position, symbol.
+    """||y_r(x) - y_r(x')||, or f(y_r(x')) - f(y_r(x)) for a scalar function f, for flips x' of the inputs x.
+
+    The arrays are flat, with one entry per flip, sorted by input, position, symbol.
 
     Attributes:
-        norms: the sensitivities, in the units of the model's output.
+        norms: the sensitivities, in the units of the model's output; for a scalar function f, the sizes of its changes.
         inputs: the row of `tokens` to which each flip belongs.
         positions: the 0-based positions flipped.
         symbols: the symbols inserted.
@@ -97,7 +101,7 @@ class FlipSensitivity:
         population: the number of all flips; more than `len(result)` for a random sample or a partial result.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified, or unknown
             in a file of an earlier version.
-        norm: "l2", "l1" or "linf".
+        norm: "l2", "l1" or "linf"; "scalar" for the change of a scalar function.
         outputs: the output coordinates that entered the norm; None for all.
         engine: the engine that ran, with the reason.
         dtype: the dtype of the arithmetic.
@@ -105,8 +109,10 @@ class FlipSensitivity:
         populations: the number of flips of each input; None if unknown, as in files older than this field.
         asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
             older than this field.
+        changes: for a scalar function f, its signed changes f(y_r(x')) - f(y_r(x)); otherwise None.
 
-    A result without flips, as an interruption may leave, has mean, maximum and quantiles NaN.
+    Statistics are those of `norms`, so of the sizes of f's changes. A result without flips, as an interruption may
+    leave, has mean, maximum and quantiles NaN.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -124,6 +130,7 @@ class FlipSensitivity:
     versions: dict[str, str]
     populations: tuple[int, ...] | None = None
     asked: AskedArguments | None = None
+    changes: Float[np.ndarray, " flips"] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -132,6 +139,11 @@ class FlipSensitivity:
     def n(self) -> int:
         """The length of the inputs."""
         return self.tokens.shape[1]
+
+    @property
+    def values(self) -> Float[np.ndarray, " flips"]:
+        """What was measured: the signed changes of a scalar function, otherwise the norms."""
+        return self.norms if self.changes is None else self.changes
 
     @property
     def exhaustive(self) -> bool:
@@ -234,7 +246,7 @@ class FlipSensitivity:
         if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
         mine = self.inputs == k
-        part = {name: getattr(self, name)[mine] for name in ("norms", "positions", "symbols")}
+        part = {field: getattr(self, field)[mine] for field in self._columns().values()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         changed = {
             "inputs": np.zeros(int(mine.sum()), int),
@@ -259,16 +271,15 @@ class FlipSensitivity:
         return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a table with the columns input, position, symbol, norm."""
+        """Returns a table with the columns input, position, symbol, norm, and change for a scalar function."""
         import pandas as pd
 
-        columns = {
-            "input": self.inputs,
-            "position": self.positions,
-            "symbol": self.symbols,
-            "norm": self.norms,
-        }
-        return pd.DataFrame(columns)
+        return pd.DataFrame({name: getattr(self, field) for name, field in self._columns().items()})
+
+    def _columns(self) -> dict[str, str]:
+        """Returns the names of the columns of this result's table, and the fields that they hold."""
+        further = {} if self.changes is None else _OF_SCALAR
+        return {**_COLUMNS, **further}
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON. It has `populations` only if the rest does not imply them."""
@@ -296,7 +307,7 @@ class FlipSensitivity:
         Raises:
             InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
         """
-        columns = {name: getattr(self, field) for name, field in _COLUMNS.items()}
+        columns = {name: getattr(self, field) for name, field in self._columns().items()}
         write_columns(path, columns, self.description(), metadata)
 
     def __repr__(self) -> str:
@@ -310,7 +321,10 @@ class FlipSensitivity:
 
 
 _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "norm": "norms"}
-"""A saved result's columns, and the fields that they hold."""
+"""The columns of every result's table, and the fields that they hold."""
+
+_OF_SCALAR = {"change": "changes"}
+"""Further columns for a scalar function."""
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
@@ -324,10 +338,11 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    columns, fields, metadata = read_columns(path, tuple(_COLUMNS))
+    columns, fields, metadata = read_columns(path, tuple(_COLUMNS), tuple(_OF_SCALAR))
+    known = {**_COLUMNS, **_OF_SCALAR}
     try:
         result = FlipSensitivity(
-            **{field: columns[name] for name, field in _COLUMNS.items()},
+            **{known[name]: values for name, values in columns.items()},  # pyright: ignore[reportArgumentType]
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],

@@ -53,9 +53,11 @@ def write_columns(
 
 
 def read_columns(
-    path: str | os.PathLike[str], names: tuple[str, ...]
+    path: str | os.PathLike[str], names: tuple[str, ...], further: tuple[str, ...] = ()
 ) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
     """Returns the named columns, the description and the further metadata written by `write_columns`.
+
+    Of the columns `further`, those in the file are returned. The checksum shows if one was removed.
 
     Raises:
         InputError: if the file is missing, damaged, or holds something else.
@@ -65,7 +67,7 @@ def read_columns(
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path = {path!r}: the name of a file that FlipSensitivity.save wrote")
     try:
-        return _read(path, names)
+        return _read(path, names, further)
     except NotAResult:
         raise
     except FileNotFoundError:
@@ -79,7 +81,7 @@ def read_columns(
 
 
 def _read(
-    path: str | os.PathLike[str], names: tuple[str, ...]
+    path: str | os.PathLike[str], names: tuple[str, ...], further: tuple[str, ...]
 ) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
     import pyarrow.parquet as pq
 
@@ -92,7 +94,8 @@ def _read(
         raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
     metadata = json.loads(text)
     stated = metadata.pop("checksum", None)
-    columns = {name: table.column(name).to_numpy() for name in names}
+    present = [*names, *(name for name in further if name in table.column_names)]
+    columns = {name: table.column(name).to_numpy() for name in present}
     if stated != digest(metadata, columns.values()):
         raise ValueError("its content does not match its checksum")
     return columns, metadata.pop("result"), metadata

@@ -19,6 +19,11 @@ from jaxsens.sensitivity.result import FlipSensitivity
 
 _FIELDS = ("tokens", "alphabet", "norm", "outputs", "readout", "dtype")
 _ASKED = ("symbols", "positions", "sample", "engine")
+_PROGRAMS = {
+    "model": "model, parameters and function as SHA-256,",
+    "scalar": "scalar, its program as SHA-256,",
+}
+"""The hashes among the arguments, with their names in messages."""
 
 
 def check_resumable(partial: object) -> FlipSensitivity | None:
@@ -79,13 +84,11 @@ def _compared(partial: FlipSensitivity, call: Mapping[str, Any]) -> list[tuple[s
         for name, version in call["versions"].items()
         if partial.versions.get(name) != version
     ]
-    # With other versions the model's program, and so its hash, may differ as well, which would mean nothing.
-    model = (
-        "model, parameters and function as SHA-256,",
-        partial.asked and partial.asked.model,
-        call["asked"].model,
-    )
-    return [*pairs, *(other or [model])]
+    # With other versions a program, and so its hash, may differ as well, which would mean nothing.
+    programs = [
+        (said, getattr(partial.asked, name), getattr(call["asked"], name)) for name, said in _PROGRAMS.items()
+    ]
+    return [*pairs, *(other or programs)]
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -101,11 +104,11 @@ def merged(
     known: Int[np.ndarray, " known"],
     before: Float[np.ndarray, " known"],
     rest: Int[np.ndarray, " rest"],
-    norms: Float[np.ndarray, " rest"],
+    values: Float[np.ndarray, " rest"],
 ) -> Float[np.ndarray, " flips"]:
-    """Returns the norms of all flips, from the known ones and the rest."""
-    every = np.full(len(known) + len(rest), np.nan, norms.dtype if len(rest) else before.dtype)
-    every[known], every[rest] = before, norms
+    """Returns the values of all flips, from the known ones and the rest."""
+    every = np.full(len(known) + len(rest), np.nan, values.dtype if len(rest) else before.dtype)
+    every[known], every[rest] = before, values
     return every
 
 

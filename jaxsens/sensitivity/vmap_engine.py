@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.engine import Engine, EngineCost
+from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, value_of
 
 EFFICIENCY = 0.45
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -39,12 +39,24 @@ class VmapEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
         """Returns the output of each flipped input minus that of the input."""
-        tokens, output = prepared
+        return self._flipped(parameters, prepared, positions, symbols) - prepared[1]
 
-        def one(position: Array, symbol: Array) -> Array:
-            return self._output(parameters, tokens.at[position].set(symbol.astype(tokens.dtype))) - output
+    def output(self, parameters: Any, prepared: tuple[Array, Array]) -> Float[Array, " outputs"]:
+        """The prepared output."""
+        return prepared[1]
 
-        return jax.vmap(one)(positions, symbols)
+    def scalar_changes(
+        self,
+        scalar: Scalar,
+        parameters: Any,
+        prepared: tuple[Array, Array],
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, " flips"]:
+        """Returns f of the output of each flipped input minus that of the input; NaN if an output is not finite."""
+        outputs = self._flipped(parameters, prepared, positions, symbols)
+        found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, prepared[1])
+        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), found, jnp.nan)
 
     @property
     def how(self) -> str:
@@ -69,9 +81,30 @@ class VmapEngine(Engine):
         block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
         return EngineCost(operations, operations, block, EFFICIENCY)
 
+    def _flipped(
+        self,
+        parameters: Any,
+        prepared: tuple[Array, Array],
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips outputs"]:
+        tokens, _ = prepared
+
+        def one(position: Array, symbol: Array) -> Array:
+            return self._output(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
+
+        return jax.vmap(one)(positions, symbols)
+
     def _output(self, parameters: Any, tokens: Array) -> Array:
-        output = jnp.atleast_1d(self.apply(parameters, tokens))
-        return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+        return output_vector(self.apply, parameters, tokens)
+
+
+def output_vector(
+    apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array
+) -> Float[Array, " outputs"]:
+    """Returns a model's output on one input as engines measure it: a vector, in float32 at least."""
+    output = jnp.atleast_1d(apply(parameters, tokens))
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
 
 
 def _largest(program: Any) -> int:

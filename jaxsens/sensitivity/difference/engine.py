@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.layers import layer_operations, read_out, readout_position
 from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
@@ -68,7 +68,7 @@ class DifferenceEngine(Engine):
     def fallback(self) -> Engine:
         """This engine in float64. After that, and for a float64 model, forward passes in the model's own dtype."""
         if self.wide or self.config.dtype == "float64":
-            return VmapEngine(self.norm, self.outputs, TransformerApply(self.config))
+            return VmapEngine(self.norm, self.outputs, TransformerApply(self.config), scalar=self.scalar)
         return replace(self, wide=True)
 
     @property
@@ -110,6 +110,10 @@ class DifferenceEngine(Engine):
         if parameters.head is None:
             return change
         return change @ needed(parameters.head, "head")
+
+    def output(self, parameters: TransformerParameters, prepared: Prepared) -> Float[Array, " outputs"]:
+        """Reads the output out of the unflipped run."""
+        return read_out(of_dtype(self.config, parameters), parameters, prepared.output)
 
     def _embedding_change(
         self,

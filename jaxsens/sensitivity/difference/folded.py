@@ -221,6 +221,10 @@ class FoldedEngine(Engine):
             change = change @ parameters.head
         return jnp.where(declined[:, None], jnp.nan, change)
 
+    def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
+        """Reads the output out of the unflipped run."""
+        return self.fallback.output(parameters, prepared.prepared)
+
     def _step(
         self, parameters: TransformerParameters, prepared: PreparedFold, positions: Array, symbols: Array
     ) -> _Step:
@@ -302,7 +306,7 @@ class FoldedEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """The difference engine."""
-        return DifferenceEngine(self.norm, self.outputs, self.config)
+        return DifferenceEngine(self.norm, self.outputs, self.config, scalar=self.scalar)
 
     @property
     def for_few_flips(self) -> Engine:

@@ -1,0 +1,281 @@
+"""The signed change of a scalar function of the output, in place of a norm."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial as bound
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import InputError, MeasurementInterrupted, Transformer, load_result, sample
+from jaxsens.models.given import parameters_from_numpy
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.choice import choose
+from tests import reference
+from tests.sensitivity.conformance import CASES, engine_of
+from tests.small_models import random_parameters, small
+
+flip_sensitivity: Any = jaxsens.flip_sensitivity  # `changes` are None only without `scalar`
+
+WORD = np.append(np.random.default_rng(0).integers(0, 3, 8), 3)
+
+
+def log_probability(y):
+    return jax.nn.log_softmax(y)[1]
+
+
+def step(y):
+    return jnp.where(y[0] > 0, 1.0, 0.0) * y[1]
+
+
+def as_reference(y):
+    return y[1] - np.log(np.exp(y - y.max()).sum()) - y.max()
+
+
+FUNCTIONS = {
+    "log-probability": (log_probability, as_reference),
+    "one output": (lambda y: y[-1], lambda y: y[-1]),
+    "sum of squares": (lambda y: y @ y, lambda y: (y * y).sum()),
+}
+
+
+def expected(model, tokens, result, f, dtype=np.longdouble):
+    """f's change under each flip of a result, by plain loops in the widest type."""
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(dtype), model.parameters)
+    before = f(reference.output(model.config, parameters, list(tokens), dtype))
+    changed = []
+    for position, symbol in zip(result.positions, result.symbols, strict=True):
+        flipped = [symbol if i == position else t for i, t in enumerate(tokens)]
+        changed.append(f(reference.output(model.config, parameters, flipped, dtype)) - before)
+    return np.array(changed, np.float64)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
+def test_changes_are_those_of_plain_loops_with_their_signs(config, name, engine):
+    model, (f, plain) = Transformer(config, seed=1), FUNCTIONS[name]
+    result = flip_sensitivity(model, WORD, engine=engine, scalar=f)
+    truth = expected(model, WORD, result, plain)
+    assert (truth > 0).any()
+    assert (truth < 0).any()
+    np.testing.assert_allclose(result.changes, truth, rtol=1e-9, atol=1e-14)
+    np.testing.assert_array_equal(result.norms, np.abs(result.changes))
+    assert (result.norm, result.outputs, result.engine.name) == ("scalar", None, engine)
+    assert result.max == result.argmax.norm == np.abs(result.changes).max()
+    assert result.mean == np.abs(result.changes).mean()
+    assert "scalar: mean=" in repr(result)
+
+
+CONFORMING = (
+    "mask future",
+    "average-hard",
+    "layer norm after",
+    "no layer",
+    "one layer",
+    "logits of the mean, hard",
+    "sharpened much more",
+)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if any(part in n for part in CONFORMING)])
+def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
+    case = CASES[name]
+    parameters, word = case.parameters(), jnp.asarray(case.word, jnp.int32)
+    pairs = jnp.asarray(case.flips, jnp.int32)
+    found = {}
+    for engine in ("vmap", "difference"):
+        runner = engine_of(engine, case.config)
+        assert runner is not None
+        runner = dataclasses.replace(runner, scalar=lambda y: jax.nn.logsumexp(y))
+        with jax.disable_jit(not case.compiled), numerics("float64"):
+            given = parameters_from_numpy(parameters, "float64")
+            prepared = jax.jit(runner.prepare)(given, word)
+            found[engine] = np.asarray(jax.jit(runner.measured)(given, prepared, pairs[:, 0], pairs[:, 1]))
+    declined = np.isnan(found["difference"])
+    assert not declined.all()
+    np.testing.assert_allclose(
+        found["difference"][~declined], found["vmap"][~declined], rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
+    # At n = 4096 a change is some 1e-4 of the output; folded for two layers.
+    config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=layers, feed_forward=16)
+    model, tokens = Transformer(config, seed=0), np.random.default_rng(0).integers(0, 3, 4096)
+    same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    wide = Transformer(config.replace(dtype="float64"), parameters=same)
+    where = sample(24, seed=1)
+    truth = flip_sensitivity(wide, tokens, positions=where, scalar=log_probability, engine="difference")
+    errors = {}
+    for engine in ("vmap", "difference"):
+        found = flip_sensitivity(model, tokens, positions=where, scalar=log_probability, engine=engine)
+        errors[engine] = np.abs(found.changes - truth.changes) / np.abs(truth.changes)
+    assert np.median(errors["difference"]) < 1e-6 < 1e-4 < np.median(errors["vmap"])
+    if layers == 2:
+        assert "folded" in found.engine.reason
+
+
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+def test_a_function_with_a_step_is_subtracted(engine):
+    model = Transformer(small(), seed=1)
+    result = flip_sensitivity(model, WORD, scalar=step, engine=engine)
+    truth = expected(model, WORD, result, lambda y: (y[0] > 0) * y[1])
+    np.testing.assert_allclose(result.changes, truth, rtol=1e-9, atol=1e-14)
+
+
+def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
+    # Scores too large for float32, and too large for float64 to keep ties.
+    for config in (
+        small(dtype="float32", weighting="temperature-cubic"),
+        small(weighting="temperature-cubic"),
+    ):
+        model = Transformer(config, parameters=random_parameters(config, 0, len(WORD)))
+        found = flip_sensitivity(model, WORD, scalar=log_probability, engine="difference")
+        truth = expected(model, WORD, found, as_reference)
+        np.testing.assert_allclose(found.changes, truth, rtol=1e-4, atol=1e-6)
+
+
+def test_every_fallback_keeps_the_function():
+    config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
+    runner, _ = choose(measurable(Transformer(config)), "difference", "l2", None, 1024, log_probability)
+    assert runner.for_few_flips.scalar is log_probability
+    chain = []
+    while runner is not None:
+        chain.append((type(runner).__name__, runner.scalar))
+        runner = runner.fallback
+    assert [name for name, _ in chain] == [
+        "FoldedEngine",
+        "DifferenceEngine",
+        "DifferenceEngine",
+        "VmapEngine",
+    ]
+    assert {f for _, f in chain} == {log_probability}
+
+
+def test_other_models_have_scalars_too():
+    w = np.random.default_rng(0).normal(size=9).astype(np.float32)
+    result = flip_sensitivity(lambda t: jnp.asarray(w) @ t, WORD % 2, 2, scalar=lambda y: -2 * y[0])
+    signs = np.where(WORD[:8] % 2 == 0, 1, -1)
+    np.testing.assert_allclose(result.changes, -2 * w[:8] * signs, rtol=1e-4, atol=1e-6)
+    rows = flip_sensitivity(
+        lambda t: jnp.asarray(w)[:, None] * t[:, None], WORD % 2, 2, readout="mean", scalar=lambda y: y[0]
+    )
+    np.testing.assert_allclose(rows.changes, w * np.where(WORD % 2 == 0, 1, -1) / 9, rtol=1e-4, atol=1e-6)
+
+
+MODEL = Transformer(small(layers=1, dtype="float32"), seed=0)
+MEASURE = bound(flip_sensitivity, MODEL, WORD)
+
+
+def not_finite(y):
+    return jnp.log(y[0] * 0)
+
+
+class Unhashable(SimpleNamespace):
+    __hash__ = None
+
+    def __call__(self, y):
+        return y[0]
+
+
+@pytest.mark.parametrize(
+    ("scalar", "match"),
+    [
+        (3, "scalar = 3: a function from the model's output, a vector, to one number"),
+        (lambda y, k: y[k], "scalar = .*: a function from the model's output"),
+        (Unhashable(), r"scalar = 'Unhashable': it is not hashable.*wrap it: scalar=lambda y: f\(y\)"),
+        (lambda y: y[:2], r"it returns float32 of shape \(2,\); one floating-point number is needed"),
+        (lambda y: y[0] > 0, r"it returns bool of shape \(\); one floating-point"),
+        (lambda y: jnp.argmax(y), r"it returns int32 of shape \(\)"),
+        (lambda y: (y[0], y[1]), "it returns 2 arrays"),
+        (lambda y: None, "it returns 0 arrays"),
+        (lambda y: float(y[0]), "raised ConcretizationTypeError: .*write it with jax.numpy"),
+        (lambda y: jax.nn.log_softmax(y)[60], "indexes beyond an array .*use indices from 0 to"),
+        (not_finite, "scalar = not_finite: it is -inf for the output of input 0"),
+    ],
+)
+def test_what_is_no_scalar_function_is_refused(scalar, match):
+    with pytest.raises(InputError, match=match):
+        MEASURE(scalar=scalar)
+
+
+def test_what_a_scalar_excludes_is_refused_together():
+    with pytest.raises(InputError, match=r"(?s)3 errors.*scalar = 1.*outputs = \[0\].*norm = 'l1'"):
+        MEASURE(scalar=1, outputs=[0], norm="l1")
+    with pytest.raises(InputError, match="outputs = 'all': not with scalar"):
+        MEASURE(scalar=log_probability, outputs="all")
+
+
+def test_a_function_that_is_not_finite_under_a_flip_is_refused_with_the_position():
+    y = np.asarray(MODEL(jnp.asarray(WORD)))[0]
+    hit = flip_sensitivity(MODEL, WORD, scalar=lambda y: y[0])
+    least = float(y + hit.changes.min() / 2)
+    with pytest.raises(InputError, match=r"or scalar of it, is not finite under \d+ of .* first at position"):
+        MEASURE(scalar=lambda y: jnp.log(jnp.maximum(y[0] - least, 0)))
+
+
+def test_the_designated_outputs_of_a_model_do_not_matter_to_a_scalar():
+    compiled = jaxsens.construction("parity", condition="temperature")
+    result = flip_sensitivity(compiled, np.array([0, 1, 1, 0, 1]), scalar=lambda y: y[0] + 2 * y[1])
+    assert result.outputs is None
+
+
+@pytest.fixture(scope="module")
+def result():
+    words = np.stack([WORD, WORD[::-1] % 3])
+    return flip_sensitivity(MODEL, words, scalar=log_probability)
+
+
+def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
+    assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "change"]
+    result.save(tmp_path / "r.parquet")
+    loaded: Any = load_result(tmp_path / "r.parquet")
+    np.testing.assert_array_equal(loaded.changes, result.changes)
+    assert loaded.changes.dtype == result.changes.dtype
+    assert loaded.description() == result.description()
+    plain = flip_sensitivity(MODEL, WORD)
+    plain.save(tmp_path / "p.parquet")
+    assert load_result(tmp_path / "p.parquet").changes is None
+
+
+def test_the_part_of_one_input_has_its_changes(result):
+    part = result.of_input(1)
+    np.testing.assert_array_equal(part.changes, result.changes[result.inputs == 1])
+    np.testing.assert_array_equal(part.norms, np.abs(part.changes))
+
+
+def again(y):
+    return jax.nn.log_softmax(y)[1]
+
+
+def other(y):
+    return jax.nn.log_softmax(y)[2]
+
+
+def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp_path):
+    def progress(done, total):
+        raise KeyboardInterrupt
+
+    options = {"batch_size": 1, "engine": "vmap"}
+    with pytest.raises(MeasurementInterrupted) as caught:
+        MEASURE(scalar=log_probability, progress=progress, **options)
+    caught.value.partial.save(tmp_path / "partial.parquet")
+    partial = load_result(tmp_path / "partial.parquet")
+    whole = MEASURE(scalar=log_probability, **options)
+    assert 0 < len(partial) < len(whole)
+    completed = MEASURE(scalar=again, resume=partial, **options)
+    np.testing.assert_array_equal(completed.changes, whole.changes)
+    np.testing.assert_array_equal(completed.norms, whole.norms)
+    with pytest.raises(InputError, match=r"resume: scalar, its program as SHA-256, = "):
+        MEASURE(scalar=other, resume=partial, **options)
+    with pytest.raises(InputError, match=r"(?s)resume: .*norm = 'scalar': this call has 'l2'"):
+        MEASURE(resume=partial, **options)
