@@ -11,7 +11,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.products import rows_times
-from jaxsens.models.trace import LayerTrace, transformer_layer
+from jaxsens.models.trace import LayerTrace, transformer_layer, transformer_row
 
 
 def position_embedding(
@@ -84,7 +84,13 @@ def read_out(
 ) -> Float[Array, " outputs"]:
     """Returns the model's output from y^(L): the readout row or the mean, through the linear head if any."""
     position = readout_position(config, y.shape[0])
-    row = jnp.mean(y, axis=0) if position is None else y[position]
+    return through_head(config, parameters, jnp.mean(y, axis=0) if position is None else y[position])
+
+
+def through_head(
+    config: TransformerConfig, parameters: TransformerParameters, row: Float[Array, " width"]
+) -> Float[Array, " outputs"]:
+    """Returns the linear head's output of the readout row or mean; the row itself without a head."""
     if parameters.head is None:
         return row
     return rows_times(row, parameters.head, config.exact_rows) + needed(parameters.head_bias, "head_bias")
@@ -93,8 +99,30 @@ def read_out(
 def apply(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, " outputs"]:
-    """Returns the model's output on one input: `read_out` of `activations`."""
-    return read_out(config, parameters, activations(config, parameters, tokens))
+    """Returns the model's output on one input: `read_out` of `activations`. Of the last layer, only what is read out.
+
+    It takes `apply_operations` operations.
+    """
+    position = readout_position(config, tokens.shape[0])
+    if position is None or not config.layers:
+        return read_out(config, parameters, activations(config, parameters, tokens))
+    x, last = embed(config, parameters, tokens), config.layers - 1
+    for k in range(last):
+        x = transformer_layer(config.layer(k), parameters.layers[k], x)[1]
+    return through_head(
+        config, parameters, transformer_row(config.layer(last), parameters.layers[last], x, position)
+    )
+
+
+def apply_operations(config: TransformerConfig, n: int) -> int:
+    """Returns the floating-point operations of the products of `apply` on one input of length n."""
+    whole = config.layers - (readout_position(config, n) is not None)
+    total = sum(layer_operations(config, k, n) for k in range(whole))
+    if whole < config.layers:
+        layer, d = config.layer(whole), config.width
+        heads = layer.heads * layer.head_width
+        total += 4 * (n + 1) * d * heads + 4 * n * heads + 4 * d * layer.feed_forward
+    return total
 
 
 def layer_operations(config: TransformerConfig, k: int, n: int) -> int:

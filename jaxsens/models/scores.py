@@ -34,10 +34,17 @@ def raw_scores(
     parameters: LayerParameters,
     queries: Float[Array, "heads m head_width"],
     keys: Float[Array, "heads k head_width"],
+    head: Int[Array, ""] | None = None,
 ) -> Float[Array, "heads m k"]:
-    """Returns the scores of all queries and keys, before position penalties and temperature: one of `SCORES`."""
+    """Returns the scores of all queries and keys, before position penalties and temperature: one of `SCORES`.
+
+    With `head`, queries and keys are only those of that head, (1, ..., head_width).
+    """
     function = rule_for("attention", "score", layer.scores, SCORES).function
-    return function(queries, keys, parameters.additive, layer.exact_rows)
+    vector = parameters.additive
+    if vector is not None and head is not None:
+        vector = vector[head][None]
+    return function(queries, keys, vector, layer.exact_rows)
 
 
 def penalty(
@@ -63,10 +70,14 @@ def scores(
     query_positions: Int[Array, " m"],
     key_positions: Int[Array, "*k"],
     n: int,
+    head: Int[Array, ""] | None = None,
 ) -> Float[Array, "heads m k"]:
-    """Returns the input of the weighting function: scores with position penalties, divided by the temperature."""
-    result = raw_scores(layer, parameters, queries, keys)
+    """Returns the input of the weighting function: scores with position penalties, divided by the temperature.
+
+    With `head`, queries and keys are only those of that head, (1, ..., head_width).
+    """
+    result = raw_scores(layer, parameters, queries, keys, head)
     added = penalty(layer, query_positions, key_positions, result.dtype)
     if added is not None:
-        result = result + added
+        result = result + (added if head is None else added[head][None])
     return layer.weighting.tempered(result, query_positions, n)

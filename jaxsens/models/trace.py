@@ -26,6 +26,12 @@ from jaxsens.models.weighting import averages
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that at most this many scores are in memory at once."""
 
+SCORES_IN_CACHE = 2**18
+"""On CPU, soft attention of a layer with more scores is computed by one head and `CACHED_ROWS` rows at a time."""
+
+CACHED_ROWS = 128
+"""The number of rows of such a block: enough that a matrix product of 16 columns runs at its full rate."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -59,9 +65,15 @@ class LayerTrace:
 
 
 def over_row_blocks(
-    rows: Callable[[Int[Array, " m"]], Any], heads: int, n: int, only: int | None = None
+    rows: Callable[[Int[Array, " m"]], Any],
+    heads: int,
+    n: int,
+    only: int | None = None,
+    size: int | None = None,
 ) -> Any:
     """Returns `rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
+
+    With `size`, blocks have so many rows.
 
     Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
     """
@@ -70,7 +82,7 @@ def over_row_blocks(
             lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
             rows(jnp.asarray([only])),
         )
-    size = max(1, SCORES_IN_MEMORY // (heads * n))
+    size = size or max(1, SCORES_IN_MEMORY // (heads * n))
     if size >= n:
         return rows(jnp.arange(n))
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
@@ -81,6 +93,20 @@ def over_row_blocks(
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 
 
+def leaves_cache(layer: LayerConfig, n: int) -> bool:
+    """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
+
+    Products are then up to four times as fast as those of all rows, whose scores go through memory. An accelerator
+    needs large products. Models with a hard layer have elementwise products, whose terms the compiler never stores.
+    """
+    return (
+        jax.default_backend() == "cpu"
+        and not layer.exact_rows
+        and n > CACHED_ROWS
+        and layer.heads * n * n > SCORES_IN_CACHE
+    )
+
+
 def row_scores(
     layer: LayerConfig,
     parameters: LayerParameters,
@@ -89,14 +115,48 @@ def row_scores(
     block: Int[Array, " m"],
 ) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
     """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
+    return scores_of_rows(layer, parameters, queries[:, block], keys, block)
+
+
+def scores_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: Float[Array, "heads m head_width"],
+    keys: Float[Array, "heads n head_width"],
+    block: Int[Array, " m"],
+    head: Int[Array, ""] | None = None,
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """`row_scores` from the queries of the rows `block`; with `head`, of that head alone: (1, ..., head_width)."""
     n = keys.shape[1]
     everywhere = jnp.arange(n)
     seen = visible(layer.mask, block[:, None], everywhere[None, :])
-    seen = jnp.broadcast_to(seen, (layer.heads, *seen.shape))
+    seen = jnp.broadcast_to(seen, (len(keys), *seen.shape))
     if layer.centred_scores:
-        centred = centred_scores(layer, queries[:, block], keys, seen)
+        centred = centred_scores(layer, queries, keys, seen)
         return layer.weighting.tempered(centred, block, n), seen
-    return scores(layer, parameters, queries[:, block], keys, block, everywhere, n), seen
+    return scores(layer, parameters, queries, keys, block, everywhere, n, head), seen
+
+
+def attention_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: Float[Array, "heads m head_width"],
+    keys: Float[Array, "heads n head_width"],
+    values: Float[Array, "heads n head_width"],
+    block: Int[Array, " m"],
+) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m"]]:
+    """Returns the heads' outputs b and the `Weighting.log_normaliser` of the rows `block`, whose queries are given."""
+
+    def some(q: Array, k: Array, v: Array, head: Array | None = None) -> tuple[Array, Array]:
+        s, seen = scores_of_rows(layer, parameters, q, k, block, head)
+        b = averages(layer.weighting, s, seen, v, layer.exact_rows)
+        return b, layer.weighting.log_normaliser(s, seen)
+
+    if len(block) == 1 or not leaves_cache(layer, keys.shape[1]):
+        return some(queries, keys, values)
+    each = queries[:, None], keys[:, None], values[:, None], jnp.arange(layer.heads)
+    b, normaliser = jax.lax.map(lambda one: some(*one), each)
+    return b[:, 0], normaliser[:, 0]
 
 
 def transformer_layer(
@@ -115,12 +175,26 @@ def transformer_layer(
     values = projected(layer, z, parameters.value)
 
     def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
-        s, seen = row_scores(layer, parameters, queries, keys, block)
-        b = averages(layer.weighting, s, seen, values, layer.exact_rows)
-        return b, layer.weighting.log_normaliser(s, seen)
+        return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
-    b, normaliser = over_row_blocks(rows, layer.heads, n, only)
+    size = CACHED_ROWS if leaves_cache(layer, n) else None
+    b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
     return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
+
+
+def transformer_row(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
+) -> Float[Array, " width"]:
+    """One row of `transformer_layer`'s output, in O(n d^2): the keys and values of all rows, and the rest of one."""
+    n = x.shape[0]
+    here = jnp.asarray([row])
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    queries = turned(layer, projected(layer, z[here], parameters.query), here, n)
+    keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
+    values = projected(layer, z, parameters.value)
+    b = attention_of_rows(layer, parameters, queries, keys, values, here)[0]
+    none = x[:0]
+    return after_attention(layer, parameters, x[here], none, none, none, none, none, b)[1][0]
 
 
 def after_attention(

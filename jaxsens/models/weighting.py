@@ -86,7 +86,9 @@ class Softmax(Weighting):
         """Returns exp(s_j - max s) of tempered scores, and their sum."""
         masked, best = _masked(scores, visible)
         best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
-        unnormalised = jnp.where(visible, jnp.exp(masked - jnp.where(jnp.isfinite(best), best, 0)), 0)
+        unnormalised = jnp.exp(
+            masked - jnp.where(jnp.isfinite(best), best, 0)
+        )  # 0 for -inf, an invisible key
         total = jnp.sum(unnormalised, axis=-1, keepdims=True)
         return unnormalised, jnp.where(total > 0, total, 1)
 

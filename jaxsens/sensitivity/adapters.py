@@ -99,7 +99,7 @@ class TransformerApply:
 
     def operations(self, n: int) -> float:
         """Floating-point operations of one call on an input of length n."""
-        return sum(layers.layer_operations(self.config, k, n) for k in range(self.config.layers))
+        return layers.apply_operations(self.config, n)
 
 
 @dataclass(frozen=True)

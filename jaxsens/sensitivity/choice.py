@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, Problems, no_rule
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layers import layer_operations, readout_position
+from jaxsens.models.layers import apply_operations, readout_position
 from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity import vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
@@ -135,7 +135,7 @@ def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: i
     flips = (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
     if isinstance(engine, VmapEngine):
         # The same count as `engine.cost`, without tracing the model.
-        once = sum(layer_operations(config, k, n) for k in range(config.layers))
+        once = apply_operations(config, n)
         prepare, per_flip, efficiency = once, once, vmap_engine.EFFICIENCY
     else:
         cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")

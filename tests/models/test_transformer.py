@@ -121,6 +121,29 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
     assert_close(found, reference.activations(config, parameters, WORD), config)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "alibi", "mask": "future"},
+        {"scores": "additive", "mask": "strict-past"},
+        {"layer_norm": "pre", "weighting": "temperature-log"},
+        {"weighting": "sparsemax", "positions": "rotary"},
+        {"readout": "mean"},
+    ],
+)
+@pytest.mark.parametrize("rows", [2, 4])
+def test_attention_by_head_in_blocks_that_stay_in_cache_is_the_same(monkeypatch, options, rows):
+    config = small(**options)
+    parameters = random_parameters(config)
+    monkeypatch.setattr(trace, "SCORES_IN_CACHE", 0)
+    monkeypatch.setattr(trace, "CACHED_ROWS", rows)
+    assert trace.leaves_cache(config.layer(0), len(WORD)) == (jax.default_backend() == "cpu")
+    found = uncompiled(layers.activations, config, parameters, WORD)
+    assert_close(found, reference.activations(config, parameters, WORD), config)
+    found = uncompiled(layers.apply, config, parameters, WORD)
+    assert_close(found, reference.output(config, parameters, WORD), config)
+
+
 def test_a_batch_is_its_inputs_one_by_one():
     config = small(weighting="temperature-sqrt", logits=2)
     model = Transformer(config, seed=5)

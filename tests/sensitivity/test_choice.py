@@ -28,9 +28,11 @@ def chosen(subject: jaxsens.Transformer, n: int):
     [
         # As measured on two cores, first call and seven later ones: scripts/benchmark_auto.py.
         (1, 64, "vmap"),
-        (1, 1024, "difference"),
+        (1, 1024, "vmap"),
+        (1, 2048, "difference"),
         (2, 64, "vmap"),
-        (2, 256, "difference"),
+        (2, 256, "vmap"),
+        (2, 512, "difference"),
         (2, 1024, "difference"),
         (3, 256, "vmap"),
         (3, 1024, "vmap"),
