@@ -12,13 +12,16 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.inputs import is_count
+from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.result_file import read_columns, write_columns
+from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,6 +96,7 @@ class FlipSensitivity:
 
     Attributes:
         norms: the sensitivities, in the units of the model's output; for a scalar function f, the sizes of its changes.
+            Of an estimated result: exact where flips were measured (`exact`), the sizes of the estimates elsewhere.
         inputs: the row of `tokens` to which each flip belongs.
         positions: the 0-based positions flipped.
         symbols: the symbols inserted.
@@ -110,9 +114,14 @@ class FlipSensitivity:
         asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
             older than this field.
         changes: for a scalar function f, its signed changes f(y_r(x')) - f(y_r(x)); otherwise None.
+        estimated: the estimates, and which flips were measured besides; None if all flips were measured.
 
     Statistics are those of `norms`, so of the sizes of f's changes. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
+
+    Statistics of an estimated result combine estimates and exact norms (`jaxsens.sensitivity.stratified`): the mean is
+    corrected by the random sample of measured flips, and its interval says how well it is known; the maximum is that of
+    the measured flips; `accuracy` compares estimates with exact values.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -131,6 +140,7 @@ class FlipSensitivity:
     populations: tuple[int, ...] | None = None
     asked: AskedArguments | None = None
     changes: Float[np.ndarray, " flips"] | None = None
+    estimated: Estimated | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -147,7 +157,7 @@ class FlipSensitivity:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether all flips were measured, rather than a sample."""
+        """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
         return len(self) == self.population
 
     @property
@@ -155,48 +165,73 @@ class FlipSensitivity:
         """Whether all requested flips were measured; False for an interrupted measurement."""
         return self.asked is None or len(self) == sum(self.asked.flips)
 
+    @property
+    def exact(self) -> Bool[np.ndarray, " flips"]:
+        """Which norms were measured rather than estimated."""
+        return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How far the estimates are from exact values, judged by the flips measured at random. None if all were
+        measured and there are no estimates."""
+        return None if self.estimated is None else accuracy_of(self.estimated, self.norms)
+
     @cached_property
     def max(self) -> float:
-        """The largest sensitivity. For a sample or a partial result, a lower bound on the maximum over all flips."""
-        return float(np.max(self.norms)) if len(self) else math.nan
+        """The largest measured sensitivity; NaN if none was measured.
+
+        For a sample, or an estimated or partial result, it is a lower bound on the maximum over all flips. Of an
+        estimated result, `accuracy.exceeding` bounds how many flips exceed it.
+        """
+        return float(np.max(self.norms[self.exact])) if self.exact.any() else math.nan
 
     @cached_property
     def mean(self) -> float:
         """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
         flips, which are not a random sample."""
-        return float(np.mean(self.norms, dtype=np.float64)) if len(self) else math.nan
+        if not len(self):
+            return math.nan
+        if self.estimated is not None:
+            return stratified_mean(self.estimated, self.norms, self.population).mean
+        return float(np.mean(self.norms, dtype=np.float64))
 
     def quantile(self, q: float) -> float:
-        """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated."""
+        """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
+        is taken from `norms`, which are estimates for the most part."""
         _check_unit("q", q)
         return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
     @cached_property
     def argmax(self) -> Flip:
-        """The first flip with the largest sensitivity.
+        """The first flip with the largest measured sensitivity.
 
         Raises:
-            InputError: for a result without flips.
+            InputError: for a result without measured flips.
         """
-        if not len(self):
+        if not self.exact.any():
             raise InputError(
                 "argmax: no flip was measured; complete the result: flip_sensitivity(..., resume=result)"
             )
-        k = int(np.argmax(self.norms))
+        k = int(np.argmax(np.where(self.exact, self.norms, -1)))
         return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
 
     def mean_interval(self, confidence: float = 0.95) -> Interval:
         """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
 
-        It uses Student's t with the finite-population correction sqrt(1 - sampled/population). It is infinite for a
-        partial result, whose flips are not a random sample.
+        It uses Student's t with the finite-population correction sqrt(1 - sampled/population). That of an estimated
+        result comes from the residuals of the flips measured at random (`stratified_mean`) and, if the result has a
+        sample of the flips, from that draw too. It is infinite for a partial result, whose flips are not a random
+        sample, and if fewer than four of the estimated flips were measured at random.
         """
         from scipy import stats
 
         _check_unit("confidence", confidence)
+        m = len(self)
+        if self.estimated is not None and m and self.complete:
+            half = stratified_mean(self.estimated, self.norms, self.population).half_width(confidence)
+            return Interval(self.mean - half, self.mean + half)
         if self.exhaustive:
             return Interval(self.mean, self.mean)
-        m = len(self)
         if m < 2 or not self.complete:
             return Interval(float("-inf"), float("inf"))
         spread = float(np.std(self.norms, ddof=1, dtype=np.float64)) * np.sqrt((1 - m / self.population) / m)
@@ -209,17 +244,22 @@ class FlipSensitivity:
         Its ends are order statistics of the sample, with binomial quantiles as ranks. If the sample is too small to
         bound the quantile, the lower end is 0 or the upper end infinite. Both hold for a partial result, whose flips
         are not a random sample.
+
+        Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
+        infinite for high quantiles: estimates, however good, bound nothing.
         """
         from scipy import stats
 
         _check_unit("q", q)
         _check_unit("confidence", confidence)
-        if self.exhaustive:
+        m, tail = len(self), (1 - confidence) / 2
+        if self.exhaustive and self.exact.all():
             return Interval(self.quantile(q), self.quantile(q))
-        if not self.complete:
+        if not self.complete or not m:
             return Interval(0.0, float("inf"))
-        m, ordered = len(self), np.sort(self.norms.astype(np.float64))
-        tail = (1 - confidence) / 2
+        if self.estimated is not None:
+            return Interval(*quantile_bounds(self.estimated, self.norms, self.population, q, tail))
+        ordered = np.sort(self.norms.astype(np.float64))
         low = int(stats.binom.ppf(tail, m, q)) - 1
         high = int(stats.binom.ppf(1 - tail, m, q))
         return Interval(
@@ -247,6 +287,8 @@ class FlipSensitivity:
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
         mine = self.inputs == k
         part = {field: getattr(self, field)[mine] for field in self._columns().values()}
+        if self.estimated is not None:
+            part["estimated"] = self.estimated.part(mine)
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         changed = {
             "inputs": np.zeros(int(mine.sum()), int),
@@ -271,10 +313,14 @@ class FlipSensitivity:
         return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a table with the columns input, position, symbol, norm, and change for a scalar function."""
+        """Returns a table with the columns input, position, symbol, norm; change for a scalar function; and for an
+        estimated result estimate, and exact: whether the norm was measured."""
         import pandas as pd
 
-        return pd.DataFrame({name: getattr(self, field) for name, field in self._columns().items()})
+        columns = {name: getattr(self, field) for name, field in self._columns().items()}
+        if self.estimated is not None:
+            columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
+        return pd.DataFrame(columns)
 
     def _columns(self) -> dict[str, str]:
         """Returns the names of the columns of this result's table, and the fields that they hold."""
@@ -296,6 +342,7 @@ class FlipSensitivity:
             "dtype": self.dtype,
             "versions": self.versions,
             **({} if self.asked is None else {"asked": self.asked.as_json()}),
+            **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -308,15 +355,31 @@ class FlipSensitivity:
             InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
         """
         columns = {name: getattr(self, field) for name, field in self._columns().items()}
+        if self.estimated is not None:
+            columns |= {name: getattr(self.estimated, field) for name, field in _OF_ESTIMATES.items()}
         write_columns(path, columns, self.description(), metadata)
 
     def __repr__(self) -> str:
         part = f"{len(self)} of {self.population} flips, {'sampled' if self.complete else 'interrupted'}"
         what = f"{len(self)} flips" if self.exhaustive else part
+        if self.accuracy is not None:
+            return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
         return (
             f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {self.norm}: mean={self.mean:.4g}, "
             f"max={self.max:.4g}{place}, engine={self.engine.name})"
+        )
+
+    def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
+        """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
+        measured, (low, high) = int(self.exact.sum()), self.mean_interval()
+        place = f" at position {self.argmax.position}" if measured else ""
+        kind = f"{self.norm}, engine={self.engine.name}"
+        return (
+            f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {kind})\n"
+            f"  mean={self.mean:.4g}, 95% interval [{low:.4g}, {high:.4g}]; largest measured={self.max:.4g}{place}\n"
+            f"  {accuracy}\n"
+            f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
         )
 
 
@@ -325,6 +388,9 @@ _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "no
 
 _OF_SCALAR = {"change": "changes"}
 """Further columns for a scalar function."""
+
+_OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
+"""Further columns in a file of an estimated result, and the fields of `Estimated` that they hold."""
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
@@ -338,11 +404,18 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    columns, fields, metadata = read_columns(path, tuple(_COLUMNS), tuple(_OF_SCALAR))
+    further = (*_OF_SCALAR, *_OF_ESTIMATES)
+    columns, fields, metadata = read_columns(path, tuple(_COLUMNS), further)
     known = {**_COLUMNS, **_OF_SCALAR}
+    estimated = None
     try:
+        if "estimated" in fields:
+            arrays = {field: columns[name] for name, field in _OF_ESTIMATES.items()}
+            estimated = Estimated(**arrays, sketch=fields["estimated"]["sketch"])
+        given = {known[name]: values for name, values in columns.items() if name in known}
         result = FlipSensitivity(
-            **{known[name]: values for name, values in columns.items()},  # pyright: ignore[reportArgumentType]
+            **given,  # pyright: ignore[reportArgumentType]
+            estimated=estimated,
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],

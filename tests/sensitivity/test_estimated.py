@@ -1,0 +1,371 @@
+"""Statistics of estimated results, on synthetic populations whose exact norms are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from jaxsens import InputError, load_result
+from jaxsens.sensitivity.accuracy import accuracy_of
+from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
+from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
+from jaxsens.sensitivity.stratified import stratified_mean
+
+
+def population(kind: str, flips: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Exact norms with a heavy tail, and estimates of them."""
+    x = rng.pareto(2.0, flips) + 0.05 if kind == "pareto" else np.exp(rng.normal(size=flips))
+    match kind:
+        case "wide log-normal":
+            x = x**1.5
+            z = x * np.exp(0.2 * rng.normal(size=flips))
+        case "errors with tails":
+            z = np.abs(x * (1 + 0.15 * rng.standard_t(2.5, size=flips)))
+        case "biased":
+            z = 0.6 * x**0.8 * np.exp(0.1 * rng.normal(size=flips))
+        case _:
+            z = x * np.exp(0.2 * rng.normal(size=flips))
+    return x, z
+
+
+KINDS = ("log-normal", "wide log-normal", "pareto", "errors with tails", "biased")
+
+
+def result_of(norms: np.ndarray, estimates: np.ndarray, verify: int, seed: int, **changes: Any) -> Any:
+    """The estimated result of flips with these exact norms."""
+    stratum = strata(estimates, verify, seed)
+    measured, n = stratum != ESTIMATED, len(norms)
+    estimated = Estimated(estimates, stratum, np.where(measured, norms, np.nan))
+    fields: dict[str, Any] = {
+        "norms": np.where(measured, norms, np.abs(estimates)),
+        "inputs": np.zeros(n, int),
+        "positions": np.arange(n),
+        "symbols": np.ones(n, int),
+        "tokens": np.zeros((1, n), np.int32),
+        "alphabet": (0, 1),
+        "population": n,
+        "readout": None,
+        "norm": "l2",
+        "outputs": None,
+        "engine": EngineChoice("first-order", "asked for"),
+        "dtype": "float64",
+        "versions": {},
+        "estimated": estimated,
+    }
+    return FlipSensitivity(**{**fields, **changes})
+
+
+FINITE = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40).map(np.array)
+
+
+@given(FINITE, st.integers(1, 50), st.integers(0, 5))
+def test_strata_are_the_largest_sizes_and_a_draw_from_the_others(estimates, verify, seed):
+    found = strata(estimates, verify, seed)
+    assert found.dtype == np.int8
+    measured = min(verify, len(estimates))
+    assert (found == TOP).sum() == measured // 2
+    assert (found == RANDOM).sum() == measured - measured // 2
+    if (found == TOP).any():
+        assert np.abs(estimates[found == TOP]).min() >= np.abs(estimates[found != TOP]).max(initial=0)
+    np.testing.assert_array_equal(found, strata(-estimates, verify, seed))
+
+
+def test_equal_estimates_are_taken_in_their_order_and_draws_depend_on_the_seed():
+    found = strata(np.ones(100), 20, 0)
+    assert np.flatnonzero(found == TOP).tolist() == list(range(10))
+    assert (
+        np.flatnonzero(found == RANDOM).tolist()
+        != np.flatnonzero(strata(np.ones(100), 20, 1) == RANDOM).tolist()
+    )
+
+
+def test_every_flip_of_the_rest_is_drawn_equally_often():
+    counts = np.sum([strata(np.arange(30.0), 10, seed) == RANDOM for seed in range(2000)], axis=0)
+    assert (counts[25:] == 0).all()
+    assert stats.chisquare(counts[:25]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flips", [300, 2000])
+def test_intervals_cover_the_mean_of_heavy_tailed_populations(kind, flips):
+    hits = 0
+    for seed in range(200):
+        norms, estimates = population(kind, flips, np.random.default_rng(seed))
+        low, high = result_of(norms, estimates, 64, seed).mean_interval()
+        hits += low <= norms.mean() <= high
+    assert 180 <= hits < 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_is_unbiased_and_far_better_than_that_of_a_plain_sample(kind):
+    norms, estimates = population(kind, 1000, np.random.default_rng(0))
+    found = np.array([result_of(norms, estimates, 64, seed).mean for seed in range(400)])
+    plain = [np.random.default_rng(seed).choice(norms, 64, replace=False).mean() for seed in range(400)]
+    error = found.std() / math.sqrt(len(found))
+    assert abs(found.mean() - norms.mean()) < 4 * error + 2e-3 * norms.mean()
+    assert found.std() < np.std(plain) / 2
+    assert abs(estimates.mean() - norms.mean()) > 4 * error or kind != "biased"
+
+
+def test_the_interval_has_the_width_of_the_errors_of_the_mean():
+    norms, estimates = population("log-normal", 1000, np.random.default_rng(0))
+    results = [result_of(norms, estimates, 64, seed) for seed in range(200)]
+    half = np.median([result.mean_interval()[1] - result.mean for result in results])
+    spread = np.std([result.mean for result in results])
+    assert 1.7 < half / spread < 2.8
+
+
+def test_constant_estimates_leave_the_mean_of_the_sample():
+    norms = np.random.default_rng(0).exponential(size=200)
+    result = result_of(norms, np.full(200, 0.3), 40, 0)
+    top, drawn = (result.estimated.stratum == s for s in (TOP, RANDOM))
+    assert result.mean == pytest.approx((norms[top].sum() + 180 * norms[drawn].mean()) / 200)
+    half = (
+        stats.t.ppf(0.975, 18)
+        * norms[drawn].std(ddof=1)
+        / math.sqrt(20)
+        * math.sqrt(1 - 20 / 180)
+        * 180
+        / 200
+    )
+    assert result.mean_interval()[1] - result.mean == pytest.approx(half, rel=0.15)
+
+
+def test_one_estimate_that_alone_determines_the_slope_leaves_an_interval():
+    estimates, norms = np.zeros(50), np.random.default_rng(0).exponential(size=50)
+    stratum = np.array([TOP] * 4 + [RANDOM] * 8 + [ESTIMATED] * 38, np.int8)
+    estimates[:5], norms[4] = 1, 5
+    found = stratified_mean(Estimated(estimates, stratum, norms), norms, 50)
+    assert np.isfinite(found.mean)
+    assert 0 < found.half_width(0.95) < math.inf
+
+
+@pytest.mark.parametrize("verify", [200, 500])
+def test_if_every_flip_is_measured_the_mean_is_exact(verify):
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    result = result_of(norms, estimates, verify, 0)
+    assert result.exact.all()
+    assert result.mean == pytest.approx(norms.mean(), rel=1e-14)
+    assert result.mean_interval() == (result.mean, result.mean)
+    assert result.quantile_interval(0.3) == (np.quantile(norms, 0.3),) * 2
+    assert result.accuracy.exceeding_count == 0
+
+
+@pytest.mark.parametrize("verify", [1, 2, 6])
+def test_a_sample_of_fewer_than_four_says_nothing_about_the_error_of_the_mean(verify):
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    result = result_of(norms, estimates, verify, 0)
+    assert result.mean_interval() == (-math.inf, math.inf)
+    assert np.isfinite(result.mean)
+    assert len(repr(result).splitlines()) == 4
+
+
+def test_an_interrupted_measurement_has_an_infinite_interval():
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    asked = AskedArguments("hash", "first-order", None, None, None, (300,))
+    result = result_of(norms, estimates, 40, 0, population=300, asked=asked)
+    assert not result.complete
+    assert result.mean_interval() == (-math.inf, math.inf)
+    assert result.quantile_interval(0.5) == (0, math.inf)
+    assert "200 of 300 flips, interrupted" in repr(result)
+
+
+@pytest.mark.parametrize("verify", [64, 200])
+def test_a_sample_of_flips_adds_the_variance_of_its_draw(verify):
+    means = quantiles = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        norms, estimates = population("log-normal", 3000, rng)
+        drawn = np.sort(rng.choice(3000, 200, replace=False))
+        result = result_of(norms[drawn], estimates[drawn], verify, seed, population=3000)
+        low, high = result.mean_interval()
+        means += low <= norms.mean() <= high
+        low, high = result.quantile_interval(0.5)
+        quantiles += low <= np.median(norms) <= high
+    assert 180 <= means < 200
+    assert quantiles >= 190
+
+
+@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.95, 1.0])
+def test_quantile_intervals_hold_whatever_the_estimates(q):
+    hits, bounded = 0, 0
+    for seed in range(200):
+        norms, _ = population("log-normal", 300, np.random.default_rng(seed))
+        estimates = np.random.default_rng(seed).permutation(norms) if seed % 2 else norms
+        low, high = result_of(norms, estimates, 100, seed).quantile_interval(q, 0.9)
+        hits += low <= np.quantile(norms, q) <= high
+        bounded += 0 < low < high < math.inf
+    assert hits >= 180
+    assert bounded > 100 or q in (0.0, 0.95, 1.0)
+
+
+def test_the_maximum_is_a_measured_one():
+    norms, estimates = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.5, 9.0, 0.4, 8.0])
+    stratum = np.array([RANDOM, TOP, ESTIMATED, ESTIMATED], np.int8)
+    base = result_of(norms, estimates, 2, 0)
+    estimated = Estimated(estimates, stratum, np.array([1.0, 2.0, np.nan, np.nan]))
+    result = dataclasses.replace(base, norms=np.array([1.0, 2.0, 0.4, 8.0]), estimated=estimated)
+    assert (result.max, result.argmax.position, result.argmax.norm) == (2.0, 1, 2.0)
+    assert result.exact.tolist() == [True, True, False, False]
+    assert result.quantile(1) == 8.0
+    nothing = dataclasses.replace(estimated, stratum=np.zeros(4, np.int8))
+    unmeasured = dataclasses.replace(result, estimated=nothing)
+    assert math.isnan(unmeasured.max)
+    with pytest.raises(InputError, match="no flip was measured"):
+        _ = unmeasured.argmax
+    assert len(repr(unmeasured).splitlines()) == 4
+
+
+def accuracy_between(estimates, compared, **changes):
+    m = len(estimates)
+    found = Estimated(
+        np.array([*estimates, 99.0, 0.0]),
+        np.array([RANDOM] * m + [TOP, ESTIMATED], np.int8),
+        np.array([*compared, 99.0, np.nan]),
+        **changes,
+    )
+    return accuracy_of(found, np.array([*(changes.pop("norms", compared)), 99.0, 0.0]))
+
+
+def test_accuracy_is_that_of_the_random_flips():
+    rng = np.random.default_rng(0)
+    z = rng.exponential(size=32)
+    x = 1.3 * z * np.exp(0.1 * rng.normal(size=32)) + 0.1
+    found = accuracy_between(z, x)
+    assert found.count == 32
+    assert found.median_error == pytest.approx(np.median(np.abs(z / x - 1)))
+    assert found.error_90 == pytest.approx(np.quantile(np.abs(z / x - 1), 0.9))
+    assert found.rank_correlation == pytest.approx(stats.spearmanr(z, x)[0])
+    assert found.slope == pytest.approx(np.polyfit(z, x, 1)[0])
+    assert found.sketch_error is None
+    assert found.exceeding == pytest.approx(1 - 0.05 ** (1 / 32))
+    assert 0.0885 < found.exceeding < 0.0895
+
+
+def test_errors_where_the_exact_value_is_0_are_0_or_infinite():
+    found = accuracy_between([0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0])
+    assert (found.median_error, found.error_90) == (0, math.inf)
+    assert math.isnan(found.rank_correlation)
+    found = accuracy_between([1.0, 1.0, 1.0], [0.0, 0.0, 1.0])
+    assert found.median_error == math.inf
+    assert math.isnan(found.slope)
+
+
+def test_a_sample_too_small_gives_nan_and_no_random_flip_says_so():
+    found = accuracy_between([1.0, 2.0], [1.0, 1.0])
+    assert (found.count, found.median_error) == (2, 0.5)
+    assert math.isnan(found.slope)
+    none = accuracy_between([], [])
+    assert none.count == 0
+    assert math.isnan(none.median_error)
+    assert none.exceeding == 1
+    assert "not compared" in str(none)
+
+
+def test_a_sketch_has_an_error_of_its_own():
+    found = Estimated(
+        np.ones(4), np.array([RANDOM] * 3 + [TOP], np.int8), np.array([1.0, 1.2, 0.9, 1.0]), sketch=16
+    )
+    accuracy = accuracy_of(found, np.array([2.0, 1.0, 1.0, 1.0]))
+    assert accuracy.sketch_error == pytest.approx(0.2)
+    assert "the sketch itself 0.2" in str(accuracy)
+
+
+def test_signs_count_in_the_accuracy_of_a_scalar_and_not_in_its_mean():
+    rng = np.random.default_rng(0)
+    changes = rng.normal(size=400)
+    estimates = changes * np.exp(0.1 * rng.normal(size=400))
+    stratum = strata(estimates, 64, 0)
+    estimated = Estimated(estimates, stratum, np.where(stratum > 0, changes, np.nan))
+    base = result_of(np.abs(changes), np.abs(estimates), 64, 0)
+    signed = dataclasses.replace(
+        base, estimated=estimated, norm="scalar", changes=np.where(stratum > 0, changes, estimates)
+    )
+    assert signed.mean == base.mean
+    assert signed.accuracy.rank_correlation > 0.98
+    wrong = dataclasses.replace(estimated, estimates=-estimates)
+    assert dataclasses.replace(signed, estimated=wrong).accuracy.rank_correlation < -0.98
+
+
+def test_the_number_that_may_exceed_the_maximum_is_bounded_as_often_as_it_says():
+    wrong = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        norms = rng.exponential(size=500)
+        result = result_of(norms, norms * np.exp(rng.normal(size=500)), 64, seed)
+        largest = norms[result.estimated.stratum == TOP].max()
+        exceeding = (norms[~result.exact] > largest).sum()
+        wrong += exceeding > result.accuracy.exceeding_count
+    assert wrong <= 14  # 5 %, and two standard deviations
+
+
+@pytest.fixture
+def result():
+    norms, estimates = population("log-normal", 400, np.random.default_rng(0))
+    base = result_of(norms, estimates, 64, 0)
+    inputs = np.repeat([0, 1], 200)
+    return dataclasses.replace(
+        base,
+        inputs=inputs,
+        positions=np.tile(np.arange(200), 2),
+        tokens=np.zeros((2, 201), np.int32),
+        populations=(200, 200),
+    )
+
+
+def test_the_four_lines_say_what_is_known(result):
+    first, second, third, fourth = repr(result).splitlines()
+    assert first == "FlipSensitivity(n=201, inputs=2, 400 flips, l2, engine=first-order)"
+    low, high = result.mean_interval()
+    assert second == (
+        f"  mean={result.mean:.4g}, 95% interval [{low:.4g}, {high:.4g}]; "
+        f"largest measured={result.max:.4g} at position {result.argmax.position}"
+    )
+    accuracy = result.accuracy
+    assert third.startswith("  estimates against 32 random flips measured: error 0.")
+    assert f"rank correlation {accuracy.rank_correlation:.3g}, slope {accuracy.slope:.3g}" in third
+    assert fourth == (
+        f"  64 flips measured, 336 only estimated; at most {accuracy.exceeding_count} of these (8.9%) "
+        "exceed the largest measured, with 95% confidence"
+    )
+
+
+def test_the_part_of_one_input_has_its_strata(result):
+    part = result.of_input(1)
+    mine = result.inputs == 1
+    np.testing.assert_array_equal(part.estimated.stratum, result.estimated.stratum[mine])
+    np.testing.assert_array_equal(part.exact, result.exact[mine])
+    np.testing.assert_array_equal(part.norms, result.norms[mine])
+    assert part.accuracy.count == (part.estimated.stratum == RANDOM).sum()
+    assert np.isfinite(part.mean_interval()).all()
+
+
+def test_the_table_says_which_norms_are_exact(result):
+    table = result.to_pandas()
+    assert list(table.columns) == ["input", "position", "symbol", "norm", "estimate", "exact"]
+    assert table["exact"].sum() == 64
+    assert (table["norm"] == table["estimate"])[~table["exact"]].all()
+    assert np.isfinite(result.profile()).sum() == 400
+
+
+@pytest.mark.parametrize("sketch", [None, 16])
+def test_a_saved_result_comes_back_with_its_estimates(result, sketch, tmp_path):
+    estimated = dataclasses.replace(result.estimated, sketch=sketch)
+    result = dataclasses.replace(result, estimated=estimated)
+    result.save(tmp_path / "r.parquet")
+    loaded: Any = load_result(tmp_path / "r.parquet")
+    assert loaded.estimated.sketch == sketch
+    for name in ("estimates", "stratum", "compared"):
+        before, after = getattr(estimated, name), getattr(loaded.estimated, name)
+        np.testing.assert_array_equal(after, before)
+        assert after.dtype == before.dtype
+    assert repr(loaded) == repr(result)
+    assert loaded.description() == result.description()
