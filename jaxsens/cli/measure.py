@@ -156,7 +156,7 @@ def measure(
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = ModelOptions(),  # noqa: B008, RUF100 - frozen
     constructed: tyro.conf.OmitArgPrefixes[ConstructedOptions] = ConstructedOptions(),  # noqa: B008, RUF100 - frozen
     seed: Number = 0,
-    engine: Annotated[str, one_of("auto", "vmap", "difference")] = "auto",
+    engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference")] = "auto",
     norm: Annotated[str, one_of("l2", "l1", "linf")] = "l2",
     sample: Annotated[Count, default("all flips")] = None,
     batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None,

@@ -44,7 +44,7 @@ def worst_input(
     start: Any = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
-    engine: Literal["auto", "vmap", "difference"] = "auto",
+    engine: Literal["auto", "vmap", "incremental", "difference"] = "auto",
     batch_size: int | None = None,
     memory_budget: int | None = None,
     mesh: Mesh | None = None,

@@ -1,12 +1,13 @@
 """Chooses the engine that measures a model, with a reason.
 
-`auto` takes the engine with the lower estimated time, unless only one is accurate enough. The estimate counts
+`auto` takes the engine with the lowest estimated time, unless only one is accurate enough. The estimate counts
 operations and compilation on a reference machine. It ignores the speed and load of this machine, so a model and length
 get the same engine everywhere, and the points of a sweep agree wherever they were measured.
 
 Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
 with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and one forward pass per flip
-suffices while n eps is at most `ROUNDING`. The change must be carried through the layers where it may be far smaller:
+(`vmap`), or what the flip changes of one (`incremental`), suffices while n eps is at most `ROUNDING`. The change has to
+be carried through the layers where it may be far smaller:
 
 - under hard attention, where a flip that changes no choice has no effect, which must not be confused with rounding;
 - if a temperature or unbounded embeddings make weights fall faster than any power of n;
@@ -25,16 +26,17 @@ from jaxsens.errors import EngineRefusal, Problems, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import apply_operations, readout_position
 from jaxsens.models.weighting import Softmax
-from jaxsens.sensitivity import vmap_engine
+from jaxsens.sensitivity import incremental, vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
+from jaxsens.sensitivity.incremental import IncrementalEngine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
-ENGINES: tuple[str, ...] = ("vmap", "difference")
+ENGINES: tuple[str, ...] = ("vmap", "incremental", "difference")
 """The engines that can be requested by name."""
 
 ROUNDING = 1e-3
@@ -50,6 +52,7 @@ COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
     VmapEngine: (0.8, 0.07),
     DifferenceEngine: (2.0, 0.75),
     FoldedEngine: (2.6, 0.0),
+    IncrementalEngine: (1.4, 0.2),
 }
 """Seconds to compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` checks them."""
 
@@ -87,20 +90,25 @@ def choose(
     if name not in ("auto", *ENGINES):
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES))
     config = subject.config
-    refused = "it is not a jaxsens transformer" if config is None else difference.refusal(config)
-    if name == "difference" and refused is not None:
-        raise EngineRefusal(
-            f'engine = "difference": it cannot serve this model: {refused}; use engine="vmap"'
-        )
     forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar)
-    if name == "vmap" or config is None or refused is not None:
-        reason = "asked for" if name == "vmap" else f"one forward pass per flip suits every model; {refused}"
-        return forward, EngineChoice("vmap", reason)
+    if name == "vmap":
+        return forward, EngineChoice("vmap", "asked for")
+    partly = refused = "it is not a jaxsens transformer"
+    if config is not None:
+        partly = incremental.refusal(config)
+        refused = partly if name == "incremental" else difference.refusal(config)
+    if name != "auto" and refused is not None:
+        raise EngineRefusal(f'engine = "{name}": it cannot serve this model: {refused}; use engine="vmap"')
+    if config is None or refused is not None:
+        return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
+    shortened = IncrementalEngine(norm, outputs, config, scalar=scalar)
+    if name == "incremental":
+        return shortened, EngineChoice(name, "asked for")
     unfolded = folded.refusal(config) or folded.too_short(n)
     carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config, scalar=scalar)
     how = "" if unfolded else "; two layers, folded"
     if name == "difference":
-        return carried, EngineChoice("difference", f"asked for{how}")
+        return carried, EngineChoice(name, f"asked for{how}")
     if _exact(subject, outputs):
         # Constructed networks are deep and narrow, and changes are 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
@@ -108,9 +116,13 @@ def choose(
     digits = lost_digits(subject, config, n)
     if digits is not None:
         return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
-    if seconds(carried, subject, config, n) <= seconds(forward, subject, config, n):
-        return carried, EngineChoice("difference", f"exact, and {FASTER}{how}")
-    return forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")
+    choices: list[tuple[Engine, EngineChoice]] = [
+        (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
+        (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
+    ]
+    if partly is None:
+        choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
+    return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:

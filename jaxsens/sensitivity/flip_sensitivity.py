@@ -53,7 +53,7 @@ def flip_sensitivity(
     norm: Norm = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
     scalar: Scalar | None = None,
-    engine: Literal["auto", "vmap", "difference"] = "auto",
+    engine: Literal["auto", "vmap", "incremental", "difference"] = "auto",
     batch_size: int | None = None,
     memory_budget: int | None = None,
     mesh: Mesh | None = None,
@@ -93,10 +93,11 @@ def flip_sensitivity(
             jax.numpy. The result's `changes` hold f(y_r(x')) - f(y_r(x)), its `norms` their sizes. "difference" keeps
             the digits of small changes where f is smooth, and subtracts elsewhere. Neither `outputs` nor another `norm`
             can be given with it. Reuse function objects: a new one for each call is compiled for each call.
-        engine: "vmap", the specification: one forward pass per flip; "difference": carries the change through a jaxsens
-            transformer exactly, without subtracting outputs; or "auto": "difference" if only that is accurate,
-            otherwise the one estimated to be faster for several inputs, including compilation. The choice is the same
-            on every machine; `jaxsens.explain` reports it with the reason and the cost.
+        engine: "vmap", the specification: one forward pass per flip; "incremental": what a flip changes of that pass,
+            for jaxsens transformers with softmax; "difference": carries the change through a jaxsens transformer
+            exactly, without subtracting outputs; or "auto": "difference" if only that is accurate, otherwise the one
+            estimated to be fastest for several inputs, including compilation. The choice is the same on every machine;
+            `jaxsens.explain` reports it with the reason and the cost.
         batch_size: the number of flips per batch on each device; by default a fast size that fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. A single CPU device uses one thread

@@ -19,16 +19,18 @@ from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
+from jaxsens.sensitivity import incremental
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.incremental import IncrementalEngine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import CANCELLING, CARRIED, CHOSEN
 
-ENGINES = ("vmap", "difference")
+ENGINES = ("vmap", "incremental", "difference")
 
 # Equal symbols, and an end-of-sequence symbol at the end.
 WORD = (0, 2, 1, 0, 1, 3)
@@ -86,6 +88,8 @@ def engine_of(
     """The engine of a name, or None if it does not serve the config."""
     if name == "vmap":
         return VmapEngine(norm, outputs, TransformerApply(config))
+    if name == "incremental":
+        return None if incremental.refusal(config) else IncrementalEngine(norm, outputs, config)
     return None if difference.refusal(config) else DifferenceEngine(norm, outputs, config)
 
 
@@ -149,7 +153,7 @@ def _narrow(leaf: jax.Array) -> jax.Array:
 
 def tolerance_of(name: str, config: TransformerConfig, cancelling: bool = False) -> EngineTolerance:
     """How far the engine may be from the reference; `cancelling`: in models drawn at random."""
-    if name == "vmap":
+    if name in ("vmap", "incremental"):
         return SUBTRACTED[config.dtype]
     return (CHOSEN if config.exact_rows else CANCELLING if cancelling else CARRIED)[config.dtype]
 

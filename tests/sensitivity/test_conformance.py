@@ -57,8 +57,7 @@ def test_every_engine_gives_the_reference(name, engine):
     assert_conforms(engine, CASES[name])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", IN_FLOAT32)
+@pytest.mark.parametrize(("name", "engine"), [pair for pair in SERVED if pair[0] in IN_FLOAT32])
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
 
@@ -138,29 +137,30 @@ def cases(draw, any_shape: bool) -> Case:
     return Case(config, tuple(word), sharpness, draw(st.integers(0, 99)), norm)
 
 
-def assert_both_conform(case: Case) -> None:
+def assert_all_conform(case: Case) -> None:
     for engine in ENGINES:
-        assert_conforms(engine, case, cancelling=True)
+        if engine_of(engine, case.config) is not None:
+            assert_conforms(engine, case, cancelling=True)
 
 
 @given(cases(any_shape=False))
 @settings(max_examples=12)
 def test_configs_drawn_at_random(case):
-    assert_both_conform(case)
+    assert_all_conform(case)
 
 
 @pytest.mark.slow
 @given(cases(any_shape=False))
 @settings(max_examples=150)
 def test_many_configs_drawn_at_random(case):
-    assert_both_conform(case)
+    assert_all_conform(case)
 
 
 @pytest.mark.slow
 @given(cases(any_shape=True))
 @settings(max_examples=25)
 def test_configs_and_shapes_drawn_at_random(case):
-    assert_both_conform(case)
+    assert_all_conform(case)
 
 
 # Ties between computed values
@@ -189,7 +189,7 @@ def _written_ties(first: str, second: str, seed: int) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["vmap", "difference"])  # the incremental engine serves no hard layer
 @pytest.mark.parametrize(
     ("first", "second"),
     [("average-hard", "average-hard"), ("average-hard", "rightmost-hard"), ("leftmost-hard", "average-hard")],

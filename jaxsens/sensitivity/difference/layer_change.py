@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.errors import no_rule
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.trace import LayerTrace, over_row_blocks, transformer_layer
 from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax
@@ -40,37 +41,58 @@ def first_layer_change(
     """
     layer, own = config.layer(0), parameters.layers[0]
     kept, n = prepared.traces[0], prepared.tokens.shape[0]
-    here = position[None]
-    dx_here = (parameters.embedding[symbol] - parameters.embedding[prepared.tokens[position]])[None]
     embedded = (
         layers.embed(config, parameters, prepared.tokens.at[position].set(symbol))
         if config.exact_rows
         else None
     )
-    new_here = None if embedded is None else embedded[here]
-    dz, new_z = inner_change(layer, own, kept.x[here], Moved(dx_here, new_here))
-    dq, dk = (heads_of(layer, dz, matrix, here, n) for matrix in (own.query, own.key))
-    dv = heads_of(layer, dz, own.value, None, n)
-    is_here = (rows == position)[:, None]
-
     new_b = None
     match layer.weighting, prepared.others:
-        case Softmax(), Rest() as rest:
-            db = one_key_change(layer, own, kept, rest, rows, position, dk[:, 0], dv[:, 0])
-            if also_own:
-                db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
-        case HardWeighting(), Levels() as best if new_z is not None:
+        case Softmax(), Rest():
+            dx, db = softmax_first_layer(config, parameters, prepared, position, symbol, rows, also_own)
+        case HardWeighting(), Levels() as best if embedded is not None:
+            here, is_here = position[None], (rows == position)[:, None]
+            dx_here = (parameters.embedding[symbol] - parameters.embedding[prepared.tokens[position]])[None]
+            dz, _ = inner_change(layer, own, kept.x[here], Moved(dx_here, None))
+            new_x = embedded[here]
+            new_z = layer_norm(layer, own.attention_norm, new_x) if layer.norm.before else new_x
+            dx, dv = jnp.where(is_here, dx_here, 0), heads_of(layer, dz, own.value, None, n)
             db, new_b = _hard_first_layer(
                 config, own, kept, best, position, rows, also_own, new_z, dv, is_here
             )
         case other, _:
             raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
-    dx = jnp.where(is_here, dx_here, 0)
     new_x = None if embedded is None or new_b is None else embedded[rows]
     moved = after_attention_change(layer, own, kept, rows, dx, db, new_x, new_b)
     if embedded is not None and new_b is None:
         return Moved(moved.dx, transformer_layer(layer, own, embedded)[1][rows])
     return moved
+
+
+def softmax_first_layer(
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    prepared: Prepared,
+    position: Int[Array, ""],
+    symbol: Int[Array, ""],
+    rows: Int[Array, " m"],
+    also_own: bool = True,
+) -> tuple[Float[Array, "m width"], Float[Array, "heads m head_width"]]:
+    """Returns the change of some rows of a softmax layer's input, and of their heads' outputs: `first_layer_change`."""
+    layer, own = config.layer(0), parameters.layers[0]
+    kept, n = prepared.traces[0], prepared.tokens.shape[0]
+    here = position[None]
+    dx_here = (parameters.embedding[symbol] - parameters.embedding[prepared.tokens[position]])[None]
+    dz = inner_change(layer, own, kept.x[here], Moved(dx_here, None))[0]
+    dq, dk = (heads_of(layer, dz, matrix, here, n) for matrix in (own.query, own.key))
+    dv = heads_of(layer, dz, own.value, None, n)
+    if not isinstance(prepared.others, Rest):
+        raise no_rule("the first layer's closed form", "weighting", layer.weighting, (Softmax,))
+    is_here = (rows == position)[:, None]
+    db = one_key_change(layer, own, kept, prepared.others, rows, position, dk[:, 0], dv[:, 0])
+    if also_own:
+        db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
+    return jnp.where(is_here, dx_here, 0), db
 
 
 def _hard_first_layer(
