@@ -8,6 +8,7 @@ from .constructions.compiled import CompiledTransformer as CompiledTransformer
 from .constructions.compiler import compile_formula as compile_formula
 from .constructions.soften import soften as soften
 from .errors import EngineRefusal as EngineRefusal
+from .errors import EstimateWarning as EstimateWarning
 from .errors import InputError as InputError
 from .errors import PrecisionWarning as PrecisionWarning
 from .languages.named import language as language
@@ -18,6 +19,8 @@ from .models.baselines_config import ConvolutionConfig as ConvolutionConfig
 from .models.baselines_config import LSTMConfig as LSTMConfig
 from .models.baselines_config import RNNConfig as RNNConfig
 from .models.config import TransformerConfig as TransformerConfig
+from .models.layered import Attention as Attention
+from .models.layered import Layered as Layered
 from .models.transformer import Transformer as Transformer
 from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput

@@ -21,6 +21,10 @@ class PrecisionWarning(UserWarning):
     """Issued if a model needs more digits than its dtype has. The message says where, and gives the remedy."""
 
 
+class EstimateWarning(UserWarning):
+    """Issued if an estimate is far from what was measured exactly beside it. The message says how far."""
+
+
 def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
     """Returns the error for a kind of part that a function has no rule for.
 

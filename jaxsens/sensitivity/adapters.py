@@ -21,6 +21,8 @@ from jaxsens.inputs import plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layered import Layered, forward
+from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity.model_problems import check_is_model
 
 RANDOM_OUTPUT = (
@@ -44,6 +46,7 @@ class Measurable:
         outputs: the output coordinates that the model designates to be measured; None for all.
         exact_length: the longest input on which the model promises to be exact in its dtype; None without a promise.
         exact_outputs: the output coordinates that the model promises to be exactly 0 or 1.
+        given_layers: the user's model whose attention is visible, whose parameters are `parameters`; otherwise None.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -56,6 +59,12 @@ class Measurable:
     outputs: tuple[int, ...] | None = None
     exact_length: int | None = None
     exact_outputs: tuple[int, ...] = ()
+    given_layers: Layered | None = None
+
+    @property
+    def layered(self) -> Layered | None:
+        """The model as one whose attention is visible, for the first-order engine; None for any other."""
+        return self.given_layers if self.config is None else layered_transformer(self.config)
 
     def position_read(self, n: int) -> int | None:
         """Returns the readout position of an input of length n, which is not flipped by default, or None."""
@@ -65,9 +74,16 @@ class Measurable:
 
     def reading(self, readout: int | str | None) -> Measurable:
         """Returns the model with another readout; "auto" keeps its own."""
-        if isinstance(readout, str) and readout == "auto":
-            return self
-        return dataclasses.replace(self, readout=plain_numbers(readout))
+        own = isinstance(readout, str) and readout == "auto"
+        if self.given_layers is not None:
+            if readout is None:
+                raise InputError('readout = None: a `Layered` reads a row; give "last", a position or "mean"')
+            model, parameters = self.given_layers, self.parameters
+            apply = LayeredApply(model, model.readout if own else plain_numbers(readout))
+            return dataclasses.replace(
+                self, readout=apply.readout, apply=apply, call=lambda tokens: apply(parameters, tokens)
+            )
+        return self if own else dataclasses.replace(self, readout=plain_numbers(readout))
 
     def chosen_outputs(self, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
         """Returns the output coordinates that enter the norm: those given, otherwise the model's; None means all."""
@@ -100,6 +116,18 @@ class TransformerApply:
     def operations(self, n: int) -> float:
         """Floating-point operations of one call on an input of length n."""
         return layers.apply_operations(self.config, n)
+
+
+@dataclass(frozen=True)
+class LayeredApply:
+    """A user's model whose attention is visible, and the row that is read."""
+
+    model: Layered
+    readout: int | str
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The output on one input."""
+        return forward(self.model, parameters, tokens, self.readout)
 
 
 @dataclass(frozen=True)
@@ -164,7 +192,7 @@ _ARRAY = _ArrayPlace()
 def measurable(model: Any) -> Measurable:
     """Returns the adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a
     pair (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens),
-    or a callable tokens -> array.
+    a pair (`Layered`, parameters), or a callable tokens -> array.
 
     Raises:
         InputError: if it is none of these; the message says what it is instead, and what to write.
@@ -189,9 +217,13 @@ def measurable(model: Any) -> Measurable:
         and isinstance(model[0], linen.Module)
     ):
         return _from_linen(*model)
+    if isinstance(model, Layered):
+        raise InputError(
+            f"model = {type(model).__name__} without parameters: pass the pair (layered, parameters)"
+        )
     check_is_model(model)
     if isinstance(model, tuple) and not callable(model):
-        return _from_pair(*model)
+        return _from_layered(*model) if isinstance(model[0], Layered) else _from_pair(*model)
     return _from_callable(model)
 
 
@@ -247,6 +279,26 @@ def _from_pair(function: Any, parameters: Any) -> Measurable:
     return Measurable(apply, arrays, call=lambda tokens: function(parameters, tokens))
 
 
+def _from_layered(model: Layered, parameters: Any) -> Measurable:
+    name = type(model).__name__
+    apply = LayeredApply(model, model.readout)
+    _check_hashable(apply, f"({name}, parameters)")
+    others = [leaf for leaf in jax.tree.leaves(parameters) if not isinstance(leaf, jax.Array | np.ndarray)]
+    if others:
+        raise InputError(
+            f"model = ({name}, parameters): the parameters hold {others[0]!r}, which is no array; keep constants in "
+            f"fields of {name}"
+        )
+    return Measurable(
+        apply,
+        parameters,
+        call=lambda tokens: apply(parameters, tokens),
+        alphabet_size=model.alphabet_size,
+        vocabulary_size=model.vocabulary_size,
+        given_layers=model,
+    )
+
+
 def _from_callable(model: Any) -> Measurable:
     arrays, structure, fixed = _taken_apart(model)
     apply = PytreeApply(structure, fixed)
@@ -275,5 +327,6 @@ def _check_hashable(apply: Any, model: str) -> None:
         hash(apply)
     except TypeError:
         raise InputError(
-            f"model = {model}: it is not hashable, which compilation requires; wrap it: lambda t: model(t)"
+            f"model = {model}: it is not hashable, which compilation requires; wrap it: lambda t: model(t); "
+            "or make it a frozen dataclass"
         ) from None

@@ -33,11 +33,12 @@ from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
+from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine
 from jaxsens.sensitivity.incremental import IncrementalEngine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ENGINES: tuple[str, ...] = ("vmap", "incremental", "difference")
-"""The engines that can be requested by name."""
+"""The exact engines, which can be requested by name."""
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
@@ -61,12 +62,19 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def check_measuring(
-    norm: Any, outputs: Any, engine: Any, batch_size: Any, memory_budget: Any, mesh: Any, problems: Problems
+    norm: Any,
+    outputs: Any,
+    engine: Any,
+    batch_size: Any,
+    memory_budget: Any,
+    mesh: Any,
+    problems: Problems,
+    further: tuple[str, ...] = (),
 ) -> None:
-    """Adds the errors in the arguments that say how flips are measured."""
+    """Adds the errors in the arguments that say how flips are measured. `further` engines are accepted, too."""
     inputs.norm(norm, problems)
     inputs.outputs(outputs, None, problems)
-    inputs.choice("engine", engine, ("auto", *ENGINES), problems)
+    inputs.choice("engine", engine, ("auto", *ENGINES, *further), problems)
     inputs.optional_count("batch_size", batch_size, problems)
     inputs.optional_count("memory_budget", memory_budget, problems)
     inputs.mesh(mesh, problems)
@@ -87,8 +95,10 @@ def choose(
     Raises:
         EngineRefusal: if the requested engine does not support the model.
     """
-    if name not in ("auto", *ENGINES):
-        raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES))
+    if name not in ("auto", *ENGINES, NAME):
+        raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES, NAME))
+    if name == NAME:
+        return first_order_engine(subject, norm, outputs, scalar), EngineChoice(NAME, "asked for")
     config = subject.config
     forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar)
     if name == "vmap":

@@ -11,13 +11,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxsens import inputs
-from jaxsens.errors import Problems
+from jaxsens.errors import EngineRefusal, Problems
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.first_order.estimate import (
+    NAME,
+    block_size,
+    first_order_engine,
+    output_size,
+)
 from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
 
@@ -34,6 +40,8 @@ class Explanation:
         memory: an estimate in bytes: the values shared by all flips, and one block of flips.
         seconds: the operations at this machine's rate for such work, without compilation; accurate to a factor of about
             three.
+        first_order: what the first-order engine would cost instead, and what it would give up; None if it cannot serve
+            the model, or runs.
     """
 
     engine: EngineChoice
@@ -42,12 +50,14 @@ class Explanation:
     operations: float
     memory: int
     seconds: float
+    first_order: str | None = None
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"n = {self.n}: {self.flips} flips by {self.engine}; {self.operations:.2g} operations, "
             f"{self.memory / 2**20:.0f} MiB, about {self.seconds:.2g} s"
         )
+        return told if self.first_order is None else f"{told}\n{self.first_order}"
 
 
 def explain(
@@ -83,7 +93,7 @@ def explain(
         needed = n * (TOKEN_BYTES + (size - 1) * FLIP_BYTES)
         remedy = "give a shorter input; samples of its flips take less"
         check_fits("n", n, needed, "the list of its flips", remedy, problems)
-    inputs.choice("engine", engine, ("auto", *ENGINES), problems)
+    inputs.choice("engine", engine, ("auto", *ENGINES, NAME), problems)
     inputs.readout(readout, subject.readout, n, problems)
     problems.raise_if_any()
     subject = subject.reading(readout)
@@ -91,16 +101,54 @@ def explain(
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        runner, choice = choose(subject, engine, "l2", subject.outputs, n)
         flips = (n - (subject.position_read(n) is not None)) * (size - 1)
+        if engine == NAME:
+            return _of_estimate(subject, n, flips, platform)
+        runner, choice = choose(subject, engine, "l2", subject.outputs, n)
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         cost = runner.cost(subject.parameters, tokens, platform)
         prepared = jax.eval_shape(runner.prepare, subject.parameters, tokens)
         rate = _matmul_rate(subject.dtype) * cost.efficiency
+        instead = _instead(subject, n, flips, platform)
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
     block = min(cost.block_bytes, DEFAULT_MEMORY.get(platform, 2**31))
     operations = cost.prepare + flips * cost.per_flip
-    return Explanation(choice, n, flips, operations, kept + block, operations / rate)
+    return Explanation(choice, n, flips, operations, kept + block, operations / rate, instead)
+
+
+def _of_estimate(subject: Measurable, n: int, flips: int, platform: str, scalar: bool = False) -> Explanation:
+    """Returns what an estimate of all outputs costs, or of one scalar; without the verified flips.
+
+    Raises:
+        EngineRefusal: if the first-order engine cannot serve the model.
+    """
+    engine = first_order_engine(subject, "l2", subject.outputs, None)
+    size = output_size(subject, n)
+    count = 1 if scalar else len(subject.outputs or range(size))
+    block = block_size(engine, subject.parameters, n, count, DEFAULT_MEMORY.get(platform, 2**31))
+    pair = subject.parameters, jax.ShapeDtypeStruct((block, size), jnp.result_type(float))
+    tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+    cost = engine.cost(pair, tokens, platform)
+    prepared = jax.eval_shape(engine.prepare, pair, tokens)
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
+    operations = -(-count // block) * (cost.prepare + flips * cost.per_flip)
+    rate = _matmul_rate(subject.dtype) * cost.efficiency
+    why = f"an estimate of {count} output{'s' if count > 1 else ''}"
+    return Explanation(
+        EngineChoice(NAME, why), n, flips, operations, kept + cost.block_bytes, operations / rate
+    )
+
+
+def _instead(subject: Measurable, n: int, flips: int, platform: str) -> str | None:
+    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+    try:
+        whole, scalar = (_of_estimate(subject, n, flips, platform, single) for single in (False, True))
+    except EngineRefusal:
+        return None
+    return (
+        f'engine="{NAME}" would take about {whole.seconds:.2g} s for all outputs, {scalar.seconds:.2g} s for a scalar, '
+        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+    )
 
 
 @lru_cache(maxsize=4)

@@ -22,6 +22,10 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
+from jaxsens.sensitivity.estimated import Estimated, strata
+from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.first_order.estimate import NAME, Estimation, check_estimation, estimated
+from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
@@ -53,7 +57,10 @@ def flip_sensitivity(
     norm: Norm = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
     scalar: Scalar | None = None,
-    engine: Literal["auto", "vmap", "incremental", "difference"] = "auto",
+    engine: Literal["auto", "vmap", "incremental", "difference", "first-order"] = "auto",
+    sketch: int | None = None,
+    verify: int = 64,
+    seed: int = 0,
     batch_size: int | None = None,
     memory_budget: int | None = None,
     mesh: Mesh | None = None,
@@ -97,7 +104,14 @@ def flip_sensitivity(
             for jaxsens transformers with softmax; "difference": carries the change through a jaxsens transformer
             exactly, without subtracting outputs; or "auto": "difference" if only that is accurate, otherwise the one
             estimated to be fastest for several inputs, including compilation. The choice is the same on every machine;
-            `jaxsens.explain` reports it with the reason and the cost.
+            `jaxsens.explain` reports it with the reason and the cost. "first-order" estimates the effect of every flip
+            in O(n^2) at any depth, for softmax attention that is visible (jaxsens transformers, and pairs of a
+            `jaxsens.Layered` and its parameters), and measures some flips exactly beside it; the result says for each
+            norm whether it is `exact`, and its `accuracy`. "auto" is always exact.
+        sketch: for "first-order" and the l2 norm: estimate this many random combinations of the outputs instead of all.
+            It takes as many backward passes; the norm's relative standard error is at most 1 / sqrt(2 sketch).
+        verify: for "first-order": the number of flips measured exactly, half of them the largest estimates.
+        seed: for "first-order": the seed of the sketch and of the sample of verified flips.
         batch_size: the number of flips per batch on each device; by default a fast size that fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. A single CPU device uses one thread
@@ -107,7 +121,8 @@ def flip_sensitivity(
         resume: the result of an interrupted call (`MeasurementInterrupted.partial`, possibly saved and loaded). Its
             flips are reused and the others measured. The result is that of an uninterrupted call, up to rounding if
             flips end up in other batches. Model, tokens, options, versions and device must be those of the
-            interrupted call, and f the same program; `batch_size`, `memory_budget` and `mesh` may differ.
+            interrupted call, and f the same program; `batch_size`, `memory_budget` and `mesh` may differ. An
+            interrupted estimate keeps no flips, and begins again.
 
     Returns:
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
@@ -117,6 +132,8 @@ def flip_sensitivity(
             (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
             largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
             temperature.
+
+        EstimateWarning: if the median error of a first-order estimate, on its random sample, is above 30 %.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips, including norms that are not finite.
@@ -139,23 +156,20 @@ def flip_sensitivity(
             alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
         )
         where = places(positions, n, subject.position_read(n), problems)
-        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems)
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,))
+        estimation = Estimation(sketch, verify, seed)
+        check_estimation(engine, norm, scalar, estimation, problems)
         check_scalar(scalar, norm, outputs, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
     drawn = positions if isinstance(positions, Sample) else None
     _check_size(subject, words, where, alphabet, drawn)
     chosen = subject.chosen_outputs(outputs) if scalar is None else None
-    imprecise = beyond_precision(subject, n)
-    if imprecise is not None:
-        warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
         runner, choice = choose(subject, name, norm, chosen, n, scalar)
-        blurred = checked_scores(subject, words, runner.widens)
-        if blurred is not None and imprecise is None:
-            warnings.warn(blurred, PrecisionWarning, stacklevel=2)
+        _warn_of_rounding(subject, words, runner)
         listed = positions is not None and drawn is None
         flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
         check_reads(subject, words, flips, alphabet)
@@ -163,7 +177,21 @@ def flip_sensitivity(
         asked = _asked(subject, words, flips, engine, scalar, inserted, flipped, drawn)
         call = _described(subject, words, alphabet, flips, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
+        if isinstance(runner, FirstOrderEngine):
+            return _estimated(subject, words, flips, call, runner, estimation, partial, devices, progress)
         return _measured(subject, words, flips, call, runner, choice, partial, devices, progress)
+
+
+def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> None:
+    """Warns if the input is too long for a model that promises to be exact, or the scores too large for the dtype.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    blurred = checked_scores(subject, words, runner.widens)
+    said = beyond_precision(subject, words.shape[1]) or blurred
+    if said is not None:
+        warnings.warn(said, PrecisionWarning, stacklevel=3)
 
 
 def _flips(
@@ -284,6 +312,51 @@ def _measured(
     )
     if interrupted is not None:
         raise MeasurementInterrupted(result) from interrupted
+    return result
+
+
+def _estimated(
+    subject: Measurable,
+    words: np.ndarray,
+    flips: Flips,
+    call: dict[str, Any],
+    runner: FirstOrderEngine,
+    asked: Estimation,
+    partial: FlipSensitivity | None,
+    devices: placement.Placement,
+    progress: Callable[[int, int], object] | bool | None,
+) -> FlipSensitivity:
+    """Returns the result of the first-order engine. An interrupted estimate keeps nothing: it is begun again.
+
+    Raises:
+        MeasurementInterrupted: on Ctrl-C, without flips.
+    """
+    if partial is not None:
+        taken_over(partial, call, flips)
+    columns = {name: getattr(flips, name) for name in ("inputs", "positions", "symbols")}
+    try:
+        with stopping.noting(signal.SIGINT), telling(progress) as told:
+            values = estimated(runner, subject, words, flips, asked, devices, told)
+            check_finite(values, flips.positions, runner.scalar is not None)
+            stratum = strata(np.abs(values), asked.verify, asked.seed)
+            chosen = np.flatnonzero(stratum)
+            exact, compared, how = verified(runner, subject, words, flips, chosen, asked, devices, None)
+    except KeyboardInterrupt as stop:
+        nothing = {name: column[:0] for name, column in columns.items()}
+        engine = EngineChoice(NAME, "asked for; interrupted, begin it again")
+        empty = FlipSensitivity(norms=np.zeros(0), engine=engine, **nothing, **call)
+        raise MeasurementInterrupted(empty) from stop
+    known, changes = np.full(len(flips), np.nan), values.copy()
+    known[chosen], changes[chosen] = compared, exact
+    result = FlipSensitivity(
+        norms=np.abs(changes),
+        changes=None if runner.scalar is None else changes,
+        engine=EngineChoice(NAME, f"asked for; {len(chosen)} of {len(flips)} flips verified by {how}"),
+        estimated=Estimated(values, stratum, known, asked.sketch),
+        **columns,
+        **call,
+    )
+    warn_if_far(result, stacklevel=4)
     return result
 
 

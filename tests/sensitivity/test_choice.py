@@ -108,6 +108,6 @@ def test_an_engine_that_nobody_knows_is_no_other_one():
     model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
     with pytest.raises(
         jaxsens.InputError,
-        match="no rule for the engine first-order; it knows auto, vmap, incremental, difference",
+        match="no rule for the engine second-order; it knows auto, vmap, incremental, difference, first-order",
     ):
-        choose(measurable(model), "first-order", "l2", None, 8)
+        choose(measurable(model), "second-order", "l2", None, 8)

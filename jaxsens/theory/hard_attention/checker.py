@@ -20,7 +20,7 @@ from jaxsens import stopping
 from jaxsens.errors import Problems, collecting, no_rule
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
-from jaxsens.theory.hard_attention.checker_arithmetic import Attention, Rows, embedded_rows, visible_keys
+from jaxsens.theory.hard_attention.checker_arithmetic import LayerAttention, Rows, embedded_rows, visible_keys
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 
 ERRORS_APART = 4.0
@@ -258,7 +258,7 @@ class _Layer:
         if not self._check_form(claimed):
             return None, 0
         below, heads = self.below, self.model.config.layer(self.k).heads
-        found = Attention(self.model, self.k, self.restriction.n, below.rows)
+        found = LayerAttention(self.model, self.k, self.restriction.n, below.rows)
         against = below.contradicting()
         queries = [
             (number, int(entry))
@@ -327,7 +327,13 @@ class _Layer:
         return len(self.problems) == before
 
     def _verify_head(
-        self, case: Case, head: int, query: int, scores: np.ndarray, excluded: np.ndarray, found: Attention
+        self,
+        case: Case,
+        head: int,
+        query: int,
+        scores: np.ndarray,
+        excluded: np.ndarray,
+        found: LayerAttention,
     ) -> list[int]:
         """The entries of the claimed winners, after checking whether any other key can beat or match them."""
         below, keys = self.below, case.keys[head]
@@ -355,7 +361,7 @@ class _Layer:
         return mine.tolist()
 
     def _lose_ties(
-        self, head: int, query: int, others: np.ndarray, groups: list[np.ndarray], found: Attention
+        self, head: int, query: int, others: np.ndarray, groups: list[np.ndarray], found: LayerAttention
     ) -> np.ndarray:
         """Which entries have exactly the key, and so the score, of a winner that the tie rule puts first."""
         lost = np.zeros(len(others), bool)

@@ -224,7 +224,7 @@ def visible_keys(mask: str, n: int, row: int) -> range:
     return rule_for(_CHECK, "mask", mask, seen)
 
 
-class Attention:
+class LayerAttention:
     """Layer k on rows, in the rounding of the model's dtype: queries, keys and values by heads, and the later steps.
 
     Attributes:

@@ -1,0 +1,249 @@
+"""The protocol of models whose attention is visible: what they do in each row, and how rows attend to each other.
+
+A layer is two maps of single rows around attention:
+
+    (q_j, k_j, v_j) = project(x_j, j)      b_j = sum_w p_jw v_w      y_j = merge(x_j, b_j)
+
+Residuals, normalisation, biases, rotary embeddings and gated maps are part of the two maps, so they may be any JAX
+functions. Only attention mixes rows, and it has a fixed form: softmax(scores / tau) over the visible keys.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens import inputs
+from jaxsens.errors import collecting
+from jaxsens.models.masks import MASKS, visible
+from jaxsens.models.weighting import Softmax, Weighting
+
+MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
+"""Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
+
+
+SOFTMAX = Softmax()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How the rows of one layer attend to each other.
+
+    Attributes:
+        heads: the number of query heads.
+        key_heads: the number of heads of keys and values, a divisor of `heads`: query head h reads key head
+            h // (heads / key_heads). None for as many as query heads.
+        mask: a name of `jaxsens.models.masks.MASKS`, or a hashable `MaskRule` (a module-level function, not a lambda
+            made anew for each call).
+        weighting: `Softmax(...)`, with its temperature.
+        scale: the factor of dot products; None for 1 / sqrt(head_width).
+
+    Raises:
+        InputError: listing every error.
+    """
+
+    heads: int
+    key_heads: int | None = None
+    mask: str | MaskRule = "none"
+    weighting: Weighting = SOFTMAX
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        with collecting("Attention") as problems:
+            heads = inputs.count("heads", self.heads, problems, least=1)
+            keys = inputs.optional_count("key_heads", self.key_heads, problems)
+            if heads and keys and heads % keys:
+                problems.add("key_heads", keys, f"a divisor of heads = {heads}")
+            if isinstance(self.mask, str):
+                inputs.choice("mask", self.mask, MASKS, problems)
+            elif not callable(self.mask):
+                problems.add("mask", self.mask, "a name of MASKS, or a function of query and key positions")
+            if not isinstance(self.weighting, Weighting):
+                problems.add("weighting", self.weighting, "a weighting, such as Softmax()")
+            if self.scale is not None and not (
+                isinstance(self.scale, int | float) and math.isfinite(self.scale)
+            ):
+                problems.add("scale", self.scale, "a finite number, or None")
+
+    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+        """Returns whether each query position sees each key position; the two arrays broadcast."""
+        return visible(self.mask, queries, keys) if isinstance(self.mask, str) else self.mask(queries, keys)
+
+
+class Layered(abc.ABC):
+    """A model whose attention is visible, for `engine="first-order"`. Derive a frozen dataclass from it.
+
+    The pair `(layered, parameters)` is a model for every function of jaxsens, and `layered(parameters, tokens)` is its
+    forward pass. `parameters` is any pytree of arrays; it is the first argument of every method, so that weights are
+    arguments of compiled programs. Every method is about one row, one pair of rows or one layer; jaxsens batches them.
+    All positions and layers are 0-based. An instance must be hashable and must not hold arrays.
+
+    Attributes:
+        layers: the number of layers.
+        readout: the row that is read: "last", a position, or "mean" for the mean of `read` over all rows. The argument
+            `readout` of jaxsens' functions overrides it.
+        alphabet_size: the number of symbols that flips may insert; None if callers must say.
+        vocabulary_size: the number of symbols that the model reads; None if unknown.
+    """
+
+    layers: int
+    readout: int | str = "last"
+    alphabet_size: int | None = None
+    vocabulary_size: int | None = None
+
+    @abc.abstractmethod
+    def attention(self, layer: int) -> Attention:
+        """Returns how the rows of a layer attend to each other."""
+
+    @abc.abstractmethod
+    def embed(
+        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""]
+    ) -> Float[Array, " width"]:
+        """Returns the first layer's input row for a symbol at a position."""
+
+    @abc.abstractmethod
+    def project(
+        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""]
+    ) -> tuple[
+        Float[Array, "heads head_width"],
+        Float[Array, "key_heads head_width"],
+        Float[Array, "key_heads value_width"],
+    ]:
+        """Returns a row's queries, keys and values in a layer, after normalisation and rotation, if any."""
+
+    @abc.abstractmethod
+    def merge(
+        self,
+        parameters: Any,
+        layer: int,
+        row: Float[Array, " width"],
+        attended: Float[Array, "heads value_width"],
+    ) -> Float[Array, " width"]:
+        """Returns a layer's output row from its input row and what its heads attended to."""
+
+    @abc.abstractmethod
+    def read(self, parameters: Any, row: Float[Array, " width"]) -> Float[Array, " outputs"]:
+        """Returns the output from the last layer's row: the final normalisation and the head, if any."""
+
+    def score(
+        self,
+        parameters: Any,
+        layer: int,
+        head: Int[Array, ""],
+        query: Float[Array, " head_width"],
+        key: Float[Array, " head_width"],
+    ) -> Float[Array, ""]:
+        """Returns the score of a query and a key. Override it only if it is not a scaled dot product: it is then
+        evaluated for each pair, without matrix products."""
+        del parameters, head
+        scale = self.attention(layer).scale
+        return jnp.vdot(query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+
+    def position_score(
+        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""]
+    ) -> Float[Array, ""] | None:
+        """Returns what two positions add to the score before the temperature, as ALiBi does; None for nothing."""
+        del layer, head, query, key
+
+    def at_length(self, n: int) -> Layered:
+        """Returns the model for inputs of length n. Override it if rows depend on n."""
+        del n
+        return self
+
+    def __call__(self, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, " outputs"]:
+        """Returns the output on one input, in O(layers n^2 width) operations."""
+        return forward(self, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens), self.readout)
+
+    @property
+    def scored_in_pairs(self) -> bool:
+        """Whether `score` is overridden, so that scores are not dot products."""
+        return type(self).score is not Layered.score
+
+
+def readout_row(readout: int | str, n: int) -> int | None:
+    """Returns the position of the row that is read, or None for the mean over all rows."""
+    if readout == "mean":
+        return None
+    return n - 1 if readout == "last" else int(readout)
+
+
+def by_head(attention: Attention, x: Float[Array, "n key_heads width"]) -> Float[Array, "heads n width"]:
+    """Returns keys or values with one copy for each query head that reads them."""
+    return jnp.repeat(jnp.moveaxis(x, 1, 0), attention.heads // x.shape[1], axis=0)
+
+
+def head_scores(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    queries: Float[Array, "m head_width"],
+    keys: Float[Array, "k head_width"],
+    rows: Int[Array, " m"],
+    columns: Int[Array, " k"],
+    n: int,
+) -> Float[Array, "m k"]:
+    """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
+    attention = model.attention(layer)
+    if model.scored_in_pairs:
+
+        def pair(q: Array, k: Array) -> Array:
+            return model.score(parameters, layer, head, q, k)
+
+        s = jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
+    else:
+        scale = queries.shape[-1] ** -0.5 if attention.scale is None else attention.scale
+        s = (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+
+    def placed(query: Array, key: Array) -> Array:
+        added = model.position_score(layer, head, query, key)
+        return jnp.zeros((), s.dtype) if added is None else added.astype(s.dtype)
+
+    if model.position_score(layer, head, rows[0], columns[0]) is not None:
+        s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
+    return attention.weighting.tempered(s[None], rows, n)[0]
+
+
+def forward(
+    model: Layered, parameters: Any, tokens: Int[Array, " n"], readout: int | str
+) -> Float[Array, " outputs"]:
+    """Returns the output on one input: the plain forward pass, with all scores of a head in memory at once.
+
+    O(n^2) memory. It is the specification of the model; engines compute the same in blocks.
+    """
+    n = tokens.shape[0]
+    model, everywhere = model.at_length(n), jnp.arange(n)
+    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, everywhere)
+    for k in range(model.layers):
+        x = layer_output(model, parameters, k, x)
+    row = readout_row(readout, n)
+    if row is not None:
+        return model.read(parameters, x[row])
+    return jnp.mean(jax.vmap(lambda y: model.read(parameters, y))(x), axis=0)
+
+
+def layer_output(
+    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
+) -> Float[Array, "n width"]:
+    """Returns a layer's output rows."""
+    n, everywhere, attention = x.shape[0], jnp.arange(x.shape[0]), model.attention(layer)
+    q, k, v = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(x, everywhere)
+    seen = attention.sees(everywhere[:, None], everywhere[None, :])
+
+    def one_head(h: Array, q: Array, k: Array, v: Array) -> Array:
+        s = head_scores(model, parameters, layer, h, q, k, everywhere, everywhere, n)
+        shares, total = attention.weighting.shares(s, seen)
+        return (shares @ v) / total
+
+    heads = jnp.arange(attention.heads), jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
+    b = jax.lax.map(lambda given: one_head(*given), heads)
+    return jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(
+        x, jnp.moveaxis(b, 0, 1)
+    )

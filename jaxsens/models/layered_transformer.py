@@ -1,0 +1,129 @@
+"""The package's own transformers as models whose attention is visible (`jaxsens.models.layered.Layered`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import rule_for
+from jaxsens.models import layers
+from jaxsens.models.choices import SCORES
+from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.layered import Attention, Layered
+from jaxsens.models.maps import layer_norm
+from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
+from jaxsens.models.products import rows_times
+from jaxsens.models.scores import penalty, projected, turned
+from jaxsens.models.trace import after_attention
+
+
+@dataclass(frozen=True)
+class LayeredTransformer(Layered):
+    """A transformer with dot-product scores, for inputs of length n."""
+
+    config: TransformerConfig
+    n: int = 0
+
+    @property
+    def layers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """L."""
+        return self.config.layers
+
+    @property
+    def readout(self) -> int | str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The config's readout."""
+        return self.config.readout
+
+    def attention(self, layer: int) -> Attention:
+        """The layer's heads, mask and weighting."""
+        config = self.config.layer(layer)
+        return Attention(config.heads, mask=config.mask, weighting=config.weighting)
+
+    def at_length(self, n: int) -> LayeredTransformer:
+        """The transformer for inputs of length n, on which position embeddings depend."""
+        return type(self)(self.config, n)
+
+    def embed(
+        self, parameters: TransformerParameters, symbol: Int[Array, ""], position: Int[Array, ""]
+    ) -> Float[Array, " width"]:
+        """The symbol's embedding plus the position's."""
+        return (
+            parameters.embedding[symbol]
+            + layers.position_embedding(self.config, parameters, self.n)[position]
+        )
+
+    def project(
+        self,
+        parameters: TransformerParameters,
+        layer: int,
+        row: Float[Array, " width"],
+        position: Int[Array, ""],
+    ) -> tuple[Array, Array, Array]:
+        """Queries, keys and values of one row."""
+        config, own = self._layer(parameters, layer)
+        z = row[None]
+        if config.norm.before:
+            z = layer_norm(config, own.attention_norm, z)
+        q, k = (
+            turned(config, projected(config, z, matrix), position[None], self.n)[:, 0]
+            for matrix in (own.query, own.key)
+        )
+        return q, k, projected(config, z, own.value)[:, 0]
+
+    def merge(
+        self,
+        parameters: TransformerParameters,
+        layer: int,
+        row: Float[Array, " width"],
+        attended: Float[Array, "heads head_width"],
+    ) -> Float[Array, " width"]:
+        """Output projection, skips, normalisation and the per-position map of one row."""
+        config, own = self._layer(parameters, layer)
+        x, none = row[None], row[:0]
+        return after_attention(config, own, x, x, none, none, none, none, attended[:, None])[1][0]
+
+    def read(
+        self, parameters: TransformerParameters, row: Float[Array, " width"]
+    ) -> Float[Array, " outputs"]:
+        """The row itself, or the linear head's logits."""
+        if parameters.head is None:
+            return row
+        return rows_times(row, parameters.head, self.config.exact_rows) + needed(
+            parameters.head_bias, "head_bias"
+        )
+
+    def position_score(
+        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""]
+    ) -> Float[Array, ""] | None:
+        """The sum of the position terms' penalties, such as ALiBi's."""
+        config = self.config.layer(layer)
+        added = penalty(config, query[None], key[None], jnp.dtype(self.config.dtype))
+        return None if added is None else added[head, 0, 0]
+
+    def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
+        return self.config.layer(layer), parameters.layers[layer]
+
+
+class PairwiseTransformer(LayeredTransformer):
+    """A transformer whose scores are evaluated for each pair, by the function of their entry in `SCORES`."""
+
+    def score(
+        self,
+        parameters: TransformerParameters,
+        layer: int,
+        head: Int[Array, ""],
+        query: Float[Array, " head_width"],
+        key: Float[Array, " head_width"],
+    ) -> Float[Array, ""]:
+        """The layer's score of one query and one key."""
+        config, own = self._layer(parameters, layer)
+        of_head = None if own.additive is None else own.additive[head][None]
+        function = rule_for("attention", "score", config.scores, SCORES).function
+        return function(query[None, None], key[None, None], of_head, config.exact_rows)[0, 0, 0]
+
+
+def layered_transformer(config: TransformerConfig) -> LayeredTransformer:
+    """Returns a config's transformer as a `Layered`; its readout and parameters are those of the transformer."""
+    return (LayeredTransformer if config.scores == "dot-product" else PairwiseTransformer)(config)

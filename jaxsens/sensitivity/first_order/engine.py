@@ -1,0 +1,258 @@
+"""The first-order engine: an estimate of every flip's effect at any depth, in O(layers n^2 width) for each output.
+
+The flipped row is followed exactly through all layers. In each layer it moves one key and one value of every other row,
+for which attention has a closed form. What those rows pass on to the output is linear: the derivative with respect to
+what they attended to, times its change. In the last layer only the readout row counts, and it is exact.
+
+While weights are O(1/n), as under Hahn's Lemma 5, what is left out is O(1/n) of the change. The error is not known from
+the estimate alone: `jaxsens.sensitivity.first_order.verify` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import no_rule
+from jaxsens.models.layered import Layered, readout_row
+from jaxsens.models.weighting import Softmax
+from jaxsens.sensitivity.change_of import change_of
+from jaxsens.sensitivity.engine import Engine, EngineCost
+from jaxsens.sensitivity.first_order.gradients import attended_gradients
+from jaxsens.sensitivity.first_order.moved_row import Projections, attended_by_moved_rows, projected_rows
+from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
+from jaxsens.sensitivity.first_order.run import LayerRun, Run, run
+
+EFFICIENCY = 0.2
+"""The share of a large matrix product's rate that the engine reaches on CPU."""
+
+
+def refusal(model: Layered) -> str | None:
+    """Returns why the first-order engine does not support a model, or None if it does."""
+    for k in range(model.layers):
+        weighting = model.attention(k).weighting
+        if type(weighting) is not Softmax:
+            return str(no_rule("the first-order engine", "weighting", weighting, (Softmax,)))
+    return None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PreparedEstimate:
+    """The unflipped run, and the derivatives of the outputs with respect to what rows attended to, by layer."""
+
+    run: Run
+    gradients: tuple[Float[Array, "n heads outputs value_width"], ...]
+
+
+@dataclass(frozen=True)
+class FirstOrderEngine(Engine):
+    """Estimates the change of combinations of outputs. Its parameters are a pair: the model's, and the combinations.
+
+    Combinations are (combinations, outputs), each a weighted sum of outputs. With `scalar` there is a single one, the
+    scalar itself, and the second of the pair is ignored. Memory is O(n width (layers + combinations layers)).
+
+    Attributes:
+        layered: the model.
+        readout: the row that is read: "last", a position, or "mean".
+    """
+
+    layered: Layered
+    readout: int | str
+
+    def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
+        """Runs the model once forward and once backward for each combination."""
+        model, own = self.layered.at_length(tokens.shape[0]), parameters[0]
+        kept = run(model, own, tokens)
+        row = readout_row(self.readout, tokens.shape[0])
+        if not model.layers:
+            return PreparedEstimate(kept, ())
+        return PreparedEstimate(
+            kept, attended_gradients(model, own, kept, row, self._linear_read(parameters, kept))
+        )
+
+    def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
+        """The output on the unflipped input."""
+        kept, row = prepared.run, readout_row(self.readout, prepared.run.tokens.shape[0])
+        if row is not None:
+            return self.layered.read(parameters[0], kept.y[row])
+        return jnp.mean(jax.vmap(lambda y: self.layered.read(parameters[0], y))(kept.y), axis=0)
+
+    def chosen_changes(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns `changes`: the combinations are of the chosen outputs."""
+        return self.changes(parameters, prepared, positions, symbols)
+
+    def changes(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the estimated change of every combination under each flip."""
+        kept, own = prepared.run, parameters[0]
+        n = kept.tokens.shape[0]
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        moved = jax.vmap(lambda symbol, i: model.embed(own, symbol, i))(symbols, positions)
+        total, db = jnp.zeros(()), None
+        for k in range(model.layers):
+            layer = kept.layers[k]
+            q, key, value = self.projected(model, own, k, layer, positions, moved)
+            if row is not None and k == model.layers - 1:
+                db = changes_of_rows(model, own, k, layer, row, positions, (key, value))
+            else:
+                g = prepared.gradients[k]
+                total = total + passed_on(model, own, k, layer, g, positions, (key, value))
+            b = attended_by_moved_rows(model, own, k, layer, positions, (q, key, value))
+            moved = self.merged(model, own, k, layer, positions, moved, b)
+        if row is None:
+            return total + self._change_of_mean(parameters, kept, positions, moved)
+        return total + self._change_of_row(parameters, kept, row, positions, moved, db)
+
+    def projected(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+    ) -> Projections:
+        """Returns the flipped rows' queries, keys and values in layer k."""
+        del kept  # a linear approximation would need it
+        return projected_rows(model, own, k, moved, positions)
+
+    def merged(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+        b: Float[Array, "flips heads value_width"],
+    ) -> Float[Array, "flips width"]:
+        """Returns the flipped rows after layer k, from what they attended to there."""
+        del kept, positions
+        return jax.vmap(lambda x, attended: model.merge(own, k, x, attended))(moved, b)
+
+    def _change_of_row(
+        self,
+        parameters: tuple[Any, Any],
+        kept: Run,
+        row: int,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+        db: Float[Array, "flips heads value_width"] | None,
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout."""
+        n = kept.tokens.shape[0]
+        model, last, y = self.layered.at_length(n), self.layered.layers - 1, kept.y[row]
+        read = self._read(parameters)
+        of_itself = jax.vmap(lambda new: change_of(read, y, new - y))
+        if db is None:
+            return jnp.where((positions == row)[:, None], of_itself(moved), 0)
+        layer = kept.layers[last]
+
+        def through(b: Float[Array, "heads value_width"]) -> Array:
+            return read(model.merge(parameters[0], last, layer.x[row], b))
+
+        of_others = jax.vmap(lambda step: change_of(through, layer.b[:, row], step))(db)
+        return jax.lax.cond(
+            jnp.any(positions == row),
+            lambda: jnp.where((positions == row)[:, None], of_itself(moved), of_others),
+            lambda: of_others,
+        )
+
+    def _change_of_mean(
+        self,
+        parameters: tuple[Any, Any],
+        kept: Run,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
+        n, own = kept.tokens.shape[0], parameters[0]
+
+        def plain(y: Array) -> Array:
+            return self.layered.read(own, y)
+
+        old = kept.y[positions]
+        steps = jax.vmap(lambda y, new: change_of(plain, y, new - y))(old, moved) / n
+        mean = self.output(parameters, PreparedEstimate(kept, ()))
+        combined = self._combined(parameters)
+        return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
+
+    def _combined(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
+        """Returns the function from the output to the combinations."""
+        if self.scalar is not None:
+            scalar = self.scalar
+            return lambda output: jnp.reshape(scalar(output), (1,))
+        return lambda output: parameters[1] @ output
+
+    def _read(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
+        """Returns the function from the row that is read to the combinations."""
+        combined = self._combined(parameters)
+        return lambda y: combined(self.layered.read(parameters[0], y))
+
+    def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
+        """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
+
+        For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
+        """
+        if readout_row(self.readout, kept.tokens.shape[0]) is not None:
+            return self._read(parameters)
+        jacobian = jax.jacrev(self._combined(parameters))(self.output(parameters, PreparedEstimate(kept, ())))
+        return lambda y: jacobian @ self.layered.read(parameters[0], y)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """Some hundred flips: their matrix products are large, and tiles of weights stay in cache."""
+        return 256 if platform == "cpu" else 4096
+
+    def cost(
+        self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: str
+    ) -> EngineCost:
+        """Counts the products of attention, forward and backward, and of the sums over rows, and the row maps.
+
+        The second of `parameters` gives the number of combinations.
+        """
+        n, outputs = tokens.shape[0], parameters[1].shape[0]
+        model = self.layered.at_length(n)
+        whole = range(model.layers if readout_row(self.readout, n) is None else model.layers - 1)
+        prepare = per_flip = block = 0.0
+        for k in range(model.layers):
+            pairs, of_rows = layer_costs(model, parameters[0], k)
+            prepare += n * (n * pairs + of_rows)
+            per_flip += n * pairs + of_rows
+            if k in whole:
+                prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
+                per_flip += n * (2 * pairs + outputs * pairs)
+            block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
+        return EngineCost(prepare, per_flip, int(block), EFFICIENCY)
+
+
+def layer_costs(model: Layered, parameters: Any, layer: int) -> tuple[float, float]:
+    """Returns the operations of a layer's attention for each pair of rows, and of its maps for each row."""
+
+    def maps(symbol: Array, position: Array) -> tuple[Array, ...]:
+        row = model.embed(parameters, symbol, position)
+        q, k, v = model.project(parameters, layer, row, position)
+        attended = jnp.zeros((q.shape[0], v.shape[1]), v.dtype)
+        return model.merge(parameters, layer, row, attended), q, k, v
+
+    here = jax.ShapeDtypeStruct((), jnp.int32)
+    lowered = jax.jit(maps).lower(here, here)
+    _, q, _, v = jax.eval_shape(maps, here, here)
+    operations = float((lowered.cost_analysis() or {}).get("flops", 0))
+    return 2.0 * (q.size + q.shape[0] * v.shape[1]), operations

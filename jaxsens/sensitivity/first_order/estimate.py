@@ -1,0 +1,182 @@
+"""Estimates the effect of every flip to first order, in blocks of combinations of the outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens import inputs
+from jaxsens.errors import EngineRefusal, Problems
+from jaxsens.inputs import NORMS
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.sensitivity.engine import Scalar
+from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, refusal
+from jaxsens.sensitivity.flips import Flips
+
+NAME = "first-order"
+"""The engine's name, as an argument of `flip_sensitivity`."""
+
+LARGEST_BLOCK = 64
+"""Combinations of outputs estimated at once: more hardly share more work."""
+
+
+@dataclass(frozen=True)
+class Estimation:
+    """The arguments of an estimate.
+
+    Attributes:
+        sketch: the number of random combinations of the outputs; None for the outputs themselves.
+        verify: the number of flips measured exactly.
+        seed: the seed of the combinations and of the verified flips.
+    """
+
+    sketch: int | None = None
+    verify: int = 64
+    seed: int = 0
+
+    def combinations(self, engine: FirstOrderEngine, size: int) -> Float[np.ndarray, "combinations outputs"]:
+        """Returns the combinations of `size` outputs that are estimated, in float64; one row of zeros for a scalar.
+
+        A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true
+        one. Its norm's relative standard error is at most 1 / sqrt(2 combinations).
+        """
+        if engine.scalar is not None:
+            return np.zeros((1, size))
+        chosen = np.eye(size)[list(range(size) if engine.outputs is None else engine.outputs)]
+        count = len(chosen)
+        if self.sketch is None or self.sketch >= count:
+            return chosen
+        normal = np.random.default_rng(self.seed).normal(size=(count, self.sketch))
+        directions, triangle = np.linalg.qr(normal)
+        directions = directions * np.sign(np.diag(triangle))  # uniform over all orthonormal frames
+        return np.sqrt(count / self.sketch) * directions.T @ chosen
+
+
+def check_estimation(engine: Any, norm: Any, scalar: Any, asked: Estimation, problems: Problems) -> None:
+    """Adds the errors in the arguments of the first-order engine, and refuses them for any other."""
+    sketch, verify, seed = asked.sketch, asked.verify, asked.seed
+    if not isinstance(engine, str) or engine != NAME:
+        for field in dataclasses.fields(asked):
+            value = getattr(asked, field.name)
+            if type(value) is not type(field.default) or value != field.default:
+                problems.add(field.name, value, f'only for engine="{NAME}"; leave it out')
+        return
+    inputs.optional_count("sketch", sketch, problems)
+    inputs.count("verify", verify, problems, least=1)
+    inputs.seed(seed, problems)
+    if sketch is not None and scalar is not None:
+        problems.add("sketch", sketch, "not with scalar, which is a single combination already")
+    if sketch is not None and not (isinstance(norm, str) and norm == "l2"):
+        problems.add("sketch", sketch, f'only for norm="l2", whose expectation it keeps, not {norm!r}')
+
+
+def first_order_engine(
+    subject: Measurable, norm: str, outputs: tuple[int, ...] | None, scalar: Scalar | None
+) -> FirstOrderEngine:
+    """Returns the engine for a model. Norm and outputs enter by `Estimation.combinations`.
+
+    Raises:
+        EngineRefusal: if the model's attention is not visible, or of a kind without a rule.
+    """
+    layered = subject.layered
+    if layered is None:
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve this model: its attention is not visible; give a jaxsens transformer, '
+            'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
+        )
+    why = refusal(layered)
+    if subject.config is not None and subject.config.centred_scores:
+        why = "it forms plain scores, which lose the digits that centred scores keep"
+    if why is not None:
+        raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
+    readout = subject.readout if subject.config is None else subject.config.readout
+    if readout is None:
+        raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
+    return FirstOrderEngine(norm, outputs, layered, readout, scalar=scalar)
+
+
+def output_size(subject: Measurable, n: int) -> int:
+    """Returns the number of outputs, by tracing."""
+    parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters)
+    shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
+    return int(np.prod(shape))
+
+
+def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:
+    """Returns how many of `count` combinations to estimate at once, within half the memory budget.
+
+    Blocks are of equal size, so that they share a compilation. Memory is linear in n and in the combinations.
+    """
+    model, here = engine.layered.at_length(n), jax.ShapeDtypeStruct((), jnp.int32)
+    row = jax.eval_shape(model.embed, parameters, here, here)
+    each = row.size
+    for k in range(model.layers):
+        q, _, v = jax.eval_shape(lambda p, r, i, k=k: model.project(p, k, r, i), parameters, row, here)
+        # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
+        each += v.shape[1] * q.shape[0] + 2 * (2 * q.size + v.shape[1] * q.shape[0]) // model.layers
+    bytes_each = 2 * n * each * row.dtype.itemsize
+    fitting = max(1, int(budget / 2 / bytes_each))
+    blocks = -(-count // min(fitting, LARGEST_BLOCK))
+    return -(-count // blocks)
+
+
+def estimated(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: Flips,
+    asked: Estimation,
+    devices: placement.Placement,
+    progress: placement.Progress | None,
+) -> Float[np.ndarray, " flips"]:
+    """Returns the estimated norm of each flip, in float64; with a scalar, its estimated signed change.
+
+    Norms are accumulated block by block, so that memory does not grow with the outputs.
+
+    Raises:
+        Interrupted: on Ctrl-C; what was estimated is then lost.
+    """
+    n = words.shape[1]
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    rows = asked.combinations(engine, output_size(subject, n))
+    size = block_size(engine, parameters, n, len(rows), devices.budget)
+    rows = np.concatenate([rows, np.zeros((-len(rows) % size, rows.shape[1]))])
+    blocks = rows.reshape(-1, size, rows.shape[1])
+    total = np.zeros(len(flips))
+    for k, block in enumerate(blocks):
+        pair = parameters, jnp.asarray(block, jnp.result_type(float))
+        told = progress and _share(progress, k, len(blocks))
+        where = flips.inputs, flips.positions, flips.symbols
+        changes, _ = placement.measure_changes(engine, pair, words, *where, devices, told)
+        changes = changes.astype(np.float64)
+        total = changes[:, 0] if engine.scalar is not None else combined_norm(total, changes, engine.norm)
+    return total
+
+
+def combined_norm(
+    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: str
+) -> Float[np.ndarray, " flips"]:
+    """Returns the norm over the outputs so far, whose norm is given, and some more."""
+    of_block = np.linalg.norm(changes, ord={"l2": 2, "l1": 1, "linf": np.inf}[norm], axis=1)
+    match norm:
+        case "l2":
+            return np.hypot(so_far, of_block)
+        case "l1":
+            return so_far + of_block
+        case "linf":
+            return np.maximum(so_far, of_block)
+        case _:
+            raise ValueError(f"{norm} is none of {NORMS}")
+
+
+def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
+    """Returns the progress of block k, in flips of all blocks together."""
+    return lambda done, total: progress((k * total + done) // blocks, total)

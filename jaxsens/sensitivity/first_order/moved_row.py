@@ -1,0 +1,67 @@
+"""The flipped row, followed exactly through a layer whose other rows are those of the unflipped run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.layered import Layered, head_scores
+from jaxsens.sensitivity.first_order.blocks import TILE
+from jaxsens.sensitivity.first_order.run import LayerRun
+
+Projections = tuple[
+    Float[Array, "heads flips head_width"],
+    Float[Array, "heads flips head_width"],
+    Float[Array, "heads flips value_width"],
+]
+"""Queries, keys and values of flipped rows, one for each query head."""
+
+
+def projected_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    rows: Float[Array, "flips width"],
+    positions: Int[Array, " flips"],
+) -> Projections:
+    """Returns queries, keys and values of flipped rows, one for each query head."""
+    attention = model.attention(layer)
+    parts = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(rows, positions)
+    q, k, v = (jnp.moveaxis(part, 1, 0) for part in parts)
+    sharing = attention.heads // k.shape[0]
+    return q, jnp.repeat(k, sharing, axis=0), jnp.repeat(v, sharing, axis=0)
+
+
+def attended_by_moved_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    kept: LayerRun,
+    positions: Int[Array, " flips"],
+    moved: Projections,
+) -> Float[Array, "flips heads value_width"]:
+    """Returns what each flipped row attends to: the old keys, with its own replaced. O(n width) a flip."""
+    n, attention = kept.x.shape[0], model.attention(layer)
+    columns = jnp.arange(n)
+
+    def one_head(given: tuple[Array, ...]) -> Array:
+        head, keys, values, q, k, v = given
+
+        def few(flips: tuple[Array, ...]) -> Array:
+            i, q, k, v = (part[None] for part in flips)
+            s = head_scores(model, parameters, layer, head, q, keys, i, columns, n)
+            own = head_scores(model, parameters, layer, head, q, k, i, i, n)
+            s = jnp.where(columns == i[:, None], own, s)
+            seen = attention.sees(i[:, None], columns[None, :])
+            shares, total = attention.weighting.shares(s, seen)
+            weights = shares / total
+            replaced = weights[0, i[0]]
+            return (weights @ values + replaced * (v - values[i]))[0]
+
+        return jax.lax.map(few, (positions, q, k, v), batch_size=max(1, TILE // n))
+
+    heads = jnp.arange(attention.heads), kept.keys, kept.values, *moved
+    return jax.lax.map(one_head, heads).swapaxes(0, 1)

@@ -1,0 +1,118 @@
+"""The unflipped run: what every flip shares, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.layered import Layered, by_head, head_scores
+from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerRun:
+    """One layer of the unflipped run. Keys and values are repeated for the query heads that share them.
+
+    Attributes:
+        x: the layer's input rows.
+        queries, keys, values: of every head and row.
+        b: what each head's row attended to.
+        normaliser: each row's log of the sum of exponentiated scores; 0 for a row that sees nothing.
+        rest_normaliser: the same without the row's best key; -inf if there is no other.
+        rest: the weighted mean of values without the best key; 0 if there is no other.
+    """
+
+    x: Float[Array, "n width"]
+    queries: Float[Array, "heads n head_width"]
+    keys: Float[Array, "heads n head_width"]
+    values: Float[Array, "heads n value_width"]
+    b: Float[Array, "heads n value_width"]
+    normaliser: Float[Array, "heads n"]
+    rest_normaliser: Float[Array, "heads n"]
+    rest: Float[Array, "heads n value_width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Run:
+    """The tokens, every layer, and the last layer's output rows."""
+
+    tokens: Int[Array, " n"]
+    layers: tuple[LayerRun, ...]
+    y: Float[Array, "n width"]
+
+
+def run(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Run:
+    """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory."""
+    n = tokens.shape[0]
+    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
+    kept = []
+    for k in range(model.layers):
+        one, x = layer_run(model, parameters, k, x)
+        kept.append(one)
+    return Run(tokens, tuple(kept), x)
+
+
+def layer_run(
+    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
+) -> tuple[LayerRun, Float[Array, "n width"]]:
+    """Returns one layer's run and its output rows."""
+    n, attention = x.shape[0], model.attention(layer)
+    q, k, v = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(x, jnp.arange(n))
+    queries, keys, values = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
+
+    def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:
+        head, q, k, v = given
+
+        def rows(block: Int[Array, " m"]) -> tuple[Array, ...]:
+            return attended(model, parameters, layer, head, q[block], k, v, block)
+
+        return over_blocks(rows, n, max(8, TILE // n))
+
+    heads = jnp.arange(attention.heads)
+    b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
+    kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
+    y = jax.vmap(lambda row, c: model.merge(parameters, layer, row, c))(x, jnp.moveaxis(b, 0, 1))
+    return kept, y
+
+
+def attended(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    q: Float[Array, "m head_width"],
+    k: Float[Array, "n head_width"],
+    v: Float[Array, "n value_width"],
+    rows: Int[Array, " m"],
+) -> tuple[Array, Array, Array, Array]:
+    """Returns b, the log-normaliser, and both without the best key, for some rows of one head.
+
+    Exponentials are taken relative to the second-best score. The best key may be far ahead of all others: relative to
+    it, they would underflow, and what remains if it is flipped would be lost.
+    """
+    n = k.shape[0]
+    columns = jnp.arange(n)
+    s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
+    s = jnp.where(model.attention(layer).sees(rows[:, None], columns[None, :]), s, -jnp.inf)
+    best = jnp.max(s, axis=-1, keepdims=True)
+    where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
+    others = jnp.where(columns == where[:, None], -jnp.inf, s)
+    second = jnp.max(others, axis=-1, keepdims=True)
+    base = jnp.where(second == -jnp.inf, 0, second)
+    powers = jnp.exp(others - base)
+    total = jnp.sum(powers, axis=-1)
+    rest_normaliser = base[:, 0] + jnp.log(total)
+    rest = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
+    normaliser = jnp.logaddexp(best[:, 0], rest_normaliser)
+    share = jnp.exp(best[:, 0] - jnp.where(normaliser == -jnp.inf, 0, normaliser))[:, None]
+    b = (
+        share * v[where]
+        + jnp.exp(rest_normaliser - jnp.where(normaliser == -jnp.inf, 0, normaliser))[:, None] * rest
+    )
+    return b, jnp.where(normaliser == -jnp.inf, 0, normaliser), rest_normaliser, rest

@@ -1,0 +1,437 @@
+"""The first-order engine: exact where the mathematics says so, close elsewhere, and never n x n in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from benchmarks.linear_rivals import LinearRows, gradient_changes
+from jaxsens.errors import EngineRefusal, InputError
+from jaxsens.models import layers
+from jaxsens.models.layered import forward
+from jaxsens.models.layered_transformer import layered_transformer
+from jaxsens.models.masks import MASKS
+from jaxsens.models.parameters import initialise
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.accuracy import Accuracy
+from jaxsens.sensitivity.adapters import TransformerApply
+from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.first_order.estimate import Estimation
+from jaxsens.sensitivity.vmap_engine import VmapEngine
+from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def accuracy_of(result: jaxsens.FlipSensitivity) -> Accuracy:
+    assert result.accuracy is not None
+    return result.accuracy
+
+
+def word_of(n: int, seed: int = 0, alphabet: int = 3) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.append(rng.integers(0, alphabet, n - 1), alphabet).astype(np.int32)
+
+
+def flips_of(word: np.ndarray, readout: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Every position but the last, or with `readout` that one too, with one other symbol each."""
+    positions = np.arange(len(word) if readout else len(word) - 1)
+    return positions, ((word + 1) % 3)[positions]
+
+
+_prepare = jax.jit(lambda engine, *given: engine.prepare(*given), static_argnums=0)
+_changes = jax.jit(lambda engine, *given: engine.changes(*given), static_argnums=0)
+
+
+def estimate(config, parameters, word, positions, symbols, engine: type = FirstOrderEngine) -> np.ndarray:
+    """The estimated change of every output under each flip."""
+    runner = engine("l2", None, layered_transformer(config), config.readout)
+    pair = parameters, jnp.eye(config.logits or config.width, dtype=config.dtype)
+    return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), positions, symbols))
+
+
+def exact(config, parameters, word, positions, symbols) -> np.ndarray:
+    engine = VmapEngine("l2", None, TransformerApply(config))
+    prepared = engine.prepare(parameters, word)
+    return np.asarray(_changes(engine, parameters, prepared, positions, symbols))
+
+
+def errors(config, seed: int, n: int, engine: type = FirstOrderEngine) -> np.ndarray:
+    """The relative error of each flip's norm."""
+    with numerics("float64"):
+        parameters, word = initialise(config, seed), word_of(n, seed, config.alphabet_size)
+        flips = flips_of(word)
+        found = np.linalg.norm(estimate(config, parameters, word, *flips, engine), axis=1)
+        true = np.linalg.norm(exact(config, parameters, word, *flips), axis=1)
+    return np.abs(found - true) / true
+
+
+ONE_LAYER: dict[str, dict[str, Any]] = {
+    "plain": {},
+    **{f"mask {name}": {"mask": name, "feed_forward": 0} for name in MASKS},
+    "pre-normalisation, additive scores": {"layer_norm": "pre", "scores": "additive", "activation": "gelu"},
+    "post-normalisation, logits": {"layer_norm": "post", "logits": 2, "activation": "silu"},
+    "growing 1/temperature": {"weighting": "temperature-quadratic", "positions": "rotary"},
+    "temperature of the row": {"weighting": WEIGHTINGS_TRIED["by-query"], "mask": "future"},
+    "several positions": {"positions": POSITIONS_TRIED["several"], "activation": "tanh"},
+    "first row read": {"readout": 0, "mask": "past", "positions": "alibi"},
+}
+
+
+@pytest.mark.parametrize("name", ONE_LAYER)
+def test_one_layer_of_which_one_row_is_read_is_exact(name):
+    config = small(layers=1, **ONE_LAYER[name])
+    with numerics("float64"):
+        parameters, word = jax.tree.map(jnp.asarray, random_parameters(config, 1)), jnp.asarray(word_of(9))
+        positions, symbols = flips_of(np.asarray(word), readout=True)
+        found = estimate(config, parameters, word, positions, symbols)
+        true = exact(config, parameters, word, positions, symbols)
+        output = layers.apply(config, parameters, word)
+        np.testing.assert_allclose(
+            forward(layered_transformer(config), parameters, word, config.readout), output, 1e-12, 1e-13
+        )
+    scale = np.abs(output).max()
+    np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-13 * scale)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layers": 3, "layer_norm": "pre", "activation": "gelu"},
+        {"layers": 2, "mask": "strict-future", "positions": "alibi", "activation": "tanh"},
+        {"layers": 2, "scores": "additive", "readout": "mean", "activation": "silu", "logits": 2},
+        {"layers": 3, "layer_norm": "post", "readout": "mean", "mask": "past", "activation": "tanh"},
+    ],
+    ids=["pre", "masked", "additive mean", "post mean"],
+)
+def test_the_estimate_is_the_derivative_for_small_changes(changes):
+    # As symbol 1 comes closer to symbol 0, what is left out is of second order in their distance.
+    config = small(**changes)
+    with numerics("float64"):
+        parameters = jax.tree.map(jnp.asarray, random_parameters(config, 2))
+        word = np.array([0] * 7 + [3], np.int32)
+        positions, symbols = np.arange(7), np.ones(7, np.int32)
+        model = layered_transformer(config)
+        found = []
+        for size in (1e-3, 1e-5):
+            embedding = np.array(parameters.embedding)
+            step = np.random.default_rng(0).normal(size=embedding.shape[1])
+            embedding[1] = embedding[0] + size * step
+            near = dataclasses.replace(parameters, embedding=jnp.asarray(embedding))
+            given = (jnp.asarray(part) for part in (word, positions, symbols))
+            slope = gradient_changes(model, near, config.readout, *given)
+            off = estimate(config, near, word, positions, symbols) - np.asarray(slope)
+            found.append(np.abs(off).max() / np.abs(slope).max())
+    assert found[1] < 1e-4
+    assert found[1] < found[0] / 30  # proportional to the distance
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_error_falls_at_least_as_one_over_n(norm):
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm=norm, dtype="float64"
+    )
+    lengths = (32, 96, 288)
+    medians = [np.median(np.concatenate([errors(config, seed, n) for seed in range(3)])) for n in lengths]
+    slope = np.polyfit(np.log(lengths), np.log(medians), 1)[0]
+    assert slope < -0.8
+    assert medians[-1] < 0.01
+
+
+def test_the_estimate_is_closer_than_a_gradient_and_than_linear_rows():
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm="pre", dtype="float64"
+    )
+    with numerics("float64"):
+        parameters, word = initialise(config, 0), word_of(64, 0, 2)
+        flips = flips_of(word)
+        given = (jnp.asarray(part) for part in (word, *flips))
+        slope = gradient_changes(layered_transformer(config), parameters, config.readout, *given)
+        true = np.linalg.norm(exact(config, parameters, word, *flips), axis=1)
+        of_gradient = np.median(np.abs(np.linalg.norm(slope, axis=1) - true) / true)
+    of_rows = np.median(errors(config, 0, 64, LinearRows))
+    ours = np.median(errors(config, 0, 64))
+    assert ours < of_rows / 2
+    assert ours < of_gradient / 2
+
+
+def largest(program: Any) -> int:
+    sizes = [value.aval.size for equation in program.eqns for value in equation.outvars]
+    inner = [
+        largest(part.jaxpr if hasattr(part, "jaxpr") else part)
+        for equation in program.eqns
+        for given in equation.params.values()
+        for part in (given if isinstance(given, tuple | list) else (given,))
+        if hasattr(part, "eqns") or hasattr(part, "jaxpr")
+    ]
+    return max([0, *sizes, *inner])
+
+
+def test_no_array_grows_with_the_square_of_n():
+    config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=1, layers=3, feed_forward=8)
+    engine = FirstOrderEngine("l2", None, layered_transformer(config), "last")
+    found = []
+    for n in (2**14, 2**16):
+        parameters = jax.eval_shape(lambda: initialise(config, 0)), jax.ShapeDtypeStruct((2, 8), np.float32)
+        word, flips = jax.ShapeDtypeStruct((n,), np.int32), jax.ShapeDtypeStruct((16,), np.int32)
+        prepared = jax.eval_shape(engine.prepare, parameters, word)
+        programs = (
+            jax.make_jaxpr(engine.prepare)(parameters, word),
+            jax.make_jaxpr(engine.changes)(parameters, prepared, flips, flips),
+        )
+        found.append(max(largest(program.jaxpr) for program in programs))
+    assert found[1] <= 4 * found[0]
+    assert found[1] < 2**16 * 2**10
+
+
+@cache
+def example() -> dict[str, Any]:
+    """What the second code block of docs/first-order.md defines."""
+    text = (ROOT / "docs" / "first-order.md").read_text("utf-8")
+    code = text.split("```python\n")[2].split("```")[0]
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(code, "docs/first-order.md", "exec"), names)
+    return names
+
+
+def by_hand(weights: Any, tokens: np.ndarray, heads: int, key_heads: int) -> np.ndarray:
+    """The documented decoder's logits, position by position, in NumPy."""
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
+
+    def normed(x: np.ndarray) -> np.ndarray:
+        return x / np.sqrt(np.mean(x**2) + 1e-6)
+
+    def rotated(x: np.ndarray, position: int) -> np.ndarray:
+        half = x.shape[-1] // 2
+        turn = np.exp(1j * position * 10000.0 ** -(np.arange(half) / half))
+        pairs = (x[..., :half] + 1j * x[..., half:]) * turn
+        return np.concatenate([pairs.real, pairs.imag], -1)
+
+    x = weights["embedding"][tokens]
+    for own in weights["layers"]:
+        z = np.array([normed(row) for row in x])
+        q, k, v = (np.einsum("nd,dhk->nhk", z, own[name]) for name in ("query", "key", "value"))
+        q, k = (np.array([rotated(row, i) for i, row in enumerate(part)]) for part in (q, k))
+        y = []
+        for i, row in enumerate(x):
+            attended = []
+            for h in range(heads):
+                g = h // (heads // key_heads)
+                s = np.array([q[i, h] @ k[j, g] for j in range(i + 1)]) / np.sqrt(q.shape[-1])
+                p = np.exp(s - s.max())
+                attended.append((p / p.sum()) @ v[: i + 1, g])
+            row = row + np.einsum("hk,hkd->d", np.array(attended), own["output"])
+            inner = normed(row)
+            gate = inner @ own["gate"]
+            y.append(row + (gate / (1 + np.exp(-gate)) * (inner @ own["up"])) @ own["down"])
+        x = np.array(y)
+    return normed(x[-1]) @ weights["embedding"].T
+
+
+def test_the_documented_decoder_is_what_it_says():
+    names = example()
+    model, weights = names["Decoder"](), names["random_weights"](3)
+    tokens = np.random.default_rng(0).integers(0, 100, 12)
+    with numerics("float64"):
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
+        found = model(wide, jnp.asarray(tokens))
+    np.testing.assert_allclose(found, by_hand(weights, tokens, 4, 2), rtol=1e-9)
+
+
+def test_a_users_model_without_parameters_or_with_numbers_among_them_is_refused():
+    names = example()
+    with pytest.raises(InputError, match=r"Decoder without parameters: pass the pair"):
+        jaxsens.flip_sensitivity(names["Decoder"](), [1, 2, 3])
+    weights = {**names["random_weights"](0), "scale": 2.0}
+    with pytest.raises(InputError, match=r"the parameters hold 2\.0, which is no array"):
+        jaxsens.flip_sensitivity((names["Decoder"](), weights), [1, 2, 3])
+
+
+def test_attention_lists_every_error():
+    with pytest.raises(InputError) as caught:
+        jaxsens.Attention(4, key_heads=3, mask="backwards", scale=float("nan"))
+    for said in ("key_heads = 3: a divisor of heads = 4", "mask = 'backwards'", "scale = nan"):
+        assert said in str(caught.value)
+
+
+SMALL = jaxsens.TransformerConfig(
+    alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm="pre", logits=8
+)
+
+
+@cache
+def measured(**options: Any) -> tuple[jaxsens.FlipSensitivity, jaxsens.FlipSensitivity]:
+    """An estimate with its verified flips, and the exact result in float64."""
+    model = jaxsens.Transformer(SMALL, seed=0)
+    with numerics("float64"):
+        parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+        wide = jaxsens.Transformer(SMALL.replace(dtype="float64"), parameters=parameters)
+    words = np.stack([word_of(40, seed, 2) for seed in range(2)])
+    given = {name: value for name, value in options.items() if name not in ("sketch", "verify", "seed")}
+    exact = jaxsens.flip_sensitivity(wide, words, engine="vmap", **given)
+    return jaxsens.flip_sensitivity(model, words, engine="first-order", **options), exact
+
+
+def probability(y: jax.Array) -> jax.Array:
+    return jax.nn.log_softmax(y)[3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"verify": 20},
+        {"verify": 20, "norm": "l1", "outputs": (1, 5)},
+        {"verify": 21, "norm": "linf"},
+        {"verify": 20, "sketch": 4},
+        {"verify": 20, "scalar": probability},
+    ],
+    ids=["l2", "l1 of two outputs", "linf", "sketch", "scalar"],
+)
+def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(options):
+    result, exact = measured(**options)
+    chosen = result.exact
+    assert chosen.sum() == options["verify"]
+    np.testing.assert_allclose(result.values[chosen], exact.values[chosen], rtol=1e-9)
+    assert result.max == result.norms[chosen].max()
+    assert accuracy_of(result).count == options["verify"] - options["verify"] // 2
+    near = np.median(np.abs(result.norms - exact.norms) / exact.norms)
+    assert near < (0.5 if "sketch" in options else 0.1)
+    low, high = result.mean_interval()
+    assert low <= result.mean <= high
+    assert low <= exact.mean <= high
+    if "scalar" in options:
+        assert np.mean(np.sign(result.values) == np.sign(exact.values)) > 0.9
+    assert len(repr(result).splitlines()) == 4
+
+
+def test_a_sketch_of_all_outputs_is_all_outputs():
+    whole, _ = measured(verify=20)
+    sketched, _ = measured(verify=20, sketch=8)
+    np.testing.assert_allclose(sketched.norms, whole.norms, rtol=1e-5)
+    error = accuracy_of(sketched).sketch_error
+    assert error is not None
+    assert error < 1e-6
+
+
+def test_a_sketch_keeps_the_expected_squared_norm_and_its_error_is_what_it_says():
+    ratios = []
+    change = np.random.default_rng(0).normal(size=50)
+    for seed in range(400):
+        engine = FirstOrderEngine("l2", None, layered_transformer(SMALL), "last")
+        rows = Estimation(sketch=8, seed=seed).combinations(engine, 50)
+        assert rows.shape == (8, 50)
+        ratios.append(np.sum((rows @ change) ** 2) / np.sum(change**2))
+    assert abs(np.mean(ratios) - 1) < 4 * np.std(ratios) / 20
+    assert np.std(np.sqrt(ratios)) < 1.1 / np.sqrt(2 * 8)
+
+
+def test_estimates_do_not_depend_on_the_batch_or_the_memory():
+    model, word = jaxsens.Transformer(SMALL, seed=0), word_of(40, 0, 2)
+    whole = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=2)
+    others: list[dict[str, Any]] = [{"batch_size": 7}, {"memory_budget": 2**19}]
+    for options in others:
+        part = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=2, **options)
+        np.testing.assert_allclose(part.norms, whole.norms, rtol=1e-4)
+
+
+def test_the_interval_of_the_mean_covers_the_true_mean_of_at_least_180_of_200_models():
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=8, heads=2, layers=3, feed_forward=8, dtype="float64"
+    )
+    covered = 0
+    for seed in range(200):
+        model, word = jaxsens.Transformer(config, seed=seed), word_of(48, seed, 2)
+        result = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=20, seed=seed)
+        low, high = result.mean_interval(0.95)
+        covered += low <= jaxsens.flip_sensitivity(model, word, engine="vmap").mean <= high
+    assert covered >= 180
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weighting": "leftmost-hard"}, "no rule for the weighting LeftmostHard; it knows Softmax"),
+        ({"weighting": "sparsemax"}, "no rule for the weighting Sparsemax; it knows Softmax"),
+        ({"weighting": ("softmax", "average-hard")}, "no rule for the weighting AverageHard"),
+        ({"centred_scores": True}, "which lose the digits that centred scores keep"),
+    ],
+)
+def test_what_has_no_rule_is_refused_by_name(changes, said):
+    model = jaxsens.Transformer(small(**changes), seed=0)
+    with pytest.raises(EngineRefusal, match=said):
+        jaxsens.flip_sensitivity(model, [0, 1, 2, 3], engine="first-order")
+
+
+def test_a_model_whose_attention_is_hidden_is_refused():
+    with pytest.raises(
+        EngineRefusal, match=r"its attention is not visible; give a jaxsens transformer, or a pair"
+    ):
+        jaxsens.flip_sensitivity(lambda t: t[-1] * 1.0, [0, 1, 1], 2, engine="first-order")
+
+
+def test_every_error_in_the_arguments_is_listed_and_other_engines_refuse_them():
+    model = jaxsens.Transformer(SMALL, seed=0)
+    with pytest.raises(InputError) as caught:
+        jaxsens.flip_sensitivity(
+            model, [0, 1, 1], engine="first-order", norm="l1", sketch=3, verify=0, seed=-1
+        )
+    for said in ('sketch = 3: only for norm="l2"', "verify = 0", "seed = -1"):
+        assert said in str(caught.value)
+    with pytest.raises(InputError, match="sketch = 3: not with scalar"):
+        jaxsens.flip_sensitivity(model, [0, 1], engine="first-order", sketch=3, scalar=probability)
+    with pytest.raises(InputError) as caught:
+        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="vmap", sketch=3, verify=5, seed=1)
+    for name in ("sketch", "verify", "seed"):
+        assert f"{name} = " in str(caught.value)
+
+
+def test_a_poor_estimate_warns_and_its_accuracy_says_so():
+    # Scores five times as sharp in four layers without normalisation: weights stay O(1) from layer to layer.
+    config = jaxsens.TransformerConfig(alphabet_size=2, width=16, heads=2, layers=4, feed_forward=32)
+    parameters = initialise(config, 0)
+    sharp = [
+        dataclasses.replace(layer, query=5 * layer.query, output=2 * layer.output)
+        for layer in parameters.layers
+    ]
+    model = jaxsens.Transformer(config, parameters=dataclasses.replace(parameters, layers=tuple(sharp)))
+    with pytest.warns(jaxsens.EstimateWarning, match=r"off by \d+% in the median of 32 flips"):
+        result = jaxsens.flip_sensitivity(model, word_of(96, 0, 2), engine="first-order")
+    assert accuracy_of(result).median_error > 0.3
+
+
+def test_a_users_model_is_estimated_and_verified_like_any_other():
+    names = example()
+    pair = names["Decoder"](), names["random_weights"](0)
+    tokens = np.random.default_rng(1).integers(0, 100, 48)
+    options: dict[str, Any] = {"symbols": [5, 9], "scalar": probability}
+    result = jaxsens.flip_sensitivity(pair, tokens, engine="first-order", **options)
+    exact = jaxsens.flip_sensitivity(pair, tokens, **options)
+    assert exact.engine.name == "vmap"
+    np.testing.assert_allclose(result.values[result.exact], exact.values[result.exact], rtol=1e-3, atol=1e-6)
+    assert accuracy_of(result).rank_correlation > 0.9
+    mean = jaxsens.flip_sensitivity(pair, tokens, readout="mean", engine="first-order", symbols=[5])
+    assert mean.readout == "mean"
+    assert len(mean) > len(tokens) - 3
+
+
+def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
+    model, word = jaxsens.Transformer(SMALL, seed=0), word_of(40, 0, 2)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        jaxsens.flip_sensitivity(model, word, engine="first-order", progress=interrupt)
+    partial = caught.value.partial
+    assert len(partial) == 0
+    assert not partial.complete
+    again = jaxsens.flip_sensitivity(model, word, engine="first-order", resume=partial)
+    assert len(again) == again.population
