@@ -21,13 +21,14 @@ from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.points import PointMetadata
 from jaxsens.experiments.sweep import (
+    ESTIMATE_COLUMNS,
     KEY_COLUMNS,
     PlannedVariant,
     SweepPlan,
+    point_row,
     read_bounds,
     read_plan,
     read_points,
-    row_of,
 )
 
 if TYPE_CHECKING:
@@ -91,11 +92,10 @@ class SweepData:
 
     @cached_property
     def points(self) -> pandas.DataFrame:
-        """The table of points.csv: a row for each point, the columns `KEY_COLUMNS` and the statistics."""
+        """The table of points.csv: a row for each point, and the columns of the plan."""
         import pandas as pd
 
-        rows = [row_of(point, KEY_COLUMNS) | point.statistics for point in self.metadata]
-        return pd.DataFrame(rows, columns=[*KEY_COLUMNS, *self.plan.statistics])
+        return pd.DataFrame([point_row(point) for point in self.metadata], columns=[*self.plan.columns])
 
     @cached_property
     def variants(self) -> tuple[PlannedVariant, ...]:
@@ -117,6 +117,11 @@ class SweepData:
     def sampled(self) -> bool:
         """Whether some point measured only a random sample of its flips."""
         return any(point.flips < point.population for point in self.metadata)
+
+    @property
+    def estimated(self) -> tuple[PointMetadata, ...]:
+        """The points with estimates of flips."""
+        return tuple(point for point in self.metadata if point.estimated is not None)
 
     @property
     def inexact(self) -> dict[str, int]:
@@ -154,7 +159,25 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
     """The names of the statistics in `points`, in the order of its columns."""
-    return tuple(column for column in points.columns if column not in KEY_COLUMNS)
+    return tuple(column for column in points.columns if column not in (*KEY_COLUMNS, *ESTIMATE_COLUMNS))
+
+
+class Estimates(NamedTuple):
+    """Which lengths of a variant have estimated points, and the interval of their mean where there is one: from the
+    lowest to the highest end over seeds."""
+
+    lengths: frozenset[float]
+    intervals: dict[float, tuple[float, float]]
+
+
+def estimates(table: pandas.DataFrame, variant: str, statistic: str) -> Estimates:
+    """The estimated points of one variant; intervals only for the statistic "mean"."""
+    if "mean_low" not in table.columns:
+        return Estimates(frozenset(), {})
+    rows = table[(table["variant"] == variant) & table["mean_low"].notna()]
+    ends = rows.groupby("n").agg({"mean_low": "min", "mean_high": "max"})
+    intervals = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
+    return Estimates(frozenset(intervals), intervals if statistic == "mean" else {})
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:

@@ -17,7 +17,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxsens.analysis.data import Profiles, spreads
+from jaxsens.analysis.data import Profiles, estimates, spreads
 from jaxsens.analysis.fits import (
     LEVEL,
     ExponentFit,
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 NORM_SYMBOLS = {"l1": "₁", "l2": "₂", "linf": "\N{INFINITY}"}
 
 SPREAD = "Lines are medians over seeds; vertical strokes extend from the smallest to the largest seed."
+
+ABOUT_HOLLOW = (
+    f" Hollow markers are estimates to first order. Strokes with caps are {LEVEL} intervals of the mean, from the "
+    "lowest end to the highest over seeds; the largest change there is the largest that was measured."
+)
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -108,6 +113,7 @@ def sensitivity_figure(
             "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
             "place on a logarithmic axis and are drawn in the grey strip at the bottom."
+            + (ABOUT_HOLLOW if any(line.hollow for panel in panels for line in panel.lines) else "")
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
         draw=partial(draw_panels, panels, heading=heading),
@@ -124,10 +130,11 @@ def sensitivity_panel(
 ) -> Panel:
     """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    lines = [
-        Line(f"{variant}:  {fitted_power(of_statistic[variant])}", style, spreads(points, variant, statistic))
-        for variant, style in styles.items()
-    ]
+    lines = []
+    for variant, style in styles.items():
+        hollow, intervals = estimates(points, variant, statistic)
+        label = f"{variant}:  {fitted_power(of_statistic[variant])}"
+        lines.append(Line(label, style, spreads(points, variant, statistic), hollow, intervals))
     lengths = sorted({int(n) for n in points["n"]})
     title = statistic_name(statistic)
     return Panel(

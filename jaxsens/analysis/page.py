@@ -210,12 +210,15 @@ def variant_table(data: SweepData) -> ReportTable:
 def points_table(data: SweepData) -> ReportTable:
     """Every point with its statistics to four digits."""
     columns = [*data.points.columns]
-    rows = [
-        tuple(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row)
-        for row in data.points.itertuples(index=False)
-    ]
+    rows = [tuple(_cell(value) for value in row) for row in data.points.itertuples(index=False)]
     caption = f"All {len(rows)} points (points.csv has every digit)"
     return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return DASH if math.isnan(value) else f"{value:.4g}"
+    return str(value)
 
 
 def run_table(data: SweepData) -> ReportTable:

@@ -10,7 +10,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
@@ -57,13 +57,15 @@ class LineStyle:
 class Line:
     """One line with its spread over seeds, by position on the horizontal axis.
 
-    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled.
+    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled. The
+    error bars in `intervals` are drawn with caps; an infinite end goes to the edge of the axes.
     """
 
     label: str
     style: LineStyle
     values: Mapping[int, Spread] | Mapping[float, Spread]
     hollow: frozenset[float] = frozenset()
+    intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,9 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
     shown = [
         number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
     ]
-    positive = [number for number in (*shown, *(y for guide in panel.guides for y in guide.y)) if number > 0]
+    bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
+    guides = [y for guide in panel.guides for y in guide.y]
+    positive = [number for number in (*shown, *bars, *guides) if 0 < number < math.inf]
     low, high = (min(positive) / 1.25, max(positive) * 1.25) if positive else (0.1, 1.0)
     labels = log_marks(low, high) if positive else {}
     if 0 in shown:
@@ -319,6 +323,8 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     median, low, high, _ = np.array([*line.values.values()], dtype=np.float64).reshape(-1, 4).T
     x = lengths * factor
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
+    if line.intervals:
+        _draw_intervals(axes, line, factor)
     (curve,) = axes.plot(x, median, color=style.colour, linewidth=1.6, zorder=3)
     curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
@@ -333,6 +339,18 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
         if chosen.any():
             axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
+
+
+def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
+    """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
+    edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
+    x = np.array([*line.intervals]) * factor
+    ends = np.array([*line.intervals.values()], dtype=np.float64).T
+    low, high = np.clip(ends, *edges)
+    axes.vlines(x, low, high, color=line.style.colour, linewidth=0.9, zorder=2)
+    for end, cut in ((low, ends[0]), (high, ends[1])):
+        inside = end == cut
+        axes.plot(x[inside], end[inside], "_", color=line.style.colour, markersize=7, zorder=2)
 
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:

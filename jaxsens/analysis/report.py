@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,14 @@ ABOUT_SAMPLES = (
 )
 
 
+ABOUT_ESTIMATES = (
+    "{points} of {all} points are estimates to first order: of their {flips} flips, {measured} were measured exactly. "
+    "The mean is corrected by a random part of these, and has an interval; the largest change is the largest that was "
+    "measured; other statistics are those of the estimates. On the random part of each point, the median error of an "
+    "estimate is {error:.2g} at most, and the rank correlation with the exact values {rank:.2g} at least."
+)
+
+
 def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
     """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory, each file atomically.
 
@@ -84,6 +93,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     found = [summary_sentence(fits, statistic) for statistic in main]
     found += [str(fit) for fit in fits if fit.variant == data.names[0] and fit.statistic in main]
     caveats = [ABOUT_SAMPLES] if data.sampled else []
+    caveats += [_about_estimates(data)] if data.estimated else []
     caveats += [BEYOND_EXACTNESS.format(variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
         Section("What was found", paragraphs=caveats, bullets=found),
@@ -109,12 +119,26 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
     sections.append(Section("What was run", tables=[run_table(data)]))
     flips = "a random sample of all flips" if data.sampled else "every flip"
+    flips += ", in part by estimates," if data.estimated else ""
     return Report(
         title=plan.title or DEFAULT_TITLE,
         claim=plan.claim,
         introduction=[WHAT_IS_MEASURED.format(flips=flips, networks=_networks(data)), WHAT_IS_KNOWN],
         warning=_warning(data),
         sections=sections,
+    )
+
+
+def _about_estimates(data: SweepData) -> str:
+    known = [point.estimated or {} for point in data.estimated]
+    ranks = [rank for one in known if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)]
+    return ABOUT_ESTIMATES.format(
+        points=len(known),
+        all=len(data.metadata),
+        flips=f"{sum(point.flips for point in data.estimated):,}",
+        measured=f"{sum(int(one['measured'] or 0) for one in known):,}",
+        error=max(one["median_error"] or 0 for one in known),
+        rank=min(ranks, default=math.nan),
     )
 
 

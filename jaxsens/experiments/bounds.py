@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.experiments.job import Record
-from jaxsens.experiments.points import Point
+from jaxsens.experiments.points import FIRST_ORDER, Point
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sealed import digest
@@ -259,7 +259,7 @@ def _worst(
         restarts=bound.bounds.restarts,
         budget=bound.bounds.budget,
         seed=bound.point.seed,
-        engine=measure.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+        engine="auto" if measure.engine == FIRST_ORDER else measure.engine,  # pyright: ignore[reportArgumentType]
         fixed=_fixed(bound),
         batch_size=measure.batch_size,
         memory_budget=measure.memory_budget,

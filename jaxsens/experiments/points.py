@@ -25,6 +25,7 @@ from jaxsens.inputs import is_count
 from jaxsens.precision import MATMUL_PRECISION
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 from jaxsens.sensitivity.placement import Progress
@@ -34,6 +35,9 @@ from jaxsens.strict import STRICT
 FORMAT = 1
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""
 
+VERIFY = 64
+"""The number of flips measured exactly beside estimates, if a config does not say."""
+
 STATISTICS = 'mean, max, min, median, or a quantile such as "q90"'
 """The statistics there are, for messages."""
 
@@ -42,8 +46,9 @@ _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.qu
 
 
 def _known_engine(name: str) -> str:
-    if name not in ("auto", *ENGINES):
-        raise ValueError(f"should be one of auto, {', '.join(ENGINES)}")
+    known = ("auto", *ENGINES, FIRST_ORDER)
+    if name not in known:
+        raise ValueError(f"should be one of {', '.join(known)}")
     return name
 
 
@@ -61,7 +66,12 @@ class Measurement:
     """The `[measure]` table: how flips are measured.
 
     Attributes:
-        engine: as `flip_sensitivity` takes it.
+        engine: as `flip_sensitivity` takes it. "first-order" estimates flips, and measures some exactly beside them.
+        exact_up_to: the longest inputs that `engine` measures; the first-order engine estimates beyond. None for no
+            such limit.
+        sketch: of the first-order engine: the number of random combinations of the outputs; None for all outputs.
+        verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
+            both.
         norm: of the change of the output.
         sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
         batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
@@ -79,11 +89,29 @@ class Measurement:
     outputs: Annotated[Literal["designated", "all"] | tuple[int, ...], BeforeValidator(_outputs)] = (
         "designated"
     )
+    exact_up_to: Annotated[int, Field(ge=1)] | None = None
+    sketch: Annotated[int, Field(ge=1)] | None = None
+    verify: Annotated[int, Field(ge=1)] | None = None
 
-    def expanded(self) -> dict[str, Any]:
-        """Everything here that determines the numbers, as JSON values."""
+    @property
+    def estimates(self) -> bool:
+        """Whether flips are estimated, at some length."""
+        return self.engine == FIRST_ORDER or self.exact_up_to is not None
+
+    def engine_at(self, n: int) -> str:
+        """The engine for inputs of length n."""
+        return self.engine if self.exact_up_to is None or n <= self.exact_up_to else FIRST_ORDER
+
+    def expanded(self, n: int) -> dict[str, Any]:
+        """Everything here that determines the numbers at length n, as JSON values."""
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
-        return {"engine": self.engine, "norm": self.norm, "sample": self.sample, "outputs": outputs}
+        engine = self.engine_at(n)
+        described = {"engine": engine, "norm": self.norm, "sample": self.sample, "outputs": outputs}
+        return described | (self._of_estimates if engine == FIRST_ORDER else {})
+
+    @property
+    def _of_estimates(self) -> dict[str, Any]:
+        return {"sketch": self.sketch, "verify": VERIFY if self.verify is None else self.verify}
 
     @property
     def chosen_outputs(self) -> Literal["all"] | tuple[int, ...] | None:
@@ -93,17 +121,21 @@ class Measurement:
     def flip_sensitivity(
         self, model: Any, tokens: Int[np.ndarray, "inputs n"], seed: int, progress: Progress | None = None
     ) -> FlipSensitivity:
-        """The model's flip sensitivity, measured as the table says. The seed draws the sample, if there is one."""
+        """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
+        sketch, and the flips that are measured beside estimates."""
+        engine = self.engine_at(tokens.shape[1])
+        further = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
         return flip_sensitivity(
             model,
             tokens,
             positions=None if self.sample is None else sample(self.sample, seed),
             norm=self.norm,
             outputs=self.chosen_outputs,
-            engine=self.engine,  # pyright: ignore[reportArgumentType] - checked with the config
+            engine=engine,  # pyright: ignore[reportArgumentType] - checked with the config
             batch_size=self.batch_size,
             memory_budget=self.memory_budget,
             progress=False if progress is None else progress,
+            **further,
         )
 
 
@@ -131,7 +163,7 @@ class Point:
             "n": self.n,
             "seed": self.seed,
             "inputs": self.inputs.expanded(self.source.symbols, self.n),
-            "measure": self.measure.expanded(),
+            "measure": self.measure.expanded(self.n),
         }
 
     @cached_property
@@ -176,6 +208,8 @@ class PointMetadata:
         precision: of matrix products.
         engine: `name` and `reason` of the engine that ran.
         seconds: wall time, compilation included.
+        estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
+            statistics are then exact is said by `statistics_of`.
     """
 
     key: str
@@ -193,10 +227,15 @@ class PointMetadata:
     precision: str
     engine: dict[str, str]
     seconds: float
+    estimated: dict[str, float | int | None] | None = None
 
     def summary(self) -> str:
-        """The statistics."""
-        return ", ".join(f"{name} {value:.3g}" for name, value in self.statistics.items())
+        """The statistics; if they are estimated, how well the mean is known."""
+        told = ", ".join(f"{name} {value:.3g}" for name, value in self.statistics.items())
+        if self.estimated is None:
+            return told
+        low, high = self.estimated["mean_low"], self.estimated["mean_high"]
+        return f"{told}; estimated, the mean in [{low:.3g}, {high:.3g}]"
 
 
 def write_point(
@@ -213,13 +252,14 @@ def write_point(
         flips=len(result),
         population=result.population,
         point=point.expanded,
-        statistics=compute_all(statistics, result.norms),
+        statistics=statistics_of(result, statistics),
         device=versions.pop("device", "unknown"),
         versions=versions,
         dtype=result.dtype,
         precision=MATMUL_PRECISION,
         engine={"name": result.engine.name, "reason": result.engine.reason},
         seconds=seconds,
+        estimated=of_estimates(result),
     )
     result.save(point.path(directory), **asdict(metadata))
     return metadata
@@ -245,7 +285,7 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
         raise DamagedFile(f"{path}: a result, but no point of a sweep") from error
     check_key(path, metadata.key, key)
     missing = tuple(name for name in statistics if name not in metadata.statistics)
-    metadata.statistics.update(compute_all(missing, result.norms))
+    metadata.statistics.update(statistics_of(result, missing))
     return metadata, result
 
 
@@ -272,6 +312,25 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
 def compute_all(names: Iterable[str], norms: Float[np.ndarray, " flips"]) -> dict[str, float]:
     """Every named statistic of these norms."""
     return {name: compute(name, norms) for name in names}
+
+
+def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
+    """Every named statistic of a result. Of an estimated one, the mean is the corrected one and the maximum that of the
+    measured flips; all others are those of `norms`, which are estimates where flips were not measured."""
+    found = compute_all(names, result.norms)
+    if result.estimated is not None:
+        found |= {name: getattr(result, name) for name in ("mean", "max") if name in found}
+    return found
+
+
+def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:
+    """What is known of the estimates of a result: the number of flips `measured`, the 95 % interval of the mean
+    (`mean_low`, `mean_high`), and the fields of its `Accuracy`. None if all flips were measured."""
+    if result.accuracy is None or result.exact.all():
+        return None
+    low, high = result.mean_interval()
+    known = {"measured": int(result.exact.sum()), "mean_low": low, "mean_high": high}
+    return {**known, **asdict(result.accuracy)}
 
 
 def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None = None) -> list[Point]:

@@ -22,7 +22,14 @@ from rich.console import Console
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
-from jaxsens.experiments.points import Measurement, Point, PointMetadata, read_point, write_point
+from jaxsens.experiments.points import (
+    FIRST_ORDER,
+    Measurement,
+    Point,
+    PointMetadata,
+    read_point,
+    write_point,
+)
 from jaxsens.experiments.progress import Reporter, say
 from jaxsens.experiments.sources import EVERY, ModelSource, Weights
 from jaxsens.experiments.words import Inputs
@@ -37,6 +44,9 @@ _REPORT = ("report.html", "summary.csv")
 
 KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
 """The columns of points.csv before the statistics."""
+
+ESTIMATE_COLUMNS = ("measured", "mean_low", "mean_high", "median_error", "rank_correlation", "exceeding")
+"""The columns of points.csv after the statistics, if the config has estimates. Empty for points without."""
 
 BOUND_COLUMNS = (
     *("variant", "n", "seed", "worst", "worst_exact", "certified", "ratio"),
@@ -99,6 +109,12 @@ class SweepPlan(Record):
     variants: tuple[PlannedVariant, ...]
     points: tuple[PlannedPoint, ...]
     bounds: tuple[PlannedPoint, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of points.csv."""
+        estimates = self.measure.get("engine") == FIRST_ORDER or self.measure.get("exact_up_to") is not None
+        return (*KEY_COLUMNS, *self.statistics, *(ESTIMATE_COLUMNS if estimates else ()))
 
 
 @dataclass(frozen=True)
@@ -205,8 +221,7 @@ def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadat
 
 def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: SweepPlan) -> None:
     """Writes points.csv: a row a point, in the order given."""
-    rows = [row_of(point, KEY_COLUMNS) | point.statistics for point in points]
-    write_table(directory / "points.csv", [*KEY_COLUMNS, *plan.statistics], rows)
+    write_table(directory / "points.csv", plan.columns, [point_row(point) for point in points])
 
 
 def read_bounds(directory: Path, plan: SweepPlan) -> list[BoundRecord]:
@@ -220,6 +235,11 @@ def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
     """Writes bounds.csv: a row a record, in the order given."""
     rows = [row_of(record, BOUND_COLUMNS) for record in records]
     write_table(directory / "bounds.csv", BOUND_COLUMNS, rows)
+
+
+def point_row(point: PointMetadata) -> dict[str, Any]:
+    """The row of points.csv that a point makes."""
+    return row_of(point, KEY_COLUMNS) | point.statistics | (point.estimated or {})
 
 
 def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:

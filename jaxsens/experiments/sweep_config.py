@@ -11,7 +11,8 @@ statistics = ["mean", "max"]
                                     `condition`; or `construction`, `condition` and its options; or `checkpoint`,
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, or `file` of words
-[measure]                           engine, norm, outputs, sample, batch_size, memory_budget
+[measure]                           engine, norm, outputs, sample, batch_size, memory_budget; exact_up_to, sketch
+                                    and verify for estimates of long inputs
 
 [bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
                                     free_fraction
@@ -38,7 +39,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.points import FIRST_ORDER, STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.words import InputsTable, RandomWords, SharedWords, WordFile, read_words
@@ -271,7 +272,8 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         _check_lengths(variant, lengths, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
-        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems)
+        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems, lengths)
+    check_estimates(measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
@@ -345,8 +347,10 @@ def check_measure(
     n: int,
     measure: Measurement | None,
     problems: Problems,
+    lengths: Sequence[int] = (),
 ) -> None:
-    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n."""
+    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n, or that is to
+    estimate at one of `lengths`."""
     if measure is None:
         return
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
@@ -354,11 +358,37 @@ def check_measure(
             f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
             f"not {measure.outputs[-1]}"
         )
-    if measure.engine != "auto":
+    engines = {measure.engine: "engine"}
+    if any(measure.engine_at(length) == FIRST_ORDER for length in lengths):
+        engines.setdefault(FIRST_ORDER, "exact_up_to")
+    for engine, key in engines.items():
         try:
-            choose(measurable(build()), measure.engine, measure.norm, None, n)
+            if engine != "auto":
+                choose(measurable(build()), engine, measure.norm, None, n)
         except InputError as error:
-            problems.messages.append(f"measure.engine: {where}: {error}")
+            problems.messages.append(f"measure.{key}: {where}: {error}")
+
+
+def check_estimates(measure: Measurement | None, lengths: Sequence[int], problems: Problems) -> None:
+    """Notes arguments of the first-order engine where it does not run, or that it cannot combine."""
+    if measure is None:
+        return
+    if measure.engine == FIRST_ORDER and measure.exact_up_to is not None:
+        remedy = (
+            f'not with engine = "{FIRST_ORDER}", which estimates at every length: leave one of the two out'
+        )
+        problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
+    if not measure.estimates:
+        remedy = f'only for estimates: give engine = "{FIRST_ORDER}" or exact_up_to, or leave it out'
+        for name in ("sketch", "verify"):
+            if getattr(measure, name) is not None:
+                problems.add(f"measure.{name}", getattr(measure, name), remedy)
+        return
+    if lengths and all(measure.engine_at(n) != FIRST_ORDER for n in lengths):
+        remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
+        problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
+    if measure.sketch is not None and measure.norm != "l2":
+        problems.add("measure.sketch", measure.sketch, f'only for norm = "l2", not "{measure.norm}"')
 
 
 def _inputs(

@@ -164,6 +164,9 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     lengths, measure = sound.get("lengths", ()), sound.get("measure")
     for entry in entries:
         _check_entry(entry, lengths, measure, problems)
+    if measure is not None and measure.estimates:
+        remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
+        problems.messages.append(f"measure: {remedy}")
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(models=tuple(entries), text=text, **sound)

@@ -66,7 +66,7 @@ class Subject:
             "language": self.language.settings,
             "n": n,
             **{name: getattr(experiment, name) for name in ("seeds", "words", "inputs")},
-            **experiment.measure.expanded(),
+            **experiment.measure.expanded(n),
         }
         return digest(described)
 

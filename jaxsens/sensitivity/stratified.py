@@ -63,7 +63,8 @@ def stratified_mean(
     sizes, exact = np.abs(estimated.estimates), np.asarray(norms, np.float64)
     n, share = len(sizes), float(np.mean(~top))
     rest = _rest_mean(exact[drawn], sizes[drawn], sizes[~top])
-    mean = float(exact[top].sum()) / n + share * rest.mean
+    # The fitted line may run below 0: the mean is at least what the measured flips alone make of it.
+    mean = max(float(exact[top].sum()) / n + share * rest.mean, float(exact[top | drawn].sum()) / n)
     variance, freedom = share**2 * rest.variance, rest.freedom
     if n < population:
         one = _variance_of_one(exact[top], exact[drawn], share, mean, rest.mean)

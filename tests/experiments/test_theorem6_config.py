@@ -67,7 +67,7 @@ optimiser = {steps = 0}
         "lengths = [4, 2]: 2 comes after 4",
         "words = 1: a whole number of at least 2",
         'sedes: unknown key; did you mean "seeds"?',
-        "measure.engine = 'psychic': should be one of auto, vmap, difference",
+        "measure.engine = 'psychic': should be one of auto, vmap, incremental, difference, first-order",
         "model[0].name = 'a b': ",
         "model[1].train: language = None: a table with a name",
         "model[1].train: optimiser.steps = 0",

@@ -57,7 +57,7 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
     return np.array(changed, np.float64)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "difference"])
+@pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
 def test_changes_are_those_of_plain_loops_with_their_signs(config, name, engine):
@@ -124,7 +124,7 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
         assert "folded" in found.engine.reason
 
 
-@pytest.mark.parametrize("engine", ["vmap", "difference"])
+@pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_function_with_a_step_is_subtracted(engine):
     model = Transformer(small(), seed=1)
     result = flip_sensitivity(model, WORD, scalar=step, engine=engine)
