@@ -1,4 +1,4 @@
-"""What `engine="auto"` costs beside both engines, with compilation and without, and beside another checkout's `vmap`.
+"""What `engine="auto"` costs beside every engine, with compilation and without, and beside another checkout's `vmap`.
 
 Every measurement has a process of its own, in which no setting is made. The first call compiles; then all methods take
 turns, so that a busy minute hits them alike, and the fastest of a method's later calls counts.
@@ -21,7 +21,8 @@ import tyro
 from jaxsens.errors import InputError, Problems
 
 ROOT = Path(__file__).resolve().parents[1]
-METHODS = ("auto", "vmap", "difference")
+ENGINES = ("vmap", "incremental", "difference")
+METHODS = ("auto", *ENGINES)
 BASELINE = (2, 1024)
 """Depth and length at which another checkout is timed too."""
 
@@ -33,7 +34,7 @@ _SETTINGS = ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
 
 @dataclass(frozen=True)
 class Options:
-    """Times auto beside both engines.
+    """Times auto beside every engine.
 
     Attributes:
         lengths: Lengths n of the input.
@@ -110,7 +111,7 @@ class Process:
 
 def timed(options: Options, layers: int, n: int, say: Callable[[str], None]) -> list[Timed]:
     """Every method at one depth and length."""
-    trees = {method: (ROOT, method) for method in METHODS}
+    trees = {method: (ROOT, method) for method in METHODS if layers > 1 or method != "incremental"}
     if options.baseline is not None and (layers, n) == BASELINE:
         trees["baseline vmap"] = (options.baseline, "vmap")
     flips = SAMPLE if layers > 2 and n >= 1024 else 0
@@ -141,9 +142,7 @@ def table(rows: Sequence[Timed]) -> str:
     """Lines of a Markdown table, without its head: both times, and how many times the best engine's they are."""
     lines = []
     for row in rows:
-        peers = [
-            r for r in rows if r.method in ("vmap", "difference") and (r.layers, r.n) == (row.layers, row.n)
-        ]
+        peers = [r for r in rows if r.method in ENGINES and (r.layers, r.n) == (row.layers, row.n)]
         best = [
             min((getattr(peer, kind) for peer in peers), default=float("nan")) for kind in ("first", "later")
         ]

@@ -39,7 +39,9 @@ def cost(case: Case) -> Cost:
     flips = case.n - 1
     if case.method == "difference":
         return _difference(flips, case.layers, case.n)
-    one = _forward_pass(case.layers, case.n)
+    if case.method == "incremental":
+        return _incremental(flips, case.layers, case.n)
+    one = _one_row_read(case.layers, case.n) if case.method == "vmap" else _forward_pass(case.layers, case.n)
     return Cost(flips * one.operations, flips * one.bytes)
 
 
@@ -56,6 +58,32 @@ def _forward_pass(layers: int, n: int) -> Cost:
     d, hidden = WIDTH, FEED_FORWARD
     layer = 8 * n * d**2 + 4 * n**2 * d + n**2 * HEADS + 4 * n * d * hidden
     return Cost(layers * layer, FLOAT * (layers * 12 * n * d + _parameters(layers)))
+
+
+def _one_row_read(layers: int, n: int) -> Cost:
+    """A forward pass whose last layer computes only the readout row: keys and values 4 n d^2, scores and sum 4 n d.
+
+    Bytes of the last layer: its input, keys and values, 3 n d numbers.
+    """
+    d, whole = WIDTH, _forward_pass(layers - 1, n)
+    row = 4 * n * d**2 + 4 * n * d + n * HEADS + 4 * d**2 + 4 * d * FEED_FORWARD
+    return Cost(whole.operations + row, whole.bytes + FLOAT * (3 * n * d + _parameters(1)))
+
+
+def _incremental(flips: int, layers: int, n: int) -> Cost:
+    """Once: a forward pass on the input. Per flip: a forward pass, with another first layer.
+
+    That is, a row: the moved key's score and its change 4 d, the head's closed form 4 d, output 2 d^2, per-position
+    map 4 d d_ff. Bytes: 4 n d numbers, the first layer's queries, heads' outputs, input and output.
+    """
+    d = WIDTH
+    rest = _one_row_read(layers - 1, n)
+    first = n * (8 * d + 2 * d**2 + 4 * d * FEED_FORWARD + HEADS)
+    once = _forward_pass(layers, n)
+    return Cost(
+        once.operations + flips * (first + rest.operations),
+        once.bytes + flips * (rest.bytes + FLOAT * 4 * n * d),
+    )
 
 
 def _difference(flips: int, layers: int, n: int) -> Cost:

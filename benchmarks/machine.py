@@ -74,7 +74,7 @@ def device_peak(method: str) -> int | None:
 
     if jax.default_backend() == "cpu":
         return None
-    if method in ("vmap", "difference", "reference"):
+    if method in ("vmap", "incremental", "difference", "reference"):
         statistics = jax.local_devices()[0].memory_stats()
         return None if statistics is None else int(statistics["peak_bytes_in_use"])
     return int(importlib.import_module("torch").cuda.max_memory_allocated())

@@ -45,10 +45,9 @@ def model(layers: int, dtype: str = "float32") -> Any:
 
 def build(case: Case) -> Method:
     """The method of a case, with its model and input in memory. Nothing of JAX's is compiled yet."""
-    if case.method == "vmap":
-        return Method(_jaxsens(case, "vmap"))
-    if case.method == "difference":
-        return Method(_jaxsens(case, "difference"))
+    match case.method:
+        case "vmap" | "incremental" | "difference" as engine:
+            return Method(_jaxsens(case, engine))
     if case.method == REFERENCE:
         return Method(_jaxsens(case, "difference", "float64"))
     from benchmarks import torch_methods
@@ -61,7 +60,9 @@ def build(case: Case) -> Method:
     return Method(torch_methods.ablation(forward, words, at_once), remark)
 
 
-def _jaxsens(case: Case, engine: Literal["vmap", "difference"], dtype: str = "float32") -> Measure:
+def _jaxsens(
+    case: Case, engine: Literal["vmap", "incremental", "difference"], dtype: str = "float32"
+) -> Measure:
     import jaxsens
 
     transformer, words = model(case.layers, dtype), tokens(case.n)

@@ -17,6 +17,7 @@ WIDTH, HEADS, FEED_FORWARD = 64, 4, 256
 
 METHODS: dict[str, str] = {
     "vmap": 'jaxsens, engine="vmap": one forward pass a flip',
+    "incremental": 'jaxsens, engine="incremental": what a flip changes of a forward pass',
     "difference": 'jaxsens, engine="difference"',
     "torch": "PyTorch, one flip a forward pass, fused attention",
     "captum-1": "Captum FeatureAblation, 1 flip a forward pass",
@@ -28,7 +29,7 @@ REFERENCE = "reference"
 """The difference engine in float64, which errors are measured against. Not timed."""
 
 RIVALS = ("torch", "captum-1", "captum-16")
-SAMPLED = ("vmap", "difference")
+SAMPLED = ("vmap", "incremental", "difference")
 """Methods that are timed on a sample of the flips where all of them would take too long."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -48,6 +49,13 @@ class Case:
     n: int
 
 
+def unserved(case: Case) -> str | None:
+    """Returns why a method does not serve a depth, or None if it does."""
+    if case.method == "incremental" and case.layers < 2:
+        return "needs two layers"
+    return None
+
+
 @dataclass(frozen=True)
 class Options:
     """Measures all flips of one input by every method, side by side.
@@ -56,10 +64,10 @@ class Options:
         out: Folder for the table, the CSV file, the plot and the record of the machine.
         lengths: Lengths n of the input; 128 256 512 1024 2048 4096 if not given.
         layers: Depths L of the transformer; 1 2 3 if not given.
-        methods: Of vmap, difference, torch, captum-1, captum-16; all if not given.
+        methods: Of vmap, incremental, difference, torch, captum-1, captum-16; all if not given.
         limit_seconds: Methods go as far as one measurement of all flips is expected to take no longer than this.
         repeats: Timed runs of each measurement, at most; its median counts.
-        sample: Flips timed where vmap or difference would take longer than the limit; the time is extrapolated.
+        sample: Flips timed where an engine of jaxsens would take longer than the limit; the time is extrapolated.
         quick: A few minutes: n = 128 256, L = 1 2, three repeats, limit 5 s, unless given otherwise.
         profile: METHOD L N: no benchmark, but where the time of this one measurement goes.
     """

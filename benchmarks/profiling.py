@@ -34,7 +34,7 @@ class Spent:
 def profile(case: Case, folder: Path) -> list[Spent]:
     """Runs a case once to compile and once under the profiler, whose trace lies in `folder` afterwards.
 
-    JAX's for vmap and difference (TensorBoard and Perfetto read it), PyTorch's for the rivals. Longest first.
+    JAX's for jaxsens's engines (TensorBoard and Perfetto read it), PyTorch's for the rivals. Longest first.
     """
     from benchmarks.methods import build
 

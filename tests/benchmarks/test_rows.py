@@ -107,7 +107,15 @@ def test_a_forward_pass_costs_what_a_count_by_hand_says():
         + 2 * 2 * n * d * hidden
     )
     assert cost(Case("torch", 1, n)).operations == (n - 1) * by_hand
-    assert cost(Case("vmap", 3, n)).operations == 3 * (n - 1) * by_hand
+    assert cost(Case("torch", 3, n)).operations == 3 * (n - 1) * by_hand
+    keys_and_values, one_row = (
+        2 * 2 * n * d * d,
+        2 * 2 * n * d + heads * n + 2 * 2 * d * d + 2 * 2 * d * hidden,
+    )
+    assert cost(Case("vmap", 3, n)).operations == (n - 1) * (2 * by_hand + keys_and_values + one_row)
+    closed_form = n * (8 * d + heads) + 2 * n * d * d + 2 * 2 * n * d * hidden
+    per_flip = closed_form + by_hand + keys_and_values + one_row
+    assert cost(Case("incremental", 3, n)).operations == 3 * by_hand + (n - 1) * per_flip
 
 
 @pytest.mark.parametrize(("layers", "low", "high"), [(1, 1.9, 4.1), (2, 3.8, 4.1), (3, 7.0, 8.1)])

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import command, options, run
 from benchmarks.agreement import Disagreement
-from benchmarks.costs import Rates
+from benchmarks.costs import Rates, cost
 from benchmarks.memory import PeakMemory
 from benchmarks.methods import build
 from benchmarks.options import Case, Options, Plan
@@ -217,3 +217,17 @@ def test_the_command_refuses_bad_options_without_a_traceback(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path), "--methods", "nonsense"]) == 2
     assert "--methods = 'nonsense'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_incremental_engine_is_left_out_of_one_layer_with_the_reason(here):
+    assert here.log == []
+    plan = Plan(Path("unused"), (8,), (1,), ("incremental",), 60.0, 1, 4, True)
+    run.check_agreement(plan, lambda text: None)
+    (rows,) = run.measure_all(plan, Rates(1e11, 1e10), lambda text: None)
+    assert [(row.method, row.note) for row in rows] == [("incremental", "left out: needs two layers")]
+
+
+def test_the_limit_of_each_method_counts_what_its_algorithm_needs():
+    flips = {method: cost(Case(method, 6, 1024)).operations for method in ("torch", "vmap", "incremental")}
+    assert 1.1 < flips["torch"] / flips["vmap"] < 6 / 5
+    assert 6 / 5 < flips["torch"] / flips["incremental"] < 6 / 4
