@@ -44,7 +44,7 @@ def check_agreement(plan: Plan, say: Say) -> None:
             if unserved(Case(method, layers, n)) is not None:
                 continue
             try:
-                problem = disagreement(method, _once(Case(method, layers, n)), exact)
+                problem = disagreement(method, _once(Case(method, layers, n)), exact, layers)
             except WorkerFailed as failure:
                 problem = f"{method}: {failure}"
             if problem is not None:

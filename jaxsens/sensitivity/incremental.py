@@ -12,7 +12,7 @@ The outputs of both runs are subtracted, as by the vmap engine, and as many digi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,8 @@ from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
 from jaxsens.models.scores import projected, turned
 from jaxsens.models.trace import (
-    CACHED_ROWS,
     after_attention,
     attention_of_rows,
-    leaves_cache,
     transformer_layer,
     transformer_row,
 )
@@ -42,13 +40,11 @@ from jaxsens.sensitivity.difference.layer_change import softmax_first_layer
 from jaxsens.sensitivity.difference.one_key import rest_of
 from jaxsens.sensitivity.difference.state import Prepared, largest_score
 from jaxsens.sensitivity.engine import Engine, EngineCost, Served
+from jaxsens.sensitivity.reach import Reach, changed_rows, over_changed_rows
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
-
-MASKED_BLOCKS = 8
-"""Into so many blocks rows are divided where a mask leaves some of them unchanged."""
 
 SERVED = Served(
     weightings=(Softmax,),
@@ -59,9 +55,6 @@ SERVED = Served(
     activations=tuple(ACTIVATIONS),
 )
 """The first layer's closed form is that of softmax. A hard layer's ties need rows that are all computed in one way."""
-
-Bound: TypeAlias = int | Int[Array, ""]
-"""A row's number: known when compiling, or computed from the flipped positions."""
 
 
 def refusal(config: TransformerConfig) -> str | None:
@@ -136,9 +129,8 @@ class IncrementalEngine(Engine):
     ) -> Float[Array, "flips outputs"]:
         """Returns the output of each flipped input minus that of the input; NaN for flips that are declined."""
         config = self.config
-        reach = changed_rows(
-            config.layer(0).mask, jnp.min(positions), jnp.max(positions) + 1, prepared.first.output.shape[0]
-        )
+        n = prepared.first.output.shape[0]
+        reach = changed_rows(config.layer(0).mask, (jnp.min(positions), jnp.max(positions) + 1), n)
         y = self._first_layer(parameters, prepared.first, positions, symbols, reach)
         for k, unchanged in enumerate(prepared.rows, start=1):
             y, reach = changed_layer(config.layer(k), parameters.layers[k], unchanged, y, reach)
@@ -155,7 +147,7 @@ class IncrementalEngine(Engine):
         first: Prepared,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-        reach: tuple[Bound, Bound],
+        reach: Reach,
     ) -> Float[Array, "flips n width"]:
         """Returns y^(1) of every flip."""
         config, own, kept = self.config, parameters.layers[0], first.traces[0]
@@ -168,7 +160,8 @@ class IncrementalEngine(Engine):
         def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
             return jax.vmap(lambda position, symbol: of_one(position, symbol, rows))(positions, symbols)
 
-        return over_changed_rows(block, layer, first.output, len(positions), reach)
+        start = jnp.broadcast_to(first.output, (len(positions), *first.output.shape))
+        return over_changed_rows(block, layer, start, reach)
 
     def _read(
         self, parameters: TransformerParameters, y: Float[Array, "n width"]
@@ -214,52 +207,19 @@ def whole_layers(config: TransformerConfig, n: int) -> int:
     return config.layers - (readout_position(config, n) is not None)
 
 
-def changed_rows(mask: str, first: Bound, stop: Bound, n: int) -> tuple[Bound, Bound]:
-    """Returns the range of rows that can change in a layer if rows from `first` to `stop` of its input do."""
-    kind = rule_for("the incremental engine", "mask", mask, MASKS)
-    return (0 if kind.earlier else first), (n if kind.later else stop)
-
-
-def over_changed_rows(
-    rows: Any,
-    layer: LayerConfig,
-    unchanged: Float[Array, "n width"],
-    flips: int,
-    reach: tuple[Bound, Bound],
-) -> Float[Array, "flips n width"]:
-    """Returns `rows(positions)`, (flips, m, width), for the range `reach`, in blocks; other rows are `unchanged`."""
-    n, (first, stop) = unchanged.shape[0], reach
-    size = block_rows(layer, n, reach)
-    start = jnp.broadcast_to(unchanged, (flips, *unchanged.shape))
-
-    def block(k: Array, so_far: Array) -> Array:
-        # The last block overlaps the one before it, so that all blocks have the same size.
-        begin = jnp.minimum(k * size, n - size)
-        return jax.lax.dynamic_update_slice_in_dim(so_far, rows(begin + jnp.arange(size)), begin, 1)
-
-    return jax.lax.fori_loop(first // size, -(-stop // size), block, start)
-
-
-def block_rows(layer: LayerConfig, n: int, reach: tuple[Bound, Bound]) -> int:
-    """Returns the number of rows per block: those that stay in a CPU's cache, and fewer if some need no computing."""
-    size = CACHED_ROWS if leaves_cache(layer, n) else n
-    everything = all(isinstance(bound, int) for bound in reach)
-    return size if everything else max(1, min(size, -(-n // MASKED_BLOCKS)))
-
-
 def changed_layer(
     layer: LayerConfig,
     parameters: LayerParameters,
     unchanged: Float[Array, "n width"],
     x: Float[Array, "flips n width"],
-    reach: tuple[Bound, Bound],
-) -> tuple[Float[Array, "flips n width"], tuple[Bound, Bound]]:
+    reach: Reach,
+) -> tuple[Float[Array, "flips n width"], Reach]:
     """Returns a later layer's output under flips that change rows `reach` of its input, and the rows it may change.
 
     `unchanged` is the layer's output in the unflipped run.
     """
     n = unchanged.shape[0]
-    reach = changed_rows(layer.mask, *reach, n)
+    reach = changed_rows(layer.mask, reach, n)
 
     def attended(x: Float[Array, "n width"]) -> tuple[Array, Array, Array]:
         z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
@@ -276,7 +236,7 @@ def changed_layer(
 
         return jax.vmap(of_one)(x, z, keys, values)
 
-    return over_changed_rows(block, layer, unchanged, len(x), reach), reach
+    return over_changed_rows(block, layer, jnp.broadcast_to(unchanged, x.shape), reach), reach
 
 
 def _rest_of_layer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig
@@ -14,7 +14,7 @@ from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.positions import Alibi
 from jaxsens.models.products import inner_products, weighted_sums
 from jaxsens.models.scores import projected, scores, turned
-from jaxsens.models.trace import LayerTrace, row_scores
+from jaxsens.models.trace import LayerTrace, leaves_cache, row_scores, scores_of_rows
 from jaxsens.models.weighting import Softmax, averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change
 from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, softmax_change, too_large
@@ -38,10 +38,12 @@ def score_change(
     dk: Float[Array, "heads keys head_width"] | None,
     rows: Int[Array, " m"],
     n: int,
+    head: Int[Array, ""] | None = None,
 ) -> Float[Array, "heads m keys"]:
     """Returns the change of tempered scores when keys change by dk and queries by dq (None for no change).
 
-    Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel.
+    Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel. With
+    `head`, queries and keys are only those of that head, (1, ..., head_width).
     """
     dq, dk = jnp.zeros_like(q) if dq is None else dq, jnp.zeros_like(k[:, :1]) if dk is None else dk
     match layer.scores:
@@ -49,7 +51,9 @@ def score_change(
             sums = q[:, :, None, :] + k[:, None, :, :]
             steps = jnp.broadcast_to(dq[:, :, None, :] + dk[:, None, :, :], sums.shape)
             change = tanh_change(sums, steps)
-            change = jnp.sum(change * needed(parameters.additive, "additive")[:, None, None, :], axis=-1)
+            vector = needed(parameters.additive, "additive")
+            vector = vector if head is None else vector[head][None]
+            change = jnp.sum(change * vector[:, None, None, :], axis=-1)
         case "dot-product":
             change = inner_products(q, dk, False) + inner_products(dq, k + dk, False)
             change = change / np.sqrt(layer.head_width).astype(q.dtype)
@@ -69,12 +73,20 @@ def softmax_rows(
 ) -> Float[Array, "heads m head_width"]:
     """Returns Db of the rows when their queries change by dq, and all keys and values by dk and dv.
 
-    The cost is O(H m n head_width).
+    The cost is O(H m n head_width). On CPU one head is computed after the other, so that its scores stay in cache.
     """
     q, n = kept.queries[:, rows], kept.x.shape[0]
-    ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)
-    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
-    return _pulled(kept, change) + weighted_sums(new, dv, False)
+
+    def some(arrays: tuple[Array, ...], head: Array | None = None) -> Float[Array, "heads m head_width"]:
+        q, k, v, dq, dk, dv = arrays
+        ds = score_change(layer, parameters, q, dq, k, dk, rows, n, head)
+        new, change = _weights_and_change(*scores_of_rows(layer, parameters, q, k, rows, head), ds)
+        return _pulled(v, change) + weighted_sums(new, dv, False)
+
+    if not leaves_cache(layer, n):
+        return some((q, kept.keys, kept.values, dq, dk, dv))
+    each = tuple(heads[:, None] for heads in (q, kept.keys, kept.values, dq, dk, dv))
+    return jax.lax.map(lambda one: some(*one), (each, jnp.arange(layer.heads)))[:, 0]
 
 
 def own_row(
@@ -91,16 +103,18 @@ def own_row(
     q, key = kept.queries[:, rows], kept.keys[:, rows]
     ds = score_change(layer, parameters, q, dq, kept.keys, None, rows, n)
     ds = ds.at[:, :, position].set(score_change(layer, parameters, q, dq, key, dk, rows, n)[..., 0])
-    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
-    return _pulled(kept, change) + new[:, :, position, None] * dv
+    new, change = _weights_and_change(*row_scores(layer, parameters, kept.queries, kept.keys, rows), ds)
+    return _pulled(kept.values, change) + new[:, :, position, None] * dv
 
 
-def _pulled(kept: LayerTrace, change: Float[Array, "heads m n"]) -> Float[Array, "heads m head_width"]:
+def _pulled(
+    values: Float[Array, "heads n head_width"], change: Float[Array, "heads m n"]
+) -> Float[Array, "heads m head_width"]:
     """sum_w (p'_w - p_w) v_w for a change of weights that sums to 0.
 
     Values are taken relative to their mean, so that a common offset cancels before rounding.
     """
-    return weighted_sums(change, kept.values - jnp.mean(kept.values, axis=1, keepdims=True), False)
+    return weighted_sums(change, values - jnp.mean(values, axis=1, keepdims=True), False)
 
 
 def readout_row(
@@ -130,24 +144,19 @@ def readout_row(
             dz.dtype
         )
         ds = change * scale
-    new, change = _weights_and_change(layer, parameters, kept, rows, ds)
+    new, change = _weights_and_change(*row_scores(layer, parameters, kept.queries, kept.keys, rows), ds)
     pulled = jnp.einsum("hmn,hnk->hmk", change, kept.values - kept.b[:, rows])
     moved = jnp.einsum("hmn,nd,hdk->hmk", new, dz, parameters.value, optimize="optimal")
     return pulled + moved
 
 
 def _weights_and_change(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rows: Int[Array, " m"],
-    ds: Float[Array, "heads m n"],
+    s: Float[Array, "heads m n"], seen: Bool[Array, "heads m n"], ds: Float[Array, "heads m n"]
 ) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
-    """Returns the rows' new weights p' and their change p' - p, both 0 in a row that sees no key (`softmax_change`).
+    """Returns rows' new weights p' and their change p' - p, both 0 in a row that sees no key (`softmax_change`).
 
     They are NaN, so that the flip is declined, if scores are too large for accurate changes, cancel, or tie.
     """
-    s, seen = row_scores(layer, parameters, kept.queries, kept.keys, rows)
     s = jnp.where(seen, s, -jnp.inf)
     new, change = softmax_change(s, ds)
     lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | best_tied(s, ds)

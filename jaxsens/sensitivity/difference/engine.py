@@ -22,6 +22,7 @@ from jaxsens.sensitivity.difference.layer_change import first_layer_change, last
 from jaxsens.sensitivity.difference.rules import ACTIVATION_CHANGES
 from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
 from jaxsens.sensitivity.engine import Engine, EngineCost, Served
+from jaxsens.sensitivity.reach import Reach, changed_rows
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
@@ -106,7 +107,9 @@ class DifferenceEngine(Engine):
             change = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
         else:
             moved = self._first_layer(parameters, prepared, positions, symbols)
-            change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row))(moved)
+            # A layer that breaks ties has its rows computed all in one way.
+            reach: Reach = (0, n) if config.exact_rows else (jnp.min(positions), jnp.max(positions) + 1)
+            change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row, reach))(moved)
         if parameters.head is None:
             return change
         return change @ needed(parameters.head, "head")
@@ -176,12 +179,19 @@ class DifferenceEngine(Engine):
         return jax.lax.fori_loop(first, last, block, start)
 
     def _later_layers(
-        self, parameters: TransformerParameters, prepared: Prepared, moved: Moved, row: int | None
+        self,
+        parameters: TransformerParameters,
+        prepared: Prepared,
+        moved: Moved,
+        row: int | None,
+        reach: Reach,
     ) -> Float[Array, " width"]:
-        config = of_dtype(self.config, parameters)
+        config, n = of_dtype(self.config, parameters), moved.dx.shape[0]
         whole = config.layers if row is None else config.layers - 1
+        reach = changed_rows(config.layer(0).mask, reach, n)
         for k in range(1, whole):
-            moved = layer_change(config, parameters, prepared, k, moved)
+            reach = changed_rows(config.layer(k).mask, reach, n)
+            moved = layer_change(config, parameters, prepared, k, moved, reach)
         if row is None:
             return jnp.mean(moved.dx, axis=0)
         return last_layer_change(config, parameters, prepared, moved, row)

@@ -22,6 +22,7 @@ from jaxsens.sensitivity.difference.state import (
     heads_of,
     inner_change,
 )
+from jaxsens.sensitivity.reach import Reach, over_changed_rows
 
 
 def first_layer_change(
@@ -132,9 +133,17 @@ def _hard_first_layer(
 
 
 def layer_change(
-    config: TransformerConfig, parameters: TransformerParameters, prepared: Prepared, k: int, moved: Moved
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    prepared: Prepared,
+    k: int,
+    moved: Moved,
+    reach: Reach,
 ) -> Moved:
-    """Returns the change of all rows of layer k > 0 under a change of all inputs. O(H n^2 head_width), in blocks."""
+    """Returns the change of all rows of layer k > 0 under a change of its inputs. O(H n^2 head_width), in blocks.
+
+    Only the rows `reach` can change.
+    """
     layer, own, kept = config.layer(k), parameters.layers[k], prepared.traces[k]
     n = kept.x.shape[0]
     everywhere = jnp.arange(n)
@@ -143,13 +152,13 @@ def layer_change(
     match layer.weighting:
         case Softmax():
             dq, dk = (heads_of(layer, dz, matrix, everywhere, n) for matrix in (own.query, own.key))
-            db = over_row_blocks(
-                lambda rows: softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv), layer.heads, n
-            )
-            result = after_attention_change(layer, own, kept, everywhere, moved.dx, db, None, None)
-            if moved.new is None:
-                return result
-            return Moved(result.dx, transformer_layer(layer, own, moved.new)[1])
+
+            def change(rows: Int[Array, " m"]) -> Float[Array, "m width"]:
+                db = softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv)
+                return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx
+
+            dy = over_changed_rows(change, layer, jnp.zeros_like(moved.dx), reach)
+            return Moved(dy, None if moved.new is None else transformer_layer(layer, own, moved.new)[1])
         case HardWeighting() if new_z is not None:
             q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))
             values = heads_of(layer, new_z, own.value, None, n)

@@ -1,0 +1,55 @@
+"""Which rows of a layer a flip can change, and a loop over only those, in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.errors import rule_for
+from jaxsens.models.config import LayerConfig
+from jaxsens.models.masks import MASKS
+from jaxsens.models.trace import CACHED_ROWS, leaves_cache
+
+MASKED_BLOCKS = 8
+"""The number of blocks into which rows are divided where a mask leaves some of them unchanged."""
+
+Bound: TypeAlias = int | Int[Array, ""]
+"""A row's number: known when compiling, or computed from the flipped positions."""
+
+Reach: TypeAlias = tuple[Bound, Bound]
+"""The first row that can change, and the one after the last."""
+
+
+def changed_rows(mask: str, reach: Reach, n: int) -> Reach:
+    """Returns the rows of a layer's output that can change if the rows `reach` of its input do."""
+    kind, (first, stop) = rule_for("the rows that change", "mask", mask, MASKS), reach
+    return (0 if kind.earlier else first), (n if kind.later else stop)
+
+
+def over_changed_rows(
+    rows: Callable[[Int[Array, " m"]], Float[Array, "*flips m width"]],
+    layer: LayerConfig,
+    unchanged: Float[Array, "*flips n width"],
+    reach: Reach,
+) -> Float[Array, "*flips n width"]:
+    """Returns `rows(positions)` for the rows `reach`, computed in blocks, and `unchanged` in the other rows."""
+    n, (first, stop) = unchanged.shape[-2], reach
+    size = _block_rows(layer, n, reach)
+
+    def block(k: Array, so_far: Array) -> Array:
+        # The last block overlaps the one before it, so that all blocks have the same size.
+        begin = jnp.minimum(k * size, n - size)
+        return jax.lax.dynamic_update_slice_in_dim(so_far, rows(begin + jnp.arange(size)), begin, -2)
+
+    return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
+
+
+def _block_rows(layer: LayerConfig, n: int, reach: Reach) -> int:
+    """Returns the number of rows per block: those that stay in a CPU's cache, and fewer if some need no computing."""
+    size = CACHED_ROWS if leaves_cache(layer, n) else n
+    everything = all(isinstance(bound, int) for bound in reach)
+    return size if everything else max(1, min(size, -(-n // MASKED_BLOCKS)))
