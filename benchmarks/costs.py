@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.options import FEED_FORWARD, HEADS, WIDTH, Case
+from benchmarks.options import ESTIMATES, FEED_FORWARD, HEADS, WIDTH, Case
 
 FLOAT = 4
 """Bytes of a float32."""
@@ -43,6 +43,30 @@ def cost(case: Case) -> Cost:
         return _incremental(flips, case.layers, case.n)
     one = _one_row_read(case.layers, case.n) if case.method == "vmap" else _forward_pass(case.layers, case.n)
     return Cost(flips * one.operations, flips * one.bytes)
+
+
+def forward_pass_operations(layers: int, n: int) -> float:
+    """Operations of one forward pass."""
+    return _forward_pass(layers, n).operations
+
+
+def first_order_operations(case: Case) -> float:
+    """Operations of a first-order estimate, as its engine counts them."""
+    import jax
+    import jax.numpy as jnp
+
+    from benchmarks.methods import log_probability, model
+    from jaxsens.sensitivity.adapters import measurable
+    from jaxsens.sensitivity.first_order.estimate import block_size, first_order_engine
+
+    sketch, scalar = ESTIMATES[case.method]
+    subject = measurable(model(case.layers))
+    engine = first_order_engine(subject, "l2", None, log_probability if scalar else None)
+    count = 1 if scalar else sketch or WIDTH
+    block = block_size(engine, subject.parameters, case.n, count, 2**31)
+    pair = subject.parameters, jax.ShapeDtypeStruct((block, WIDTH), jnp.float32)
+    cost = engine.cost(pair, jax.ShapeDtypeStruct((case.n,), jnp.int32), "cpu")
+    return -(-count // block) * (cost.prepare + (case.n - 1) * cost.per_flip)
 
 
 def _parameters(layers: int) -> float:

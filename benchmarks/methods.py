@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from benchmarks.options import FEED_FORWARD, HEADS, REFERENCE, WIDTH, Case, tokens
+from benchmarks.options import ESTIMATES, FEED_FORWARD, HEADS, REFERENCE, WIDTH, Case, tokens
 
 Measure = Callable[[Int[np.ndarray, " flips"] | None], Float[np.ndarray, " flips"]]
 """Sorted positions (None: all but the last) -> ||y(x) - y(x')|| in l2, x' with the bit at each position turned."""
@@ -50,6 +50,8 @@ def build(case: Case) -> Method:
             return Method(_jaxsens(case, engine))
     if case.method == REFERENCE:
         return Method(_jaxsens(case, "difference", "float64"))
+    if case.method in ESTIMATES:
+        return Method(_estimate(case, *ESTIMATES[case.method]))
     from benchmarks import torch_methods
 
     forward, words = torch_methods.forward_pass(model(case.layers), tokens(case.n))
@@ -72,5 +74,33 @@ def _jaxsens(
         return jaxsens.flip_sensitivity(
             transformer, words, engine=engine, positions=wanted, progress=False
         ).norms
+
+    return measure
+
+
+def log_probability(y: Any) -> Any:
+    """The scalar of the benchmark: the first output, as if outputs were logits."""
+    import jax
+
+    return jax.nn.log_softmax(y)[0]
+
+
+def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
+    """The first-order estimate alone, of all flips, without those that are measured exactly beside it."""
+    from jaxsens.precision import numerics
+    from jaxsens.sensitivity.adapters import measurable
+    from jaxsens.sensitivity.first_order.estimate import Estimation, estimated, first_order_engine
+    from jaxsens.sensitivity.flips import enumerate_flips
+    from jaxsens.sensitivity.placement import Placement
+
+    subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
+    engine = first_order_engine(subject, "l2", None, log_probability if scalar else None)
+
+    def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
+        where = np.arange(case.n - 1) if positions is None else positions
+        flips = enumerate_flips(words, np.arange(2), where, words < 2, None)
+        with numerics("float32"):
+            devices = Placement.over(None, None, None)
+            return np.abs(estimated(engine, subject, words, flips, Estimation(sketch), devices, None))
 
     return measure

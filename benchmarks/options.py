@@ -25,6 +25,13 @@ METHODS: dict[str, str] = {
 }
 """Every method by name; the order of tables and plots."""
 
+ESTIMATES: dict[str, tuple[int | None, bool]] = {
+    "all outputs": (None, False),
+    "sketch of 16": (16, False),
+    "a scalar": (None, True),
+}
+"""What the first-order engine estimates in its benchmark: the sketch, and whether it is one log-probability."""
+
 REFERENCE = "reference"
 """The difference engine in float64, which errors are measured against. Not timed."""
 
@@ -126,7 +133,7 @@ def plan(options: Options) -> Plan:
     if options.profile is not None:
         _check_profile(options.profile, problems)
     problems.raise_if_any()
-    missing = {name: reason for name in methods if (reason := _lacking(name)) is not None}
+    missing = {name: reason for name in methods if (reason := lacking(name)) is not None}
     return Plan(
         out=options.out,
         lengths=tuple(sorted(set(lengths))),
@@ -144,13 +151,13 @@ def _check_profile(profile: tuple[str, int, int], problems: Problems) -> None:
     method, layers, n = profile
     if method not in METHODS:
         problems.add("--profile", method, f"METHOD L N with a method out of {', '.join(METHODS)}")
-    elif (reason := _lacking(method)) is not None:
+    elif (reason := lacking(method)) is not None:
         problems.add("--profile", method, reason)
     if layers < 1 or n < 3:
         problems.add("--profile", f"{layers} {n}", "METHOD L N with L of at least 1 and N of at least 3")
 
 
-def _lacking(method: str) -> str | None:
+def lacking(method: str) -> str | None:
     """Why a method cannot run here, or None."""
     absent = [name for name in NEEDS.get(method, ()) if importlib.util.find_spec(name) is None]
     if not absent:
