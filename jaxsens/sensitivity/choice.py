@@ -130,7 +130,8 @@ def choose(
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
         (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
     ]
-    if partly is None:
+    if partly is None and unfolded is not None:
+        # The folded form does fewer operations than the incremental engine at every width.
         choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
 

@@ -221,9 +221,9 @@ class DifferenceEngine(Engine):
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
         block = 4 * batch * (min(n, ROW_BLOCK) * wide + n * config.width)
-        # The closed form works in cache; whole rows, with three layers or more, use (n, n) arrays of scores.
+        # Whole rows, with three layers or more, take four exponentials a score.
         whole = config.layers > 2 or row is None
-        return EngineCost(forward, flip, int(block), 0.2 if whole else 0.35)
+        return EngineCost(forward, flip, int(block), 0.3 if whole else 0.35)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU a few flips, whose row blocks stay in cache; on accelerators enough flips to keep them busy."""
