@@ -22,6 +22,7 @@ from .models.config import TransformerConfig as TransformerConfig
 from .models.layered import Attention as Attention
 from .models.layered import Layered as Layered
 from .models.transformer import Transformer as Transformer
+from .models.weighting import Softmax as Softmax
 from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput
 from .search.result import load_worst_input as load_worst_input

@@ -77,8 +77,9 @@ def test_the_table_of_variants_names_those_of_the_quickstart():
 
 def test_the_table_of_engines_names_them_all():
     from jaxsens.sensitivity.choice import ENGINES
+    from jaxsens.sensitivity.first_order.estimate import NAME
 
-    assert first_column("Engines") == list(ENGINES)
+    assert first_column("Engines") == [*ENGINES, NAME]
 
 
 def test_every_shipped_config_is_in_the_readme():
