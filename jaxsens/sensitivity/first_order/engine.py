@@ -68,8 +68,8 @@ class FirstOrderEngine(Engine):
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         """Runs the model once forward and once backward for each combination."""
         model, own = self.layered.at_length(tokens.shape[0]), parameters[0]
-        kept = run(model, own, tokens)
         row = readout_row(self.readout, tokens.shape[0])
+        kept = run(model, own, tokens, row)
         if not model.layers:
             return PreparedEstimate(kept, ())
         return PreparedEstimate(
@@ -105,20 +105,30 @@ class FirstOrderEngine(Engine):
         n = kept.tokens.shape[0]
         model, row = self.layered.at_length(n), readout_row(self.readout, n)
         moved = jax.vmap(lambda symbol, i: model.embed(own, symbol, i))(symbols, positions)
-        total, db = jnp.zeros(()), None
-        for k in range(model.layers):
-            layer = kept.layers[k]
+        total = jnp.zeros(())
+        whole = model.layers if row is None else model.layers - 1
+        for k in range(whole):
+            layer, g = kept.layers[k], prepared.gradients[k]
             q, key, value = self.projected(model, own, k, layer, positions, moved)
-            if row is not None and k == model.layers - 1:
-                db = changes_of_rows(model, own, k, layer, row, positions, (key, value))
-            else:
-                g = prepared.gradients[k]
-                total = total + passed_on(model, own, k, layer, g, positions, (key, value))
-            b = attended_by_moved_rows(model, own, k, layer, positions, (q, key, value))
-            moved = self.merged(model, own, k, layer, positions, moved, b)
+            total = total + passed_on(model, own, k, layer, g, positions, (key, value))
+            moved = self._after(model, own, k, layer, positions, moved, (q, key, value))
         if row is None:
             return total + self._change_of_mean(parameters, kept, positions, moved)
-        return total + self._change_of_row(parameters, kept, row, positions, moved, db)
+        return total + self._change_of_row(parameters, kept, row, positions, moved)
+
+    def _after(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+        projections: Projections,
+    ) -> Float[Array, "flips width"]:
+        """Returns the flipped rows after layer k."""
+        b = attended_by_moved_rows(model, own, k, kept, positions, projections)
+        return self.merged(model, own, k, kept, positions, moved, b)
 
     def projected(
         self,
@@ -154,26 +164,34 @@ class FirstOrderEngine(Engine):
         row: int,
         positions: Int[Array, " flips"],
         moved: Float[Array, "flips width"],
-        db: Float[Array, "flips heads value_width"] | None,
     ) -> Float[Array, "flips combinations"]:
-        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout."""
-        n = kept.tokens.shape[0]
+        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout.
+
+        `moved` are the flipped rows before the last layer. They pass through it only in blocks with a flip of the
+        readout row itself.
+        """
+        n, own, read = kept.tokens.shape[0], parameters[0], self._read(parameters)
         model, last, y = self.layered.at_length(n), self.layered.layers - 1, kept.y[row]
-        read = self._read(parameters)
-        of_itself = jax.vmap(lambda new: change_of(read, y, new - y))
-        if db is None:
+
+        def of_itself(new: Float[Array, "flips width"]) -> Array:
+            return jax.vmap(lambda one: change_of(read, y, one - y))(new)
+
+        if last < 0:
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
         layer = kept.layers[last]
+        q, key, value = self.projected(model, own, last, layer, positions, moved)
+        db = changes_of_rows(model, own, last, layer, row, positions, (key, value))
 
         def through(b: Float[Array, "heads value_width"]) -> Array:
-            return read(model.merge(parameters[0], last, layer.x[row], b))
+            return read(model.merge(own, last, layer.x[row], b))
 
         of_others = jax.vmap(lambda step: change_of(through, layer.b[:, row], step))(db)
-        return jax.lax.cond(
-            jnp.any(positions == row),
-            lambda: jnp.where((positions == row)[:, None], of_itself(moved), of_others),
-            lambda: of_others,
-        )
+
+        def with_itself() -> Array:
+            new = self._after(model, own, last, layer, positions, moved, (q, key, value))
+            return jnp.where((positions == row)[:, None], of_itself(new), of_others)
+
+        return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
 
     def _change_of_mean(
         self,
@@ -233,8 +251,8 @@ class FirstOrderEngine(Engine):
         prepare = per_flip = block = 0.0
         for k in range(model.layers):
             pairs, of_rows = layer_costs(model, parameters[0], k)
-            prepare += n * (n * pairs + of_rows)
-            per_flip += n * pairs + of_rows
+            prepare += n * ((n if k in whole else 1) * pairs + of_rows)
+            per_flip += n * pairs * (k in whole) + of_rows
             if k in whole:
                 prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
                 per_flip += n * (2 * pairs + outputs * pairs)

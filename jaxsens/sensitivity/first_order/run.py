@@ -40,28 +40,34 @@ class LayerRun:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Run:
-    """The tokens, every layer, and the last layer's output rows."""
+    """The tokens, every layer, and the last layer's output rows.
+
+    If one row is read, the last layer attends only there: b, normalisers and rest of other rows, and their y, are 0.
+    """
 
     tokens: Int[Array, " n"]
     layers: tuple[LayerRun, ...]
     y: Float[Array, "n width"]
 
 
-def run(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Run:
-    """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory."""
+def run(model: Layered, parameters: Any, tokens: Int[Array, " n"], row: int | None = None) -> Run:
+    """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory.
+
+    `row` is the only row that is read, if there is one.
+    """
     n = tokens.shape[0]
     x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
     kept = []
     for k in range(model.layers):
-        one, x = layer_run(model, parameters, k, x)
+        one, x = layer_run(model, parameters, k, x, row if k == model.layers - 1 else None)
         kept.append(one)
     return Run(tokens, tuple(kept), x)
 
 
 def layer_run(
-    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
+    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"], only: int | None = None
 ) -> tuple[LayerRun, Float[Array, "n width"]]:
-    """Returns one layer's run and its output rows."""
+    """Returns one layer's run and its output rows; with `only`, of that row alone, and 0 elsewhere."""
     n, attention = x.shape[0], model.attention(layer)
     q, k, v = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(x, jnp.arange(n))
     queries, keys, values = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
@@ -72,13 +78,23 @@ def layer_run(
         def rows(block: Int[Array, " m"]) -> tuple[Array, ...]:
             return attended(model, parameters, layer, head, q[block], k, v, block)
 
+        if only is not None:
+            return tuple(_at(only, n, part) for part in rows(jnp.asarray([only])))
         return over_blocks(rows, n, max(8, TILE // n))
 
     heads = jnp.arange(attention.heads)
     b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
     kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
-    y = jax.vmap(lambda row, c: model.merge(parameters, layer, row, c))(x, jnp.moveaxis(b, 0, 1))
-    return kept, y
+    merged = jax.vmap(lambda row, c: model.merge(parameters, layer, row, c))
+    if only is not None:
+        here = jnp.asarray([only])
+        return kept, _at(only, n, merged(x[here], jnp.moveaxis(b[:, here], 0, 1)))
+    return kept, merged(x, jnp.moveaxis(b, 0, 1))
+
+
+def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
+    """Returns n rows that are 0 but for one."""
+    return jnp.zeros((n, *part.shape[1:]), part.dtype).at[row].set(part[0])
 
 
 def attended(
