@@ -31,7 +31,7 @@ from jaxsens.sensitivity.placement import Placement
 
 METHODS = ("first order", "AtP*", "gradient")
 
-RIVALS_UP_TO = 2048
+RIVALS_UP_TO = 1024
 """The longest inputs on which the other two are tried: the gradient holds arrays of n x n."""
 
 

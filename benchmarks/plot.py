@@ -33,7 +33,7 @@ def seconds_figure(rows: Sequence[Row], machine: str) -> Figure:
             [*found.values()],
             [*found],
             loc="outside lower center",
-            ncols=min(3, max(1, len(depths))),
+            ncols=min(2, max(1, len(depths))),  # three of these texts are wider than three panels
             fontsize=9,
         )
         add_heading(figure, "Time for all flips")
