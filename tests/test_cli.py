@@ -312,6 +312,19 @@ def test_measure_prints_a_table(capsys):
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
 
 
+def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
+    options = ("--layers", "3", "--n", "24", "--engine", "first-order", "--verify", "12", "--sketch", "3")
+    code, out, _ = run(capsys, "measure", *SMALL, *options)
+    assert code == 0
+    assert "95% interval of the mean" in out
+    assert "rank correlation" in out
+    assert "11 flips" in out
+    code, _, err = run(capsys, "measure", *SMALL, "--n", "8", "--sketch", "2", "--verify", "3")
+    assert code == 2
+    assert "--sketch = 2: only with --engine first-order" in err
+    assert "--verify = 3" in err
+
+
 def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, capsys):
     code, out, _ = run(capsys, "measure", "--config", config, "--n", "6", "--json", "--sample", "3")
     summary = json.loads(out)

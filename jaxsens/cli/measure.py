@@ -156,7 +156,9 @@ def measure(
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = ModelOptions(),  # noqa: B008, RUF100 - frozen
     constructed: tyro.conf.OmitArgPrefixes[ConstructedOptions] = ConstructedOptions(),  # noqa: B008, RUF100 - frozen
     seed: Number = 0,
-    engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference")] = "auto",
+    engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference", "first-order")] = "auto",
+    sketch: Annotated[Count, default("all outputs")] = None,
+    verify: Annotated[Count, default("64 with --engine first-order")] = None,
     norm: Annotated[str, one_of("l2", "l1", "linf")] = "l2",
     sample: Annotated[Count, default("all flips")] = None,
     batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None,
@@ -178,7 +180,9 @@ def measure(
         config: A TOML file with a [model] table, such as a sweep config.
         variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
         seed: The seed for the weights and the random inputs.
-        engine: The engine to measure with; auto chooses one.
+        engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
+        sketch: With first-order, estimate this many random combinations of the outputs instead of all.
+        verify: With first-order, measure this many flips exactly, half of them the largest estimates.
         norm: The norm of the change in the output.
         sample: Measure this many flips, drawn at random.
         batch_size: The number of flips per batch.
@@ -191,6 +195,8 @@ def measure(
     at_least = {
         "--seed": (seed, 0),
         "--sample": (sample, 1),
+        "--sketch": (sketch, 1),
+        "--verify": (verify, 1),
         "--batch-size": (batch_size, 1),
         "--memory-budget": (memory_budget, 1),
         "--top": (top, 0),
@@ -199,12 +205,14 @@ def measure(
     with collecting("measure") as problems:
         _check_input(tokens, n, inputs, problems)
         _check_options(at_least, save, quiet, problems)
+        _check_estimation(engine, {"--sketch": sketch, "--verify": verify}, problems)
     from jaxsens.experiments.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
 
     options = {**model.table(), **constructed.table()}
     trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
+    estimation = {"sketch": sketch, "verify": verify or 64, "seed": seed} if engine == "first-order" else {}
     try:
         with flags_named(_flags(_OPTIONS if config is None else tuple(options))):
             source = model_source(config, variant, {**options, **trained})
@@ -215,6 +223,7 @@ def measure(
                 positions=None if sample is None else draw(sample, seed),
                 norm=norm,  # pyright: ignore[reportArgumentType] - one of the choices
                 engine=engine,  # pyright: ignore[reportArgumentType] - one of the choices
+                **estimation,  # pyright: ignore[reportArgumentType] - values of three arguments
                 batch_size=batch_size,
                 memory_budget=memory_budget,
                 progress=False if quiet else None,
@@ -250,7 +259,7 @@ def _report(
 def _flags(keys: Iterable[str]) -> dict[str, str]:
     """Maps the library's argument names to options; `keys` are the model options that may have been given."""
     return {f"model.{key}": flag(key) for key in keys} | {
-        key: flag(key) for key in ("engine", "batch_size", "memory_budget")
+        key: flag(key) for key in ("engine", "sketch", "verify", "batch_size", "memory_budget")
     }
 
 
@@ -279,6 +288,12 @@ def _check_options(
         problems.add("--quiet", quiet, "give --save too; otherwise the result is lost")
 
 
+def _check_estimation(engine: str, given: dict[str, int | None], problems: Problems) -> None:
+    for option, value in given.items():
+        if value is not None and engine != "first-order":
+            problems.add(option, value, "only with --engine first-order; leave it out")
+
+
 def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -299,6 +314,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"mean {summary['norm']}": f"{summary['mean']:.6g}",
         **{name: f"{value:.6g}" for name, value in summary["quantiles"].items()},
         "max": f"{summary['max']:.6g}",
+        **(summary["estimate"] or {}),
     }
     for name, value in rows.items():
         facts.add_row(name, value)

@@ -129,7 +129,8 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     """What is said of a result, as JSON values.
 
     `top` lists its largest flips, the largest first, and the first of equals first. `symbols` are the names of the
-    tokens 0, 1, 2 ... `training` is `source.training`.
+    tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
+    measured.
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
     return {
@@ -142,6 +143,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "dtype": result.dtype,
         "mean": result.mean,
         "max": result.max,
+        "estimate": _of_estimate(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [
             {
@@ -158,4 +160,15 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "versions": result.versions,
         "symbols": source.names,
         "training": source.training,
+    }
+
+
+def _of_estimate(result: FlipSensitivity) -> dict[str, str] | None:
+    if result.accuracy is None:
+        return None
+    low, high = result.mean_interval()
+    return {
+        "95% interval of the mean": f"{low:.6g} to {high:.6g}",
+        "accuracy": str(result.accuracy),
+        "not measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }
