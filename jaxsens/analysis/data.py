@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.experiments.points import PointMetadata
+from jaxsens.experiments.points import STATUS_COLUMN, PointMetadata
 from jaxsens.experiments.sweep import (
     ESTIMATE_COLUMNS,
     KEY_COLUMNS,
@@ -159,25 +159,46 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
     """The names of the statistics in `points`, in the order of its columns."""
-    return tuple(column for column in points.columns if column not in (*KEY_COLUMNS, *ESTIMATE_COLUMNS))
+    known = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
+    status = {STATUS_COLUMN.format(column) for column in points.columns}
+    return tuple(column for column in points.columns if column not in known | status)
 
 
-class Estimates(NamedTuple):
-    """Which lengths of a variant have estimated points, and the interval of their mean where there is one: from the
-    lowest to the highest end over seeds."""
+def one_sided(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is only a lower or an upper bound: the largest, or smallest, of a sample."""
+    column = STATUS_COLUMN.format(statistic)
+    if column not in points.columns:
+        return np.zeros(len(points), bool)
+    return np.array([kind in ("lower bound", "upper bound") for kind in points[column]], bool)
+
+
+class InexactLengths(NamedTuple):
+    """The lengths of a variant with values of a statistic that are not exact.
+
+    Attributes:
+        lengths: all of them.
+        bounds: those where it is a "lower bound" or an "upper bound", with which of them.
+        intervals: of the mean of points estimated to first order: from the lowest to the highest end over seeds.
+    """
 
     lengths: frozenset[float]
+    bounds: dict[float, str]
     intervals: dict[float, tuple[float, float]]
 
 
-def estimates(table: pandas.DataFrame, variant: str, statistic: str) -> Estimates:
-    """The estimated points of one variant; intervals only for the statistic "mean"."""
-    if "mean_low" not in table.columns:
-        return Estimates(frozenset(), {})
-    rows = table[(table["variant"] == variant) & table["mean_low"].notna()]
-    ends = rows.groupby("n").agg({"mean_low": "min", "mean_high": "max"})
+def inexact(table: pandas.DataFrame, variant: str, statistic: str) -> InexactLengths:
+    """The lengths at which a statistic of one variant is not exact; intervals only for the statistic "mean"."""
+    column = STATUS_COLUMN.format(statistic)
+    if column not in table.columns:
+        return InexactLengths(frozenset(), {}, {})
+    rows = table.query("variant == @variant")
+    status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
+    bounds = {n: kind for n, kind in status.items() if kind != "estimated"}
+    if statistic != "mean" or "mean_low" not in table.columns:
+        return InexactLengths(frozenset(status), bounds, {})
+    ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
     intervals = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
-    return Estimates(frozenset(intervals), intervals if statistic == "mean" else {})
+    return InexactLengths(frozenset(status), bounds, intervals)
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:

@@ -17,10 +17,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxsens.analysis.data import Profiles, estimates, spreads
+from jaxsens.analysis.data import Profiles, inexact, spreads
 from jaxsens.analysis.fits import (
     LEVEL,
     ExponentFit,
+    bounds_left_out,
     by_growth,
     enumeration,
     signed,
@@ -46,9 +47,16 @@ NORM_SYMBOLS = {"l1": "₁", "l2": "₂", "linf": "\N{INFINITY}"}
 
 SPREAD = "Lines are medians over seeds; vertical strokes extend from the smallest to the largest seed."
 
-ABOUT_HOLLOW = (
-    f" Hollow markers are estimates to first order. Strokes with caps are {LEVEL} intervals of the mean, from the "
-    "lowest end to the highest over seeds; the largest change there is the largest that was measured."
+ABOUT_HOLLOW = " Hollow markers are estimates, to first order or from a random sample of the flips."
+
+ABOUT_INTERVALS = (
+    f" Strokes with caps are {LEVEL} intervals of a mean estimated to first order, from the lowest end to the highest "
+    "over seeds; the largest change there is the largest that was measured, among the flips with the largest estimates."
+)
+
+ABOUT_BOUNDS = (
+    " A hollow marker with an arrow up is a lower bound: the largest change of a random sample of the flips, which all "
+    "flips may exceed (an arrow down: the smallest change of a sample). Bounds do not enter the fits."
 )
 
 COLOUR_MAP = "viridis_r"
@@ -113,11 +121,21 @@ def sensitivity_figure(
             "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
             "place on a logarithmic axis and are drawn in the grey strip at the bottom."
-            + (ABOUT_HOLLOW if any(line.hollow for panel in panels for line in panel.lines) else "")
+            + _about_inexact([line for panel in panels for line in panel.lines])
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
         draw=partial(draw_panels, panels, heading=heading),
     )
+
+
+def _about_inexact(lines: Sequence[Line]) -> str:
+    """What hollow markers, error bars and arrows mean, where there are any."""
+    said = (
+        (ABOUT_HOLLOW, any(line.hollow for line in lines)),
+        (ABOUT_INTERVALS, any(line.intervals for line in lines)),
+        (ABOUT_BOUNDS, any(line.bounds for line in lines)),
+    )
+    return "".join(text for text, needed in said if needed)
 
 
 def sensitivity_panel(
@@ -132,9 +150,9 @@ def sensitivity_panel(
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
     lines = []
     for variant, style in styles.items():
-        hollow, intervals = estimates(points, variant, statistic)
+        hollow, bounds, intervals = inexact(points, variant, statistic)
         label = f"{variant}:  {fitted_power(of_statistic[variant])}"
-        lines.append(Line(label, style, spreads(points, variant, statistic), hollow, intervals))
+        lines.append(Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds))
     lengths = sorted({int(n) for n in points["n"]})
     title = statistic_name(statistic)
     return Panel(
@@ -181,7 +199,7 @@ def local_slope_figure(
             "The exponent between each length and the next, instead of one exponent for the whole range. A true power "
             "of n is level here. A line that still rises or falls means that the fitted exponent is an average over "
             "the range and not yet the asymptotic law; log(n)/n, for example, sinks slowly towards \N{MINUS SIGN}1. "
-            f"{SPREAD} There is no slope where a value is exactly 0."
+            f"{SPREAD} There is no slope where a value is exactly 0, or only a bound."
         ),
         description=f"Slopes between successive lengths for {enumeration(styles)}.",
         draw=partial(
@@ -252,10 +270,14 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figur
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
+        if fit.bounds:
+            return "too few values for a fit: the others are bounds"
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
     text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}"
     if fit.zeros:
         text += f"  ({fit.zeros} zero{'s' if fit.zeros > 1 else ''} left out)"
+    if fit.bounds:
+        text += f"  ({bounds_left_out(fit)})"
     return text
 
 
@@ -265,7 +287,7 @@ def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...
         width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
     texts = (
-        f"{kind.value}: {', '.join(fit.variant for fit in members)}"
+        f"{kind.value}: {', '.join(fit.variant + ('' if fit.settled else ' (not settled)') for fit in members)}"
         for kind, members in by_growth(fits).items()
     )
     return tuple(line for text in texts for line in wrap.wrap(text))

@@ -6,7 +6,8 @@ seed share a model and are not independent. With five seeds this interval has th
 falls short.
 
 An exponent summarises a whole range of n. A true law of log(n)/n fits as about -0.85, and a sum of two powers as
-something between the two, so look at `local_slopes` before reading an exponent as an asymptotic law.
+something between the two. So every fit comes with the slopes between successive lengths, and an exponent that they do
+not bear out is called not settled wherever it is told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from jaxsens.analysis.data import statistic_columns
+from jaxsens.analysis.data import one_sided, statistic_columns
 from jaxsens.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ LEVEL = f"{100 * CONFIDENCE:g} %"
 """The level of every interval, as a number and for texts."""
 
 TOLERANCE = 0.1
-"""An exponent this close to 0 is called constant, and one this close to -1 is called about 1/n."""
+"""An exponent this close to 0 is called constant, and one this close to -1 is called about 1/n. A local slope this
+close to the exponent agrees with it."""
 
 STATISTIC_NAMES = {
     "mean": "mean change over all flips",
@@ -62,6 +64,21 @@ class Growth(enum.Enum):
 
 
 @dataclass(frozen=True)
+class LocalSlope:
+    """The slope of log(statistic) on log(n) between two successive lengths: the mean over seeds.
+
+    `ci_low` and `ci_high` are Student's t interval over the `seeds`; NaN with fewer than two.
+    """
+
+    low: float
+    high: float
+    slope: float
+    ci_low: float
+    ci_high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
 class ExponentFit:
     """The exponent e of statistic ~ C n^e for one variant.
 
@@ -72,7 +89,12 @@ class ExponentFit:
         points, seeds: the number of values and of seeds that entered the fit.
         values, zeros: the number of values from the minimum length on, and how many of them are exactly 0. These have
             no logarithm and are left out.
+        bounds: the number of values left out because they are only lower or upper bounds: the largest, or the smallest,
+            change of a random sample of flips. They are not among `values`.
         note: what was left out, and why a number is NaN; empty if there is nothing to say.
+        local: the slopes between successive lengths, of the seeds that have a slope over the whole range.
+        drift: Student's t interval of how fast the local slopes of a seed rise with log(n); NaN with fewer than two
+            seeds or two slopes.
     """
 
     variant: str
@@ -85,11 +107,14 @@ class ExponentFit:
     values: int
     zeros: int
     note: str
+    bounds: int = 0
+    local: tuple[LocalSlope, ...] = ()
+    drift: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def always_zero(self) -> bool:
         """Whether every value is exactly 0, so that there is no exponent."""
-        return 0 < self.values == self.zeros
+        return 0 < self.values == self.zeros and not self.bounds
 
     @property
     def growth(self) -> Growth:
@@ -117,6 +142,29 @@ class ExponentFit:
             return Growth.FASTER
         return Growth.SLOWER if e < 0 else Growth.GROWS
 
+    @property
+    def settled(self) -> bool:
+        """Whether the local slopes bear the exponent out; True where there are fewer than two.
+
+        They do if all of them are within `TOLERANCE` of it. Of an exponent close to 0 or to -1, which is called
+        constant or 1/n, they may also be further away, if they do not drift: noise then explains them. An exponent in
+        between has no such law to be noise around.
+        """
+        if len(self.local) < 2 or all(abs(one.slope - self.exponent) <= TOLERANCE for one in self.local):
+            return True
+        drifts = self.drift[0] > 0 or self.drift[1] < 0
+        return self.growth in (Growth.FLAT, Growth.INVERSE) and not drifts
+
+    @property
+    def unsettled(self) -> str:
+        """How the local slopes contradict the exponent, from one extreme to the other in the order of n; empty if they
+        do not."""
+        if self.settled:
+            return ""
+        slopes = [one.slope for one in self.local]
+        first, last = sorted((slopes.index(min(slopes)), slopes.index(max(slopes))))
+        return f"not settled: local slopes from {signed(slopes[first])} to {signed(slopes[last])}"
+
     def interval(self, digits: int = 2) -> str:
         """The interval as "[-1.01, -0.95]", or empty if there is none."""
         if math.isnan(self.ci_low):
@@ -124,11 +172,14 @@ class ExponentFit:
         return f"[{signed(self.ci_low, digits)}, {signed(self.ci_high, digits)}]"
 
     def __str__(self) -> str:
-        """The fit in words, such as "softmax: mean falls about as 1/n (exponent -0.98 [-1.01, -0.95])"."""
+        """The fit in words, such as "softmax: mean falls about as 1/n (exponent -0.98 [-1.01, -0.95])", or
+        "softmax: max falls more slowly than 1/n (exponent -0.73 [-0.85, -0.61]; not settled: local slopes from -0.41 to
+        -0.96)"."""
         what = f"{self.variant}: {self.statistic} {self.growth.value}"
         if math.isnan(self.exponent):
             return what if self.always_zero else f"{what} ({self.note})"
-        return f"{what} (exponent {signed(self.exponent)} {self.interval()}".rstrip() + ")"
+        power = f"exponent {signed(self.exponent)} {self.interval()}".rstrip()
+        return f"{what} ({'; '.join(filter(None, (power, self.unsettled, bounds_left_out(self))))})"
 
 
 def fit_exponents(
@@ -151,10 +202,11 @@ def fit_exponents(
         )
     fits = []
     for variant in dict.fromkeys(points["variant"]) if variants is None else variants:
-        rows = points[points["variant"] == variant]
+        rows = points.query("variant == @variant")
         for statistic in statistic_columns(points):
             columns = (rows["n"], rows[statistic], rows["seed"])
-            fits.append(fit_exponent(*columns, variant, statistic, minimum_length))
+            bounds = one_sided(rows, statistic)
+            fits.append(fit_exponent(*columns, variant, statistic, minimum_length, bounds))
     return tuple(fits)
 
 
@@ -165,33 +217,42 @@ def fit_exponent(
     variant: str = "",
     statistic: str = "",
     minimum_length: int = 1,
+    bounds: ArrayLike | None = None,
 ) -> ExponentFit:
     """Fits one statistic of one variant, given as three flat arrays with one entry per point.
 
-    Values that are 0 or NaN are left out, and the note says how many. A seed with positive values at fewer than three
-    lengths has no slope.
+    Values that are 0 or NaN are left out, and so are those where `bounds` is True, which are only bounds on the value;
+    the note says how many. A seed with positive values at fewer than three lengths has no slope.
     """
     n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
+    one_sided_too = np.zeros(n.shape, bool) if bounds is None else np.asarray(bounds, bool)
     long_enough = n >= minimum_length
-    n, value, seed = n[long_enough], value[long_enough], seed[long_enough]
-    slopes, used = [], 0
+    left_out = int(np.sum(long_enough & one_sided_too))
+    chosen = long_enough & ~one_sided_too
+    every_seed = np.unique(seed[long_enough]).size
+    n, value, seed = n[chosen], value[chosen], seed[chosen]
+    slopes, kept = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
         of_seed = (value > 0) & (seed == one)
         if np.unique(n[of_seed]).size >= MINIMUM_LENGTHS:
             slopes.append(least_squares(np.log(n[of_seed]), np.log(value[of_seed])))
-            used += int(np.sum(of_seed))
+            kept |= of_seed
     low, high = _t_interval(slopes)
+    local, drift = _local(n[kept], value[kept], seed[kept])
     return ExponentFit(
         variant=variant,
         statistic=statistic,
         exponent=float(np.mean(slopes)) if slopes else math.nan,
         ci_low=low,
         ci_high=high,
-        points=used,
+        points=int(np.sum(kept)),
         seeds=len(slopes),
         values=value.size,
         zeros=int(np.sum(value == 0)),
-        note=_note(value, np.unique(seed).size, len(slopes)),
+        note=_note(value, every_seed, len(slopes), left_out),
+        bounds=left_out,
+        local=local,
+        drift=drift,
     )
 
 
@@ -203,20 +264,51 @@ def local_slopes(points: pandas.DataFrame) -> pandas.DataFrame:
 
     Returns:
         A row per variant, pair of successive lengths and seed, and a column per statistic: NaN unless the seed has a
-        positive value at both lengths. Column "n" is the geometric mean of the lengths, which is their middle on a
-        logarithmic axis.
+        positive value at both lengths that is not only a bound. Column "n" is the geometric mean of the lengths, which
+        is their middle on a logarithmic axis.
     """
     import pandas as pd
 
     columns = [*statistic_columns(points)]
     found = []
     for variant in dict.fromkeys(points["variant"]):
-        rows = points.query("variant == @variant").set_index(["n", "seed"])[columns].astype(float)
+        own = points.query("variant == @variant")
+        bounds = np.stack([one_sided(own, name) for name in columns], axis=1)
+        rows = own.set_index(["n", "seed"])[columns].astype(float).mask(bounds)
         logarithms = pd.DataFrame(np.log(rows.where(rows > 0)))
         for low, high in pairwise(sorted(set(logarithms.index.get_level_values("n")))):
             slopes = (logarithms.loc[high] - logarithms.loc[low]) / math.log(high / low)
             found.append(slopes.reset_index().assign(variant=variant, n=math.sqrt(low * high)))
     return pd.concat(found) if found else pd.DataFrame(columns=["variant", "n", "seed", *columns])
+
+
+def _local(
+    n: Float[np.ndarray, " points"], value: Float[np.ndarray, " points"], seed: np.ndarray
+) -> tuple[tuple[LocalSlope, ...], tuple[float, float]]:
+    """The slopes between successive lengths, of positive values; and the interval of their drift."""
+    lengths, rising = np.unique(n), []
+    of_pair: dict[tuple[float, float], list[float]] = {pair: [] for pair in pairwise(lengths.tolist())}
+    for one in np.unique(seed):
+        logarithms = {
+            length: float(np.mean(np.log(value[(seed == one) & (n == length)])))
+            for length in np.unique(n[seed == one]).tolist()
+        }
+        own = {
+            (low, high): (logarithms[high] - logarithms[low]) / math.log(high / low)
+            for low, high in of_pair
+            if low in logarithms and high in logarithms
+        }
+        for pair, slope in own.items():
+            of_pair[pair].append(slope)
+        if len(own) >= 2:
+            middles = np.array([math.log(low * high) / 2 for low, high in own])
+            rising.append(least_squares(middles, np.array([*own.values()])))
+    found = tuple(
+        LocalSlope(*pair, float(np.mean(slopes)), *_t_interval(slopes), len(slopes))
+        for pair, slopes in of_pair.items()
+        if slopes
+    )
+    return found, _t_interval(rising)
 
 
 def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> float:
@@ -235,12 +327,18 @@ def _t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int) -> str:
+def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, bounds: int) -> str:
     """What a reader of the fit must know about omitted values and NaN results; `fitted` of the seeds have a slope."""
+    if bounds and not value.size:
+        return f"all {bounds} values are the extremes of samples, which are only bounds: no exponent"
     zeros, missing, values = int(np.sum(value == 0)), int(np.sum(np.isnan(value))), value.size
-    if values and zeros == values:
+    if values and zeros == values and not bounds:
         return "exactly 0 at every length: no exponent"
     parts = []
+    if bounds:
+        parts.append(
+            f"{bounds} of {bounds + values} values are the extremes of samples, only bounds, left out"
+        )
     if zeros:
         parts.append(f"{zeros} of {values} values exactly 0, left out")
     if missing:
@@ -269,6 +367,11 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
+def bounds_left_out(fit: ExponentFit) -> str:
+    """How many values did not enter a fit, as they are only bounds: "12 bounds left out"; empty if all did."""
+    return f"{fit.bounds} bound{'s' if fit.bounds > 1 else ''} left out" if fit.bounds else ""
+
+
 def by_growth(fits: Iterable[ExponentFit]) -> dict[Growth, list[ExponentFit]]:
     """The fits of one statistic, grouped by their growth, in the order of `Growth`."""
     fits = list(fits)
@@ -282,7 +385,8 @@ def summary_sentence(fits: Iterable[ExponentFit], statistic: str) -> str:
     def named(fit: ExponentFit) -> str:
         if math.isnan(fit.exponent):
             return fit.variant
-        return f"{fit.variant} ({signed(fit.exponent)}{', zeros left out' if fit.zeros else ''})"
+        left_out = ("zeros left out" if fit.zeros else "", bounds_left_out(fit), fit.unsettled)
+        return f"{fit.variant} ({', '.join(filter(None, (signed(fit.exponent), *left_out)))})"
 
     grouped = by_growth(fit for fit in fits if fit.statistic == statistic)
     parts = [f"{kind.value} for {enumeration(map(named, members))}" for kind, members in grouped.items()]

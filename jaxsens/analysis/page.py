@@ -18,7 +18,7 @@ import jinja2
 
 from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.figures import ReportFigure
-from jaxsens.analysis.fits import LEVEL, ExponentFit, signed
+from jaxsens.analysis.fits import LEVEL, TOLERANCE, ExponentFit, signed
 from jaxsens.analysis.panels import png_bytes, svg_bytes
 from jaxsens.experiments.job import write_table
 from jaxsens.experiments.sweep import row_of
@@ -28,7 +28,13 @@ from jaxsens.stopping import check
 if TYPE_CHECKING:
     from rich.table import Table
 
-SUMMARY_COLUMNS = ("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds")
+SUMMARY_COLUMNS = (
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "settled"),
+)
+"""The columns of summary.csv. `bounds` counts values left out because they are only bounds."""
+
+LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
+"""The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
 
 DASH = "\N{EM DASH}"
 """What a table shows where there is no value."""
@@ -128,6 +134,47 @@ def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> 
     write_table(Path(path), SUMMARY_COLUMNS, rows, missing="nan")
 
 
+def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
+    """Writes local_slopes.csv atomically: a row per fit and pair of successive lengths; `nan` for no value."""
+    rows = [
+        {"variant": fit.variant, "statistic": fit.statistic} | row_of(one, LOCAL_COLUMNS)
+        for fit in fits
+        for one in fit.local
+    ]
+    write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
+
+
+def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
+    """A row per fit with local slopes: each of them with its interval, and whether they bear the exponent out."""
+    fits = [fit for fit in fits if fit.local]
+    pairs = sorted({(one.low, one.high) for fit in fits for one in fit.local})
+    rows = []
+    for fit in fits:
+        slopes = {
+            (one.low, one.high): _with_interval(one.slope, one.ci_low, one.ci_high) for one in fit.local
+        }
+        verdict = "yes" if fit.settled else "no"
+        cells = (slopes.get(pair, DASH) for pair in pairs)
+        rows.append((fit.variant, fit.statistic, signed(fit.exponent), verdict, *cells))
+    return ReportTable(
+        caption=(
+            f"Slopes between successive lengths: the mean over seeds, with Student's {LEVEL} interval. An exponent has "
+            f"settled if all of them are within {TOLERANCE:g} of it; one near 0 or −1 also if they vary "
+            "without a drift. The file local_slopes.csv has every digit."
+        ),
+        header=(
+            *("variant", "statistic", "exponent", "settled"),
+            *(f"n = {low:g} to {high:g}" for low, high in pairs),
+        ),
+        rows=rows,
+        numeric=len(pairs),
+    )
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
+
+
 def summary_table(fits: Sequence[ExponentFit]) -> Table:
     """The fits as a table for a terminal, one row per variant and statistic: exponent, interval and what they mean."""
     from rich import box
@@ -155,7 +202,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.statistic),
             plain(fit.exponent),
             Text("-" if math.isnan(fit.ci_low) else f"[{plain(fit.ci_low)}, {plain(fit.ci_high)}]"),
-            fit.growth.value + (f" ({fit.note})" if fit.note else ""),
+            fit.growth.value + "".join(f" ({text})" for text in (fit.unsettled, fit.note) if text),
         )
         previous = fit.variant
     return table
@@ -169,7 +216,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool]) -> 
             boundedness(bounded[fit.variant]),
             fit.statistic,
             fit.growth.value,
-            fit.note,
+            "; ".join(filter(None, (fit.unsettled, fit.note))),
             DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
             fit.interval(3) or DASH,
             str(fit.points),

@@ -19,6 +19,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path
 from matplotlib.transforms import ScaledTranslation
 
 from jaxsens.analysis.data import Spread
@@ -30,6 +31,13 @@ DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1.5, 2, 1.5, 
 GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
+
+_UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
+ARROWS = {
+    "lower bound": Path(_UP, [Path.MOVETO, *[Path.LINETO] * 4]),
+    "upper bound": Path([(x, -y) for x, y in _UP], [Path.MOVETO, *[Path.LINETO] * 4]),
+}
+"""Arrows that leave room for the marker they start from."""
 
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
@@ -57,8 +65,9 @@ class LineStyle:
 class Line:
     """One line with its spread over seeds, by position on the horizontal axis.
 
-    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled. The
-    error bars in `intervals` are drawn with caps; an infinite end goes to the edge of the axes.
+    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled. From
+    those in `bounds` an arrow points up, for a "lower bound", or down, for an "upper bound". The error bars in
+    `intervals` are drawn with caps; an infinite end goes to the edge of the axes.
     """
 
     label: str
@@ -66,6 +75,7 @@ class Line:
     values: Mapping[int, Spread] | Mapping[float, Spread]
     hollow: frozenset[float] = frozenset()
     intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    bounds: Mapping[float, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -339,6 +349,16 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
         if chosen.any():
             axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
+    for kind, arrow in ARROWS.items():
+        chosen = np.array([line.bounds.get(n) == kind for n in lengths.tolist()], bool)
+        if chosen.any():
+            look = {
+                "color": style.colour,
+                "markerfacecolor": "none",
+                "markersize": 30,
+                "markeredgewidth": 1.1,
+            }
+            axes.plot(x[chosen], median[chosen], marker=arrow, linestyle="none", zorder=4, **look)
 
 
 def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:

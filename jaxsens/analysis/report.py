@@ -15,10 +15,12 @@ from jaxsens.analysis.page import (
     Report,
     Section,
     exponent_table,
+    local_slope_table,
     missing_text,
     points_table,
     run_table,
     variant_table,
+    write_local_slopes,
     write_page,
     write_summary,
 )
@@ -41,9 +43,11 @@ UNSEEDED_NETWORKS = {
 
 WHAT_IS_KNOWN = (
     "With softmax attention and position embeddings that stay bounded as n grows, the change is at most of order 1/n: "
-    "a single symbol of a long input hardly matters (Hahn 2020, Lemma 5). The limit does not apply if attention scores "
-    "are multiplied by a factor that grows with n, or if position embeddings grow with n (Yang et al. 2024), and it "
-    "never applied to hard attention. That a variant can escape the limit does not mean that its weights do."
+    "a single symbol of a long input hardly matters (Hahn 2020, Lemma 5). This is an upper bound, a constant over n: "
+    "below it the change may fall faster, and at short lengths, where the constant is no limit yet, more slowly. The "
+    "limit does not apply if attention scores are multiplied by a factor that grows with n, or if position embeddings "
+    "grow with n (Yang et al. 2024), and it never applied to hard attention. That a variant can escape the limit does "
+    "not mean that its weights do."
 )
 
 BEYOND_EXACTNESS = (
@@ -53,7 +57,8 @@ BEYOND_EXACTNESS = (
 
 ABOUT_SAMPLES = (
     "Points with many flips measured a random sample of them. Their means and quantiles are estimates, and their "
-    "largest change is that of the sample: the largest over all flips may be larger."
+    "largest change is that of the sample, a lower bound: the largest over all flips may be larger. Fits leave such "
+    "bounds out."
 )
 
 
@@ -66,7 +71,8 @@ ABOUT_ESTIMATES = (
 
 
 def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
-    """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory, each file atomically.
+    """Writes summary.csv, local_slopes.csv, figures/*.png, figures/*.svg and report.html into a directory, each file
+    atomically.
 
     The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
 
@@ -83,6 +89,7 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
     folder = Path(directory)
     fits = fit_exponents(data.points)
     write_summary(folder / "summary.csv", fits)
+    write_local_slopes(folder / "local_slopes.csv", fits)
     return write_page(build_report(data, fits), folder), fits
 
 
@@ -107,7 +114,9 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     slopes = local_slopes(data.points)
     if slopes[[*main]].notna().to_numpy().any():
         figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
-        sections.append(Section("Is one exponent enough?", figures=[figure]))
+        sections.append(
+            Section("Is one exponent enough?", figures=[figure], tables=[local_slope_table(fits)])
+        )
     if data.profiles:
         figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))
@@ -118,7 +127,9 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
     sections.append(Section("What was run", tables=[run_table(data)]))
-    flips = "a random sample of all flips" if data.sampled else "every flip"
+    flips = "every flip, at some points of a random sample" if data.sampled else "every flip"
+    if all(point.flips < point.population for point in data.metadata):
+        flips = "a random sample of all flips"
     flips += ", in part by estimates," if data.estimated else ""
     return Report(
         title=plan.title or DEFAULT_TITLE,

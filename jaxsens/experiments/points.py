@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -41,6 +41,14 @@ VERIFY = 64
 STATISTICS = 'mean, max, min, median, or a quantile such as "q90"'
 """The statistics there are, for messages."""
 
+STATUS_COLUMN = "{}_is"
+"""The column of points.csv that says what the value of a statistic is."""
+
+Status = Literal["exact", "estimated", "lower bound", "upper bound"]
+"""What a statistic of a point is to the statistic of all its flips."""
+
+_LARGEST, _SMALLEST = ("max", "q100"), ("min", "q0")
+
 _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
@@ -69,6 +77,10 @@ class Measurement:
         engine: as `flip_sensitivity` takes it. "first-order" estimates flips, and measures some exactly beside them.
         exact_up_to: the longest inputs that `engine` measures; the first-order engine estimates beyond. None for no
             such limit.
+        sample_beyond: the number of flips that `engine` measures of longer inputs, drawn by the point's seed, for
+            variants that are not estimated. None if all variants are estimated there.
+        estimate: the variants that are estimated beyond `exact_up_to`; None for all that the first-order engine
+            serves.
         sketch: of the first-order engine: the number of random combinations of the outputs; None for all outputs.
         verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
             both.
@@ -90,6 +102,8 @@ class Measurement:
         "designated"
     )
     exact_up_to: Annotated[int, Field(ge=1)] | None = None
+    sample_beyond: Annotated[int, Field(ge=1)] | None = None
+    estimate: tuple[str, ...] | None = None
     sketch: Annotated[int, Field(ge=1)] | None = None
     verify: Annotated[int, Field(ge=1)] | None = None
 
@@ -98,15 +112,28 @@ class Measurement:
         """Whether flips are estimated, at some length."""
         return self.engine == FIRST_ORDER or self.exact_up_to is not None
 
+    def of_variant(self, sampled: bool) -> Measurement:
+        """How one variant is measured: beyond `exact_up_to`, a random sample of its flips if it is `sampled`, estimates
+        otherwise."""
+        return replace(self, estimate=None, **({} if sampled else {"sample_beyond": None}))
+
+    def is_beyond(self, n: int) -> bool:
+        """Whether inputs of length n are longer than `exact_up_to`."""
+        return self.exact_up_to is not None and n > self.exact_up_to
+
     def engine_at(self, n: int) -> str:
-        """The engine for inputs of length n."""
-        return self.engine if self.exact_up_to is None or n <= self.exact_up_to else FIRST_ORDER
+        """The engine for inputs of length n of a variant: see `of_variant`."""
+        return FIRST_ORDER if self.is_beyond(n) and self.sample_beyond is None else self.engine
+
+    def sample_at(self, n: int) -> int | None:
+        """The number of flips to draw of inputs of length n of a variant: see `of_variant`. None for all."""
+        return self.sample_beyond if self.is_beyond(n) and self.sample_beyond is not None else self.sample
 
     def expanded(self, n: int) -> dict[str, Any]:
         """Everything here that determines the numbers at length n, as JSON values."""
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
         engine = self.engine_at(n)
-        described = {"engine": engine, "norm": self.norm, "sample": self.sample, "outputs": outputs}
+        described = {"engine": engine, "norm": self.norm, "sample": self.sample_at(n), "outputs": outputs}
         return described | (self._of_estimates if engine == FIRST_ORDER else {})
 
     @property
@@ -123,12 +150,13 @@ class Measurement:
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
         sketch, and the flips that are measured beside estimates."""
-        engine = self.engine_at(tokens.shape[1])
+        n = tokens.shape[1]
+        engine, drawn = self.engine_at(n), self.sample_at(n)
         further = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
         return flip_sensitivity(
             model,
             tokens,
-            positions=None if self.sample is None else sample(self.sample, seed),
+            positions=None if drawn is None else sample(drawn, seed),
             norm=self.norm,
             outputs=self.chosen_outputs,
             engine=engine,  # pyright: ignore[reportArgumentType] - checked with the config
@@ -228,6 +256,18 @@ class PointMetadata:
     engine: dict[str, str]
     seconds: float
     estimated: dict[str, float | int | None] | None = None
+
+    def status(self, statistic: str) -> Status:
+        """What the value of a statistic is. The largest change of a random sample of flips is a lower bound on that of
+        all flips, the smallest an upper bound; means and quantiles of a sample are estimates, as is every statistic of
+        a point with estimates. Its largest change is the largest of the flips measured exactly, among them the largest
+        estimates."""
+        drawn = self.flips < self.population
+        if drawn and statistic in _LARGEST:
+            return "lower bound"
+        if drawn and statistic in _SMALLEST:
+            return "upper bound"
+        return "estimated" if drawn or self.estimated is not None else "exact"
 
     def summary(self) -> str:
         """The statistics; if they are estimated, how well the mean is known."""

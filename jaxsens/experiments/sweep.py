@@ -24,6 +24,7 @@ from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, 
 from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.experiments.points import (
     FIRST_ORDER,
+    STATUS_COLUMN,
     Measurement,
     Point,
     PointMetadata,
@@ -40,7 +41,7 @@ from jaxsens.sensitivity.result import FlipSensitivity
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
-_REPORT = ("report.html", "summary.csv")
+_REPORT = ("report.html", "summary.csv", "local_slopes.csv")
 
 KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
 """The columns of points.csv before the statistics."""
@@ -114,7 +115,13 @@ class SweepPlan(Record):
     def columns(self) -> tuple[str, ...]:
         """The columns of points.csv."""
         estimates = self.measure.get("engine") == FIRST_ORDER or self.measure.get("exact_up_to") is not None
-        return (*KEY_COLUMNS, *self.statistics, *(ESTIMATE_COLUMNS if estimates else ()))
+        inexact = estimates or self.measure.get("sample") is not None
+        return (
+            *KEY_COLUMNS,
+            *self.statistics,
+            *((STATUS_COLUMN.format(name) for name in self.statistics) if inexact else ()),
+            *(ESTIMATE_COLUMNS if estimates else ()),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,10 @@ class SweepVariant:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, checked and with every default written out."""
+    """A sweep, checked and with every default written out.
+
+    `sampled` names the variants of which flips are sampled beyond `measure.exact_up_to`; the others are estimated.
+    """
 
     title: str
     claim: str
@@ -140,13 +150,15 @@ class Sweep:
     measure: Measurement
     text: str
     bounds: Bounds | None = None
+    sampled: frozenset[str] = frozenset()
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """Every point: variant by variant, by rising n, by seed as listed."""
         return tuple(
-            Point(variant.name, n, seed, variant.source, self.inputs, self.measure)
+            Point(variant.name, n, seed, variant.source, self.inputs, measure)
             for variant in self.variants
+            for measure in [self.measure.of_variant(variant.name in self.sampled)]
             for n in self.lengths
             for seed in self.seeds
         )
@@ -238,8 +250,9 @@ def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
 
 
 def point_row(point: PointMetadata) -> dict[str, Any]:
-    """The row of points.csv that a point makes."""
-    return row_of(point, KEY_COLUMNS) | point.statistics | (point.estimated or {})
+    """The row of points.csv that a point makes, with more than a plan's columns."""
+    status = {STATUS_COLUMN.format(name): point.status(name) for name in point.statistics}
+    return row_of(point, KEY_COLUMNS) | point.statistics | status | (point.estimated or {})
 
 
 def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ statistics = ["mean", "max"]
                                     `condition`; or `construction`, `condition` and its options; or `checkpoint`,
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, or `file` of words
-[measure]                           engine, norm, outputs, sample, batch_size, memory_budget; exact_up_to, sketch
-                                    and verify for estimates of long inputs
+[measure]                           engine, norm, outputs, sample, batch_size, memory_budget; for long inputs
+                                    exact_up_to, sample_beyond, estimate, sketch and verify
 
 [bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
                                     free_fraction
@@ -38,8 +38,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import FIRST_ORDER, STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.words import InputsTable, RandomWords, SharedWords, WordFile, read_words
@@ -272,13 +273,15 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         _check_lengths(variant, lengths, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
-        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems, lengths)
+        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems)
     check_estimates(measure, lengths, problems)
+    sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
     wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds")
-    return Sweep(variants=variants, inputs=inputs, text=text, **{name: sound[name] for name in wanted})
+    chosen_parts = {name: sound[name] for name in wanted}
+    return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
@@ -347,10 +350,8 @@ def check_measure(
     n: int,
     measure: Measurement | None,
     problems: Problems,
-    lengths: Sequence[int] = (),
 ) -> None:
-    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n, or that is to
-    estimate at one of `lengths`."""
+    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n."""
     if measure is None:
         return
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
@@ -358,37 +359,11 @@ def check_measure(
             f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
             f"not {measure.outputs[-1]}"
         )
-    engines = {measure.engine: "engine"}
-    if any(measure.engine_at(length) == FIRST_ORDER for length in lengths):
-        engines.setdefault(FIRST_ORDER, "exact_up_to")
-    for engine, key in engines.items():
+    if measure.engine != "auto":
         try:
-            if engine != "auto":
-                choose(measurable(build()), engine, measure.norm, None, n)
+            choose(measurable(build()), measure.engine, measure.norm, None, n)
         except InputError as error:
-            problems.messages.append(f"measure.{key}: {where}: {error}")
-
-
-def check_estimates(measure: Measurement | None, lengths: Sequence[int], problems: Problems) -> None:
-    """Notes arguments of the first-order engine where it does not run, or that it cannot combine."""
-    if measure is None:
-        return
-    if measure.engine == FIRST_ORDER and measure.exact_up_to is not None:
-        remedy = (
-            f'not with engine = "{FIRST_ORDER}", which estimates at every length: leave one of the two out'
-        )
-        problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    if not measure.estimates:
-        remedy = f'only for estimates: give engine = "{FIRST_ORDER}" or exact_up_to, or leave it out'
-        for name in ("sketch", "verify"):
-            if getattr(measure, name) is not None:
-                problems.add(f"measure.{name}", getattr(measure, name), remedy)
-        return
-    if lengths and all(measure.engine_at(n) != FIRST_ORDER for n in lengths):
-        remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
-        problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    if measure.sketch is not None and measure.norm != "l2":
-        problems.add("measure.sketch", measure.sketch, f'only for norm = "l2", not "{measure.norm}"')
+            problems.messages.append(f"measure.engine: {where}: {error}")
 
 
 def _inputs(

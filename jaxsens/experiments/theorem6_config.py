@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.experiments.beyond import check_estimates
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.sweep_config import Name, Settings, check_measure, check_points
 from jaxsens.inputs import count
@@ -167,6 +168,8 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     if measure is not None and measure.estimates:
         remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
         problems.messages.append(f"measure: {remedy}")
+    else:
+        check_estimates(measure, (), problems)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(models=tuple(entries), text=text, **sound)

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from jaxsens.analysis.data import Spread, estimates, statistic_columns
+from jaxsens.analysis.data import Spread, inexact, statistic_columns
 from jaxsens.analysis.figures import sensitivity_figure, sensitivity_panel
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.page import points_table
@@ -33,6 +33,7 @@ def estimated_from(length: int) -> pd.DataFrame:
         ("exceeding", 0.09),
     ):
         table[name] = np.where(long, value, np.nan)
+    table["mean_is"] = table["max_is"] = np.where(long, "estimated", "exact")
     table["mean_low"] = np.where(long, table["mean"] * (0.9 - 0.1 * table["seed"]), np.nan)
     table["mean_high"] = np.where(long, table["mean"] * (1.1 + 0.1 * table["seed"]), np.nan)
     return table
@@ -48,11 +49,11 @@ def strokes_of(axes: Axes, k: int) -> list[tuple[float, float]]:
 
 
 def test_intervals_reach_from_the_lowest_end_over_seeds_to_the_highest():
-    found = estimates(TABLE, "a", "mean")
+    found = inexact(TABLE, "a", "mean")
     assert found.lengths == {128, 256}
     assert found.intervals[128] == pytest.approx((0.8 / 128, 1.2 / 128))
-    assert estimates(TABLE, "a", "max") == (frozenset({128.0, 256.0}), {})
-    assert estimates(EXACT, "a", "mean") == (frozenset(), {})
+    assert inexact(TABLE, "a", "max") == (frozenset({128.0, 256.0}), {}, {})
+    assert inexact(EXACT, "a", "mean") == (frozenset(), {}, {})
 
 
 def test_what_is_known_of_estimates_is_no_statistic():

@@ -66,7 +66,12 @@ def files_below(directory):
 
 def test_the_report_adds_its_files_and_nothing_else(swept, reported):
     added = files_below(reported) - files_below(swept)
-    assert added == {*(f"figures/{name}" for name in FIGURES), "report.html", "summary.csv"}
+    assert added == {
+        *(f"figures/{name}" for name in FIGURES),
+        "report.html",
+        "summary.csv",
+        "local_slopes.csv",
+    }
     assert (reported / "figures" / "profiles.png").read_bytes().startswith(b"\x89PNG")
 
 

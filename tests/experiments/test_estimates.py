@@ -82,6 +82,19 @@ def test_first_order_and_its_options_are_read():
         ('exact_up_to = 8\nsketch = 4\nnorm = "l1"', 'measure.sketch = 4: only for norm = "l2", not "l1"'),
         ("exact_up_to = 0", "measure.exact_up_to"),
         ("exact_up_to = 8\nverify = 0", "measure.verify"),
+        ("sample_beyond = 3", "measure.sample_beyond = 3: beyond which length"),
+        ('estimate = ["softmax"]', r"measure.estimate = \('softmax',\): beyond which length"),
+        ("exact_up_to = 8\nsample_beyond = 3", "measure.sample_beyond = 3: every variant is estimated"),
+        (
+            "exact_up_to = 8\nsample = 4\nsample_beyond = 3\nestimate = []",
+            "measure.sample_beyond = 3: sample = 4 is the sample at every length",
+        ),
+        (
+            "exact_up_to = 8\nsample_beyond = 3\nestimate = []\nverify = 16",
+            "measure.verify = 16: no variant is estimated",
+        ),
+        ("exact_up_to = 8\nestimate = []", 'variant "softmax" is not named: name it, or give sample_beyond'),
+        ('exact_up_to = 8\nestimate = ["softmux"]', "measure.estimate = 'softmux': .*\"softmax\""),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(measure, match):
@@ -103,6 +116,97 @@ def test_the_theorem_6_experiment_measures_exactly():
         parse_theorem6_config(
             INLINE.replace("[[model]]", "[measure]\nexact_up_to = 2\n[[model]]") + PREDICTION
         )
+
+
+MIXED = TINY.replace("[4, 6]", "[4, 6, 40]").replace('"leftmost-hard"', '"leftmost-hard", "sparsemax"')
+
+
+def test_a_variant_that_needs_a_sample_is_named_with_the_remedy_beside_all_other_errors():
+    with pytest.raises(InputError) as caught:
+        sweep_of("exact_up_to = 6\nverify = 0", MIXED)
+    assert "measure.verify" in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        sweep_of('exact_up_to = 6\nsketch = 4\nnorm = "l1"', MIXED)
+    told = str(caught.value)
+    assert "measure.sketch = 4" in told
+    for name in ("leftmost-hard", "sparsemax"):
+        assert f'variant "{name}": engine = "first-order": it cannot serve this model' in told
+    assert told.count("give sample_beyond = K") == 2
+
+
+def test_a_refused_variant_cannot_be_named_among_the_estimated():
+    with pytest.raises(
+        InputError, match=r'measure.estimate: variant "sparsemax": .*leave it out of the list'
+    ):
+        sweep_of('exact_up_to = 6\nsample_beyond = 3\nestimate = ["softmax", "sparsemax"]', MIXED)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "estimated"),
+    [("", {"softmax"}), ("estimate = []", set()), ('estimate = ["softmax"]', {"softmax"})],
+)
+def test_beyond_the_limit_what_is_not_estimated_is_sampled(stood_in, tmp_path, estimate, estimated):
+    sweep = sweep_of(f"exact_up_to = 6\nsample_beyond = 3\n{estimate}", MIXED)
+    run_sweep(sweep, tmp_path, sweep.points, quiet())
+    points_of = {(point.variant, point.n): point for point in sweep.points if point.seed == 0}
+    for (variant, n), point in points_of.items():
+        first_order = n > 6 and variant in estimated
+        drawn = 3 if n > 6 and variant not in estimated else None
+        assert point.measure.engine_at(n) == ("first-order" if first_order else "auto")
+        assert point.measure.sample_at(n) == point.expanded["measure"]["sample"] == drawn
+    told = [(call["n"], call["engine"], getattr(call["positions"], "count", None)) for call in stood_in]
+    per_seed = 2 * [(40, "first-order", None)] if estimated else []
+    assert sorted(told, key=str) == sorted(
+        [
+            *6 * [(4, "auto", None)],
+            *6 * [(6, "auto", None)],
+            *per_seed,
+            *(6 - len(per_seed)) * [(40, "auto", 3)],
+        ],
+        key=str,
+    )
+
+
+def test_sampled_points_have_the_keys_of_a_sweep_with_a_sample():
+    mixed = {
+        (point.variant, point.n, point.seed): point.key
+        for point in sweep_of("exact_up_to = 6\nsample_beyond = 3", MIXED).points
+    }
+    sampled = sweep_of("sample = 3", MIXED)
+    for point in sampled.points:
+        same = mixed[point.variant, point.n, point.seed] == point.key
+        assert same == (point.n == 40 and point.variant != "softmax")
+
+
+@pytest.mark.parametrize(
+    ("flips", "known", "expected"),
+    [
+        (9, None, ("exact", "exact", "exact", "exact")),
+        (9, {"measured": 4}, ("estimated", "estimated", "estimated", "estimated")),
+        (5, None, ("lower bound", "upper bound", "estimated", "estimated")),
+        (5, {"measured": 4}, ("lower bound", "upper bound", "estimated", "estimated")),
+    ],
+)
+def test_the_extremes_of_a_sample_are_bounds(stood_in, tmp_path, flips, known, expected):
+    point = parse_sweep_config(SOFT).points[0]
+    result = point.measure.flip_sensitivity(point.source.build(0), point.tokens(), 0)
+    written = write_point(tmp_path, point, result, ("mean",), 1.0)
+    changed = dataclasses.replace(written, flips=flips, population=9, estimated=known)
+    assert tuple(map(changed.status, ("max", "min", "mean", "q90"))) == expected
+    assert changed.status("q100") == expected[0]
+    assert changed.status("q0") == expected[1]
+
+
+@pytest.mark.slow
+def test_a_real_sweep_says_which_maxima_are_lower_bounds(tmp_path):
+    sweep = sweep_of("exact_up_to = 6\nsample_beyond = 3\nverify = 16", MIXED)
+    assert not run_sweep(sweep, tmp_path, sweep.points, quiet()).failures
+    rows = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
+    found = {(row["variant"], row["n"]): (row["flips"], row["mean_is"], row["max_is"]) for row in rows}
+    assert found["softmax", "40"] == ("39", "estimated", "estimated")
+    for name in ("leftmost-hard", "sparsemax"):
+        assert found[name, "40"] == ("3", "estimated", "lower bound")
+        assert found[name, "6"] == ("5", "exact", "exact")
 
 
 def keys(sweep):
@@ -162,11 +266,16 @@ def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
     sweep = sweep_of("exact_up_to = 8\nverify = 16")
     assert run_sweep(sweep, tmp_path, sweep.points, quiet()).finished == 4
     rows = list(csv.DictReader((tmp_path / "points.csv").read_text().splitlines()))
-    assert tuple(rows[0]) == (*KEY_COLUMNS, "mean", "max", "q90", *ESTIMATE_COLUMNS)
+    assert tuple(rows[0]) == (
+        *(*KEY_COLUMNS, "mean", "max", "q90", "mean_is", "max_is", "q90_is"),
+        *ESTIMATE_COLUMNS,
+    )
     for row in rows:
         if row["n"] == "8":
             assert all(row[name] == "" for name in ESTIMATE_COLUMNS)
+            assert row["mean_is"] == row["max_is"] == "exact"
         else:
+            assert row["mean_is"] == row["max_is"] == "estimated"
             assert row["measured"] == "16"
             assert float(row["mean_low"]) <= float(row["mean"]) <= float(row["mean_high"])
     exact = parse_sweep_config(SOFT)

@@ -26,7 +26,7 @@ def header(path: Path) -> dict[str, str]:
 
 
 def test_there_are_the_six_configs():
-    assert {path.stem for path in SWEEPS} >= {"quickstart", "gpu", "cluster", "constructions"}
+    assert {path.stem for path in SWEEPS} >= {"quickstart", "asymptotic", "gpu", "cluster", "constructions"}
     assert {path.stem for path in EXPERIMENTS} >= {"theorem6_quick", "theorem6_gpu"}
 
 
@@ -53,7 +53,7 @@ def test_a_config_loads_and_has_what_a_fit_and_an_interval_need(path):
     assert len({point.key for point in sweep.points}) == len(sweep.points)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "gpu", "cluster"])
+@pytest.mark.parametrize("name", ["quickstart", "asymptotic", "gpu", "cluster"])
 def test_the_configs_of_random_weights_begin_with_the_same_six_variants(name):
     sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == name))
     assert [variant.name for variant in sweep.variants][:6] == SIX

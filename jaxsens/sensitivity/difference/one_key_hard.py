@@ -18,7 +18,7 @@ from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters
 from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
-from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
+from jaxsens.models.trace import SCORES_IN_CACHE, LayerTrace, over_row_blocks, row_scores
 from jaxsens.models.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
 
 
@@ -69,8 +69,19 @@ def _precedes(
 def levels_of(
     layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace, row: int | None = None
 ) -> Levels:
-    """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
+    """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others.
+
+    On CPU a block's scores stay in cache: they are read a dozen times.
+    """
     n = kept.x.shape[0]
+    shared = isinstance(layer.weighting, AverageHard)
+
+    def summed(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
+        if shared:
+            return weighted_sums(level.astype(kept.values.dtype), kept.values, True)
+        # The value of the one key, without a pass over all keys.
+        alone = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+        return jnp.where((key >= 0)[..., None], alone, 0)
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
@@ -78,10 +89,10 @@ def levels_of(
         first = _chosen(layer, s)
         second = _chosen(layer, jnp.where(first, -jnp.inf, s))
         one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
-        sums = (weighted_sums(x.astype(s.dtype), kept.values, True) for x in (first, second))
-        return one, two, jnp.sum(first, -1), jnp.sum(second, -1), *sums
+        return one, two, jnp.sum(first, -1), jnp.sum(second, -1), summed(first, one), summed(second, two)
 
-    return Levels(*over_row_blocks(rows, layer.heads, n, row))
+    in_cache = max(1, SCORES_IN_CACHE // (layer.heads * n)) if jax.default_backend() == "cpu" else None
+    return Levels(*over_row_blocks(rows, layer.heads, n, row, in_cache))
 
 
 def one_key_change_hard(
