@@ -192,20 +192,12 @@ def measure(
         save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`.
         quiet: Print only errors and warnings; requires --save.
     """
-    at_least = {
-        "--seed": (seed, 0),
-        "--sample": (sample, 1),
-        "--sketch": (sketch, 1),
-        "--verify": (verify, 1),
-        "--batch-size": (batch_size, 1),
-        "--memory-budget": (memory_budget, 1),
-        "--top": (top, 0),
-    }
+    counts = {"--seed": seed, "--sample": sample, "--sketch": sketch, "--verify": verify}
+    counts |= {"--batch-size": batch_size, "--memory-budget": memory_budget, "--top": top}
     # Report the errors that can be found without loading JAX first.
     with collecting("measure") as problems:
         _check_input(tokens, n, inputs, problems)
-        _check_options(at_least, save, quiet, problems)
-        _check_estimation(engine, {"--sketch": sketch, "--verify": verify}, problems)
+        _check_options(counts, engine, save, quiet, problems)
     from jaxsens.experiments.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
     from jaxsens.sensitivity.flips import sample as draw
@@ -276,22 +268,20 @@ def _check_input(word: str | None, n: int | None, count: int, problems: Problems
 
 
 def _check_options(
-    at_least: dict[str, tuple[int | None, int]], save: Path | None, quiet: bool, problems: Problems
+    counts: dict[str, int | None], engine: str, save: Path | None, quiet: bool, problems: Problems
 ) -> None:
-    for option, (value, least) in at_least.items():
+    for option, value in counts.items():
+        least = 0 if option in ("--seed", "--top") else 1
         if value is not None and value < least:
             problems.add(option, value, f"at least {least}")
+    for option in ("--sketch", "--verify"):
+        if counts[option] is not None and engine != "first-order":
+            problems.add(option, counts[option], "only with --engine first-order; leave it out")
     if save is not None and save.suffix != ".parquet":
         problems.add("--save", str(save), "a file name that ends in .parquet")
     check_output("--save", save, problems)
     if quiet and save is None:
         problems.add("--quiet", quiet, "give --save too; otherwise the result is lost")
-
-
-def _check_estimation(engine: str, given: dict[str, int | None], problems: Problems) -> None:
-    for option, value in given.items():
-        if value is not None and engine != "first-order":
-            problems.add(option, value, "only with --engine first-order; leave it out")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
