@@ -21,13 +21,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import collecting
+from jaxsens.errors import InputError, collecting
 from jaxsens.models.masks import MASKS, visible
 from jaxsens.models.weighting import Softmax, Weighting
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
 """Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
 
+Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
+"""The first of some rows or keys, and the one after the last."""
 
 SOFTMAX = Softmax()
 
@@ -76,6 +78,27 @@ class Attention:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
         return visible(self.mask, queries, keys) if isinstance(self.mask, str) else self.mask(queries, keys)
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether it is known that no row sees keys on one of its sides."""
+        return not all(self._sides())
+
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
+        earlier, later = self._sides()
+        return (0 if earlier else keys[0]), (n if later else keys[1])
+
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
+        earlier, later = self._sides()
+        return (0 if later else rows[0]), (n if earlier else rows[1])
+
+    def _sides(self) -> tuple[bool, bool]:
+        """Whether a key may be seen by earlier rows, and by later ones."""
+        if not isinstance(self.mask, str):
+            return True, True
+        return MASKS[self.mask].earlier, MASKS[self.mask].later
+
 
 class Layered(abc.ABC):
     """A model whose attention is visible, for `engine="first-order"`. Derive a frozen dataclass from it.
@@ -104,13 +127,13 @@ class Layered(abc.ABC):
 
     @abc.abstractmethod
     def embed(
-        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""]
+        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""], /
     ) -> Float[Array, " width"]:
         """Returns the first layer's input row for a symbol at a position."""
 
     @abc.abstractmethod
     def project(
-        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""]
+        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""], /
     ) -> tuple[
         Float[Array, "heads head_width"],
         Float[Array, "key_heads head_width"],
@@ -125,12 +148,16 @@ class Layered(abc.ABC):
         layer: int,
         row: Float[Array, " width"],
         attended: Float[Array, "heads value_width"],
+        /,
     ) -> Float[Array, " width"]:
         """Returns a layer's output row from its input row and what its heads attended to."""
 
     @abc.abstractmethod
-    def read(self, parameters: Any, row: Float[Array, " width"]) -> Float[Array, " outputs"]:
-        """Returns the output from the last layer's row: the final normalisation and the head, if any."""
+    def read(self, parameters: Any, row: Float[Array, " width"], /) -> Float[Array, " outputs"]:
+        """Returns the output from the last layer's row: the final normalisation and the head, if any.
+
+        A number counts as a vector of one output.
+        """
 
     def score(
         self,
@@ -139,6 +166,7 @@ class Layered(abc.ABC):
         head: Int[Array, ""],
         query: Float[Array, " head_width"],
         key: Float[Array, " head_width"],
+        /,
     ) -> Float[Array, ""]:
         """Returns the score of a query and a key. Override it only if it is not a scaled dot product: it is then
         evaluated for each pair, without matrix products."""
@@ -147,9 +175,12 @@ class Layered(abc.ABC):
         return jnp.vdot(query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
 
     def position_score(
-        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""]
-    ) -> Float[Array, ""] | None:
-        """Returns what two positions add to the score before the temperature, as ALiBi does; None for nothing."""
+        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""], /
+    ) -> Float[Array, ""] | float | None:
+        """Returns what two positions add to the score before the temperature, as ALiBi does; None for nothing.
+
+        -inf hides the key from the query, but a mask does so at a lower cost.
+        """
         del layer, head, query, key
 
     def at_length(self, n: int) -> Layered:
@@ -168,10 +199,45 @@ class Layered(abc.ABC):
 
 
 def readout_row(readout: int | str, n: int) -> int | None:
-    """Returns the position of the row that is read, or None for the mean over all rows."""
+    """Returns the position of the row that is read, or None for the mean over all rows.
+
+    Raises:
+        InputError: if there is no such row among n.
+    """
     if readout == "mean":
         return None
-    return n - 1 if readout == "last" else int(readout)
+    row = n - 1 if readout == "last" else int(readout)
+    if not 0 <= row < n:
+        raise InputError(f"readout = {row}: a position from 0 to {n - 1}")
+    return row
+
+
+def projections(
+    model: Layered, parameters: Any, layer: int, rows: Float[Array, "m width"], positions: Int[Array, " m"]
+) -> tuple[
+    Float[Array, "m heads head_width"],
+    Float[Array, "m key_heads head_width"],
+    Float[Array, "m key_heads width"],
+]:
+    """Returns queries, keys and values of some rows.
+
+    Raises:
+        InputError: if their shapes are not those that `model.attention(layer)` announces.
+    """
+    parts = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(rows, positions)
+    attention, place = model.attention(layer), f"{type(model).__name__}.project in layer {layer}"
+    if not isinstance(parts, tuple | list) or len(parts) != 3:
+        raise InputError(f"{place}: return queries, keys and values, as three arrays")
+    q, k, v = parts
+    keys = attention.key_heads or attention.heads
+    announced = f"attention({layer}) has heads = {attention.heads}, key_heads = {attention.key_heads}"
+    with collecting(type(model).__name__) as problems:
+        for name, part, heads in (("queries", q, attention.heads), ("keys", k, keys), ("values", v, keys)):
+            if part.ndim != 3 or part.shape[1] != heads:
+                problems.add(f"{name} in layer {layer}", part.shape[1:], f"({heads}, width): {announced}")
+        if not problems and q.shape[2] != k.shape[2] and not model.scored_in_pairs:
+            problems.add(f"keys in layer {layer}", k.shape[1:], f"as wide as the queries, {q.shape[2]}")
+    return q, k, v
 
 
 def by_head(attention: Attention, x: Float[Array, "n key_heads width"]) -> Float[Array, "heads n width"]:
@@ -191,24 +257,41 @@ def head_scores(
     n: int,
 ) -> Float[Array, "m k"]:
     """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
-    attention = model.attention(layer)
+    s = unplaced_scores(model, parameters, layer, head, queries, keys)
+
+    def placed(query: Array, key: Array) -> Array:
+        return jnp.asarray(model.position_score(layer, head, query, key), s.dtype)
+
+    if model.position_score(layer, head, rows[0], columns[0]) is not None:
+        s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
+    return tempered(model, layer, s, rows, n)
+
+
+def unplaced_scores(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    queries: Float[Array, "m head_width"],
+    keys: Float[Array, "k head_width"],
+) -> Float[Array, "m k"]:
+    """Returns one head's scores, without position scores and temperature: scaled dot products, or the model's own."""
     if model.scored_in_pairs:
 
         def pair(q: Array, k: Array) -> Array:
             return model.score(parameters, layer, head, q, k)
 
-        s = jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
-    else:
-        scale = queries.shape[-1] ** -0.5 if attention.scale is None else attention.scale
-        s = (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+        return jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
+    scale = model.attention(layer).scale
+    scale = queries.shape[-1] ** -0.5 if scale is None else scale
+    return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
 
-    def placed(query: Array, key: Array) -> Array:
-        added = model.position_score(layer, head, query, key)
-        return jnp.zeros((), s.dtype) if added is None else added.astype(s.dtype)
 
-    if model.position_score(layer, head, rows[0], columns[0]) is not None:
-        s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
-    return attention.weighting.tempered(s[None], rows, n)[0]
+def tempered(
+    model: Layered, layer: int, scores: Float[Array, "m k"], rows: Int[Array, " m"], n: int
+) -> Float[Array, "m k"]:
+    """Returns scores, or changes of scores, of some rows divided by the temperature."""
+    return model.attention(layer).weighting.tempered(scores[None], rows, n)[0]
 
 
 def forward(
@@ -234,7 +317,7 @@ def layer_output(
 ) -> Float[Array, "n width"]:
     """Returns a layer's output rows."""
     n, everywhere, attention = x.shape[0], jnp.arange(x.shape[0]), model.attention(layer)
-    q, k, v = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(x, everywhere)
+    q, k, v = projections(model, parameters, layer, x, everywhere)
     seen = attention.sees(everywhere[:, None], everywhere[None, :])
 
     def one_head(h: Array, q: Array, k: Array, v: Array) -> Array:
@@ -244,6 +327,10 @@ def layer_output(
 
     heads = jnp.arange(attention.heads), jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
     b = jax.lax.map(lambda given: one_head(*given), heads)
-    return jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(
+    y = jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(
         x, jnp.moveaxis(b, 0, 1)
     )
+    if y.shape != x.shape:
+        place = f"{type(model).__name__}.merge in layer {layer}"
+        raise InputError(f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}")
+    return y

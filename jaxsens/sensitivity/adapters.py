@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.errors import InputError
+from jaxsens import inputs
+from jaxsens.errors import InputError, collecting
 from jaxsens.inputs import plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layered import Layered, forward
+from jaxsens.models.layered import Attention, Layered, forward
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity.model_problems import check_is_model
 
@@ -79,7 +80,7 @@ class Measurable:
             if readout is None:
                 raise InputError('readout = None: a `Layered` reads a row; give "last", a position or "mean"')
             model, parameters = self.given_layers, self.parameters
-            apply = LayeredApply(model, model.readout if own else plain_numbers(readout))
+            apply = LayeredApply(model, plain_numbers(model.readout if own else readout))
             return dataclasses.replace(
                 self, readout=apply.readout, apply=apply, call=lambda tokens: apply(parameters, tokens)
             )
@@ -127,7 +128,7 @@ class LayeredApply:
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The output on one input."""
-        return forward(self.model, parameters, tokens, self.readout)
+        return forward(self.model, jax.tree.map(jnp.asarray, parameters), tokens, self.readout)
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,15 @@ def _from_pair(function: Any, parameters: Any) -> Measurable:
 
 def _from_layered(model: Layered, parameters: Any) -> Measurable:
     name = type(model).__name__
-    apply = LayeredApply(model, model.readout)
+    with collecting(name) as problems:
+        layers = inputs.count("layers", getattr(model, "layers", None), problems)
+        inputs.config_readout("readout", model.readout, problems)
+        for field in ("alphabet_size", "vocabulary_size"):
+            inputs.optional_count(field, getattr(model, field), problems)
+        for k in range(layers or 0):
+            if not isinstance(model.attention(k), Attention):
+                problems.add(f"attention({k})", model.attention(k), "an Attention")
+    apply = LayeredApply(model, plain_numbers(model.readout))
     _check_hashable(apply, f"({name}, parameters)")
     others = [leaf for leaf in jax.tree.leaves(parameters) if not isinstance(leaf, jax.Array | np.ndarray)]
     if others:

@@ -230,6 +230,12 @@ class Engine(abc.ABC):
         return change if self.outputs is None else change[:, list(self.outputs)]
 
 
+def as_vector(output: Array) -> Float[Array, " outputs"]:
+    """Returns a model's output as engines measure it: a vector, in float32 at least."""
+    output = jnp.atleast_1d(output)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
 def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:
     """Returns f of an output, in the output's dtype or a wider one."""
     value = jnp.asarray(scalar(output))

@@ -20,6 +20,7 @@ from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.first_order.estimate import (
     NAME,
+    abstract_estimate,
     block_size,
     first_order_engine,
     output_size,
@@ -129,7 +130,7 @@ def _of_estimate(subject: Measurable, n: int, flips: int, platform: str, scalar:
     pair = subject.parameters, jax.ShapeDtypeStruct((block, size), jnp.result_type(float))
     tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
     cost = engine.cost(pair, tokens, platform)
-    prepared = jax.eval_shape(engine.prepare, pair, tokens)
+    prepared = abstract_estimate(engine, pair, n)
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
     operations = -(-count // block) * (cost.prepare + flips * cost.per_flip)
     rate = _matmul_rate(subject.dtype) * cost.efficiency

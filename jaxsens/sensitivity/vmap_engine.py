@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, value_of
+from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, as_vector, value_of
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -103,8 +103,7 @@ def output_vector(
     apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array
 ) -> Float[Array, " outputs"]:
     """Returns a model's output on one input as engines measure it: a vector, in float32 at least."""
-    output = jnp.atleast_1d(apply(parameters, tokens))
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+    return as_vector(apply(parameters, tokens))
 
 
 def _largest(program: Any) -> int:

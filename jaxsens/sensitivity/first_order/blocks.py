@@ -9,10 +9,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxsens.models.layered import Attention, Span
+
 TILE = 2**17
 """The scores of one tile: half a megabyte in float32, which fits in a core's second-level cache."""
 
+MASKED_BLOCKS = 8
+"""The least number of blocks into which rows are divided where a mask may leave some of them out."""
+
 Carry = TypeVar("Carry")
+
+
+def rows_of_tile(attention: Attention, n: int, columns: int) -> int:
+    """Returns how many of n rows make a tile with `columns` columns, fewer if a mask may leave blocks of rows out."""
+    rows = max(8, TILE // columns)
+    return min(rows, max(64, -(-n // MASKED_BLOCKS))) if attention.one_sided else rows
 
 
 def blocks_of(n: int, size: int) -> tuple[int, int]:
@@ -42,13 +53,21 @@ def over_blocks(work: Callable[[Int[Array, " m"]], Any], n: int, size: int) -> A
 
 
 def summed_over_blocks(
-    work: Callable[[Int[Array, " m"], Array, Carry], Carry], n: int, size: int, start: Carry
+    work: Callable[[Int[Array, " m"], Array, Carry], Carry],
+    n: int,
+    size: int,
+    start: Carry,
+    span: Span | None = None,
 ) -> Carry:
-    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had."""
+    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had.
+
+    Blocks without rows of `span` are left out, if it is given.
+    """
     count, size = blocks_of(n, size)
+    first, stop = (0, count) if span is None else (span[0] // size, -(-span[1] // size))
 
     def block(k: Array, carry: Carry) -> Carry:
         rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
         return work(rows, rows >= k * size, carry)
 
-    return jax.lax.fori_loop(0, count, block, start)
+    return jax.lax.fori_loop(first, stop, block, start)

@@ -22,7 +22,7 @@ from jaxsens.errors import no_rule
 from jaxsens.models.layered import Layered, readout_row
 from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity.change_of import change_of
-from jaxsens.sensitivity.engine import Engine, EngineCost
+from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
 from jaxsens.sensitivity.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.first_order.moved_row import Projections, attended_by_moved_rows, projected_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
@@ -78,10 +78,9 @@ class FirstOrderEngine(Engine):
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
         """The output on the unflipped input."""
-        kept, row = prepared.run, readout_row(self.readout, prepared.run.tokens.shape[0])
-        if row is not None:
-            return self.layered.read(parameters[0], kept.y[row])
-        return jnp.mean(jax.vmap(lambda y: self.layered.read(parameters[0], y))(kept.y), axis=0)
+        kept, n = prepared.run, prepared.run.tokens.shape[0]
+        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
+        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
 
     def chosen_changes(
         self,
@@ -170,8 +169,9 @@ class FirstOrderEngine(Engine):
         `moved` are the flipped rows before the last layer. They pass through it only in blocks with a flip of the
         readout row itself.
         """
-        n, own, read = kept.tokens.shape[0], parameters[0], self._read(parameters)
-        model, last, y = self.layered.at_length(n), self.layered.layers - 1, kept.y[row]
+        n, own = kept.tokens.shape[0], parameters[0]
+        model, read, y = self.layered.at_length(n), self._read(parameters, n), kept.y[row]
+        last = model.layers - 1
 
         def of_itself(new: Float[Array, "flips width"]) -> Array:
             return jax.vmap(lambda one: change_of(read, y, one - y))(new)
@@ -201,13 +201,9 @@ class FirstOrderEngine(Engine):
         moved: Float[Array, "flips width"],
     ) -> Float[Array, "flips combinations"]:
         """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
-        n, own = kept.tokens.shape[0], parameters[0]
-
-        def plain(y: Array) -> Array:
-            return self.layered.read(own, y)
-
-        old = kept.y[positions]
-        steps = jax.vmap(lambda y, new: change_of(plain, y, new - y))(old, moved) / n
+        n = kept.tokens.shape[0]
+        read, old = self._output_of_row(parameters, n), kept.y[positions]
+        steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
         mean = self.output(parameters, PreparedEstimate(kept, ()))
         combined = self._combined(parameters)
         return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
@@ -219,20 +215,27 @@ class FirstOrderEngine(Engine):
             return lambda output: jnp.reshape(scalar(output), (1,))
         return lambda output: parameters[1] @ output
 
-    def _read(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
+    def _output_of_row(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
+        """Returns the function from a row of the last layer to the output, a vector in float32 at least."""
+        model = self.layered.at_length(n)
+        return lambda y: as_vector(model.read(parameters[0], y))
+
+    def _read(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
         """Returns the function from the row that is read to the combinations."""
-        combined = self._combined(parameters)
-        return lambda y: combined(self.layered.read(parameters[0], y))
+        combined, read = self._combined(parameters), self._output_of_row(parameters, n)
+        return lambda y: combined(read(y))
 
     def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
         """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
 
         For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
         """
-        if readout_row(self.readout, kept.tokens.shape[0]) is not None:
-            return self._read(parameters)
+        n = kept.tokens.shape[0]
+        if readout_row(self.readout, n) is not None:
+            return self._read(parameters, n)
+        read = self._output_of_row(parameters, n)
         jacobian = jax.jacrev(self._combined(parameters))(self.output(parameters, PreparedEstimate(kept, ())))
-        return lambda y: jacobian @ self.layered.read(parameters[0], y)
+        return lambda y: jacobian @ read(y)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """Some hundred flips: their matrix products are large, and tiles of weights stay in cache."""
@@ -263,14 +266,14 @@ class FirstOrderEngine(Engine):
 def layer_costs(model: Layered, parameters: Any, layer: int) -> tuple[float, float]:
     """Returns the operations of a layer's attention for each pair of rows, and of its maps for each row."""
 
-    def maps(symbol: Array, position: Array) -> tuple[Array, ...]:
-        row = model.embed(parameters, symbol, position)
-        q, k, v = model.project(parameters, layer, row, position)
+    def maps(own: Any, symbol: Array, position: Array) -> tuple[Array, ...]:
+        row = model.embed(own, symbol, position)
+        q, k, v = model.project(own, layer, row, position)
         attended = jnp.zeros((q.shape[0], v.shape[1]), v.dtype)
-        return model.merge(parameters, layer, row, attended), q, k, v
+        return model.merge(own, layer, row, attended), q, k, v
 
     here = jax.ShapeDtypeStruct((), jnp.int32)
-    lowered = jax.jit(maps).lower(here, here)
-    _, q, _, v = jax.eval_shape(maps, here, here)
+    lowered = jax.jit(maps).lower(parameters, here, here)
+    _, q, _, v = jax.eval_shape(maps, parameters, here, here)
     operations = float((lowered.cost_analysis() or {}).get("flops", 0))
     return 2.0 * (q.size + q.shape[0] * v.shape[1]), operations

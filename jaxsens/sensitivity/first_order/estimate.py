@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -13,12 +14,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, Problems
+from jaxsens.errors import EngineRefusal, InputError, Problems
 from jaxsens.inputs import NORMS
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import Scalar
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, refusal
+from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
+from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 
 NAME = "first-order"
@@ -42,22 +44,44 @@ class Estimation:
     verify: int = 64
     seed: int = 0
 
-    def combinations(self, engine: FirstOrderEngine, size: int) -> Float[np.ndarray, "combinations outputs"]:
-        """Returns the combinations of `size` outputs that are estimated, in float64; one row of zeros for a scalar.
+    def count(self, engine: FirstOrderEngine, size: int) -> int:
+        """Returns the number of combinations of `size` outputs that are estimated."""
+        if engine.scalar is not None:
+            return 1
+        chosen = size if engine.outputs is None else len(engine.outputs)
+        return chosen if self.sketch is None else min(chosen, self.sketch)
+
+    def combinations(
+        self, engine: FirstOrderEngine, size: int, block: range | None = None
+    ) -> Float[np.ndarray, "combinations outputs"]:
+        """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in
+        float64. Numbers from `count` on, and a scalar, give rows of zeros.
 
         A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true
         one. Its norm's relative standard error is at most 1 / sqrt(2 combinations).
         """
+        count = self.count(engine, size)
+        block = range(count) if block is None else block
+        wanted = np.zeros((len(block), size))
         if engine.scalar is not None:
-            return np.zeros((1, size))
-        chosen = np.eye(size)[list(range(size) if engine.outputs is None else engine.outputs)]
-        count = len(chosen)
-        if self.sketch is None or self.sketch >= count:
-            return chosen
-        normal = np.random.default_rng(self.seed).normal(size=(count, self.sketch))
-        directions, triangle = np.linalg.qr(normal)
-        directions = directions * np.sign(np.diag(triangle))  # uniform over all orthonormal frames
-        return np.sqrt(count / self.sketch) * directions.T @ chosen
+            return wanted
+        chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
+        known = range(block.start, min(block.stop, count))
+        if self.sketch is None or count == len(chosen):
+            wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
+        else:
+            wanted[: len(known), chosen] = _frame(len(chosen), self.sketch, self.seed)[
+                known.start : known.stop
+            ]
+        return wanted
+
+
+@lru_cache(maxsize=1)
+def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns random orthonormal rows times sqrt(outputs / combinations), uniform over all such frames."""
+    normal = np.random.default_rng(seed).normal(size=(outputs, combinations))
+    directions, triangle = np.linalg.qr(normal)
+    return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
 def check_estimation(engine: Any, norm: Any, scalar: Any, asked: Estimation, problems: Problems) -> None:
@@ -110,6 +134,25 @@ def output_size(subject: Measurable, n: int) -> int:
     return int(np.prod(shape))
 
 
+def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> PreparedEstimate:
+    """Returns shapes and dtypes of what the engine prepares for an input of length n.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
+    """
+    try:
+        return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+    except InputError:
+        raise
+    except Exception as error:
+        what = "this model" if engine.scalar is None else "this model or scalar"
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
+            'use engine="vmap"'
+        ) from error
+
+
 def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:
     """Returns how many of `count` combinations to estimate at once, within half the memory budget.
 
@@ -139,20 +182,26 @@ def estimated(
 ) -> Float[np.ndarray, " flips"]:
     """Returns the estimated norm of each flip, in float64; with a scalar, its estimated signed change.
 
-    Norms are accumulated block by block, so that memory does not grow with the outputs.
+    Norms are accumulated block by block, so that memory does not grow with the outputs. Parameters narrower than
+    float32 are widened: sums over n rows would lose their digits.
 
     Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
         Interrupted: on Ctrl-C; what was estimated is then lost.
     """
     n = words.shape[1]
+    subject = with_parameters_in(subject, n, np.float32)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    rows = asked.combinations(engine, output_size(subject, n))
-    size = block_size(engine, parameters, n, len(rows), devices.budget)
-    rows = np.concatenate([rows, np.zeros((-len(rows) % size, rows.shape[1]))])
-    blocks = rows.reshape(-1, size, rows.shape[1])
+    outputs = output_size(subject, n)
+    count = asked.count(engine, outputs)
+    size = block_size(engine, parameters, n, count, devices.budget)
+    blocks = [range(first, first + size) for first in range(0, count, size)]
     total = np.zeros(len(flips))
     for k, block in enumerate(blocks):
-        pair = parameters, jnp.asarray(block, jnp.result_type(float))
+        rows = jnp.asarray(asked.combinations(engine, outputs, block), jnp.result_type(float))
+        pair = parameters, rows
+        if k == 0:
+            abstract_estimate(engine, pair, n)
         told = progress and _share(progress, k, len(blocks))
         where = flips.inputs, flips.positions, flips.symbols
         changes, _ = placement.measure_changes(engine, pair, words, *where, devices, told)

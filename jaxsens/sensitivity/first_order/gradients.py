@@ -40,7 +40,8 @@ def attended_gradients(
     """
     last = model.layers - 1
     if row is None:
-        gy = jax.vmap(jax.jacrev(read))(kept.y) / kept.y.shape[0]
+        outputs = jax.eval_shape(read, kept.y[0]).size
+        gy = jax.lax.map(jax.jacrev(read), kept.y, batch_size=_many(outputs)) / kept.y.shape[0]
         found = []
     else:
         only = jnp.asarray([row])
@@ -127,7 +128,7 @@ def _one_head(
 ) -> tuple[Array, Array, Array]:
     """Returns the derivatives (n, outputs, ...) with respect to one head's queries, keys and values."""
     n, m, outputs = q.shape[0], rows.shape[0], g.shape[1]
-    sees = model.attention(layer).sees
+    attention = model.attention(layer)
     offset = jnp.sum(g * b[rows][:, None], axis=-1)
 
     def tile(own: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
@@ -139,7 +140,7 @@ def _one_head(
             return head_scores(model, parameters, layer, head, q, k, here, columns, n)
 
         s, pull = jax.vjp(scores_of, q[here], k[columns])
-        counted = sees(here[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]
+        counted = attention.sees(here[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]
         p = jnp.where(counted, jnp.exp(jnp.where(counted, s - normaliser[here][:, None], 0)), 0)
         mine = g[own]
         passed = jnp.einsum("rw,rov->wov", p, mine)
@@ -159,7 +160,8 @@ def _one_head(
         def of_keys(columns: Array, new: Array, carry: Any) -> Any:
             return tile(own, new_rows, columns, new, carry)
 
-        return summed_over_blocks(of_keys, n, max(ROWS, TILE // min(ROWS, m)), carry)
+        seen = attention.keys_seen_by((jnp.min(rows[own]), jnp.max(rows[own]) + 1), n)
+        return summed_over_blocks(of_keys, n, max(ROWS, TILE // min(ROWS, m)), carry, seen)
 
     start = tuple(
         jnp.zeros((count, outputs, like.shape[1]), g.dtype) for count, like in ((m, q), (n, k), (n, v))

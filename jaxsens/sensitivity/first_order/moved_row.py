@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.layered import Layered, head_scores
+from jaxsens.models.layered import Layered, by_head, head_scores, projections
 from jaxsens.sensitivity.first_order.blocks import TILE
 from jaxsens.sensitivity.first_order.run import LayerRun
 
@@ -29,10 +29,8 @@ def projected_rows(
 ) -> Projections:
     """Returns queries, keys and values of flipped rows, one for each query head."""
     attention = model.attention(layer)
-    parts = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(rows, positions)
-    q, k, v = (jnp.moveaxis(part, 1, 0) for part in parts)
-    sharing = attention.heads // k.shape[0]
-    return q, jnp.repeat(k, sharing, axis=0), jnp.repeat(v, sharing, axis=0)
+    q, k, v = projections(model, parameters, layer, rows, positions)
+    return jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
 
 
 def attended_by_moved_rows(

@@ -10,21 +10,22 @@ Both quotients lose digits as p nears 1. There, r and the other keys' sum come f
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.models.layered import Layered, head_scores
-from jaxsens.sensitivity.first_order.blocks import TILE, summed_over_blocks
+from jaxsens.models.layered import Layered, head_scores, tempered, unplaced_scores
+from jaxsens.sensitivity.first_order.blocks import rows_of_tile, summed_over_blocks
 from jaxsens.sensitivity.first_order.run import LayerRun
 
 NEAR = 0.75
 """A weight above this belongs to a row's best key, whatever the rounding of scores."""
 
-FAR = 80.0
-"""Exponents are cut off here: exp(80) is finite in float32, and w / (1 + w) is 1."""
+FAR = 0.9
+"""Exponents are cut off at this share of the largest whose exponential is finite; there, w / (1 + w) is 1."""
 
 
 def shares_moved(
@@ -45,21 +46,34 @@ def shares_moved(
     """
     q, normaliser, rest_normaliser = of_rows
     s = head_scores(model, parameters, layer, head, q, key, rows, positions, n)
-    new = head_scores(model, parameters, layer, head, q, key + dkey, rows, positions, n)
-    if model.scored_in_pairs or model.position_score(layer, head, rows[0], positions[0]) is not None:
-        ds = new - s
-    else:  # scores are linear in the key: nothing cancels
-        ds = head_scores(model, parameters, layer, head, q, dkey, rows, positions, n)
+    ds = tempered(model, layer, _steps(model, parameters, layer, head, q, key, dkey), rows, n)
     p = jnp.exp(s - normaliser[:, None])
     near = p > NEAR
     c = jnp.where(near, jnp.exp(rest_normaliser - normaliser)[:, None], 1 - p)
     exponent = s + ds - jnp.where(near, rest_normaliser[:, None], normaliser[:, None])
-    w = jnp.exp(jnp.minimum(exponent, FAR)) / jnp.where(near, 1, c)
+    far = FAR * math.log(float(jnp.finfo(s.dtype).max))
+    w = jnp.exp(jnp.minimum(exponent, far)) / jnp.where(near, 1, c)
     new_p, new_c = w / (1 + w), 1 / (1 + w)
     size = -jnp.expm1(-jnp.abs(ds))
     change = jnp.where(ds > 0, new_p * c, -p * new_c) * size
     seen = model.attention(layer).sees(rows[:, None], positions[None, :])
     return jnp.where(seen, change, 0), jnp.where(seen, c, 1), jnp.where(seen, new_p, 0), near & seen
+
+
+def _steps(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    q: Float[Array, "m head_width"],
+    key: Float[Array, "flips head_width"],
+    dkey: Float[Array, "flips head_width"],
+) -> Float[Array, "m flips"]:
+    """Returns the changes of one head's scores, before the temperature. Position scores do not change."""
+    if model.scored_in_pairs:
+        new, old = (unplaced_scores(model, parameters, layer, head, q, k) for k in (key + dkey, key))
+        return new - old
+    return unplaced_scores(model, parameters, layer, head, q, dkey)  # linear in the key: nothing cancels
 
 
 def changes_of_rows(
@@ -106,7 +120,8 @@ def passed_on(
     4 n outputs width operations a flip, and some thirty per row and head for the weights.
     """
     n, outputs = kept.x.shape[0], g.shape[2]
-    flips = positions.shape[0]
+    flips, attention = positions.shape[0], model.attention(layer)
+    seeing = attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
 
     def one_head(given: tuple[Array, ...]) -> Array:
         head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value, g = given
@@ -127,7 +142,8 @@ def passed_on(
 
         wide = (flips, g.shape[1] * g.shape[2])
         zeros = tuple(jnp.zeros(shape, g.dtype) for shape in (wide, wide, (flips, outputs)))
-        pulled, carried, means = summed_over_blocks(rows, n, max(8, TILE // flips), zeros)
+        size = rows_of_tile(attention, n, flips)
+        pulled, carried, means = summed_over_blocks(rows, n, size, zeros, seeing)
         pulled, carried = (part.reshape(flips, outputs, -1) for part in (pulled, carried))
         return (
             jnp.einsum("fov,fv->fo", pulled, old_value)

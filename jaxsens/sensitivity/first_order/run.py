@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.layered import Layered, by_head, head_scores
+from jaxsens.models.layered import Layered, by_head, head_scores, projections
 from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
 
 
@@ -69,7 +69,7 @@ def layer_run(
 ) -> tuple[LayerRun, Float[Array, "n width"]]:
     """Returns one layer's run and its output rows; with `only`, of that row alone, and 0 elsewhere."""
     n, attention = x.shape[0], model.attention(layer)
-    q, k, v = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(x, jnp.arange(n))
+    q, k, v = projections(model, parameters, layer, x, jnp.arange(n))
     queries, keys, values = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,15 +11,15 @@ from jaxtyping import Float, Int
 from jaxsens.errors import EstimateWarning
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import incremental, placement
-from jaxsens.sensitivity.adapters import Measurable, TransformerApply
+from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import Estimation, combined_norm
+from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.incremental import IncrementalEngine
-from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
@@ -33,26 +31,6 @@ _NAMES: dict[type[Engine], str] = {
     IncrementalEngine: "incremental",
     VmapEngine: "vmap",
 }
-
-
-def in_float64(subject: Measurable, n: int) -> Measurable:
-    """Returns the model with its parameters in float64, or unchanged if it does not run on them."""
-
-    def widened(leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)
-        return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
-
-    parameters = jax.tree.map(widened, subject.parameters)
-    if subject.config is not None:
-        config = subject.config.replace(dtype="float64")
-        return replace(subject, config=config, parameters=parameters, apply=TransformerApply(config))
-    wide = replace(subject, parameters=parameters)
-    try:
-        with numerics("float64"):
-            traced_output(wide, n)
-    except Exception:  # noqa: BLE001 - the model is the user's: whatever it raises, it runs as it is
-        return subject
-    return wide
 
 
 def exact_engine(subject: Measurable, engine: FirstOrderEngine) -> Engine:
@@ -86,7 +64,7 @@ def verified(
         Interrupted: on Ctrl-C.
     """
     n = words.shape[1]
-    wide = in_float64(subject, n)
+    wide = with_parameters_in(subject, n, np.float64)
     runner = exact_engine(wide, engine)
     where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
     how = f"{_NAMES[type(runner)]} in {wide.dtype}"
@@ -100,6 +78,8 @@ def verified(
     picked = changes if engine.outputs is None else changes[:, list(engine.outputs)]
     zero = np.zeros(len(chosen))
     exact = combined_norm(zero, picked, engine.norm)
+    if asked.sketch is None:
+        return exact, exact, how
     sketched = combined_norm(zero, changes @ asked.combinations(engine, changes.shape[1]).T, engine.norm)
     return exact, sketched, how
 
