@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import no_rule
 from jaxsens.models.centred import REFINEMENTS
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layered import readout_row
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.products import rows_times
@@ -74,9 +75,7 @@ def trace(
 
 def readout_position(config: TransformerConfig, n: int) -> int | None:
     """Returns the 0-based readout position, or None for the mean over positions."""
-    if config.readout == "mean":
-        return None
-    return n - 1 if config.readout == "last" else int(config.readout)
+    return readout_row(config.readout, n)
 
 
 def read_out(
