@@ -356,7 +356,7 @@ def _estimated(
         **columns,
         **call,
     )
-    warn_if_far(result, stacklevel=4)
+    warn_if_far(result, subject, stacklevel=4)
     return result
 
 

@@ -345,3 +345,17 @@ def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enoug
     assert every.exact.all()
     low, high = every.mean_interval()
     assert low == high
+
+
+@pytest.mark.parametrize(("mask", "readout"), [("future", 0), ("strict-future", 5)])
+def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, readout):
+    # Forward passes give the rounding of a subtraction there; warnings are errors in tests.
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, layers=3, layer_norm="pre", mask=mask, readout=readout
+    )
+    word = [0, 1, 1, 0] * 12 + [2]
+    result = jaxsens.flip_sensitivity(
+        jaxsens.Transformer(config, seed=0), word, engine="first-order", verify=20
+    )
+    assert result.estimated is not None
+    assert not result.estimated.estimates[result.positions > readout].any()

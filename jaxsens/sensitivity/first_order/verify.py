@@ -15,16 +15,20 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.estimated import RANDOM
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import Estimation, combined_norm
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.incremental import IncrementalEngine
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.sensitivity.vmap_engine import VmapEngine, output_vector
 
 FAR_OFF = 0.3
 """A median error of the estimate above this raises an `EstimateWarning`."""
+
+ROUNDINGS = 64
+"""The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
 
 _NAMES: dict[type[Engine], str] = {
     DifferenceEngine: "difference",
@@ -84,10 +88,30 @@ def verified(
     return exact, sketched, how
 
 
-def warn_if_far(result: FlipSensitivity, stacklevel: int) -> None:
-    """Issues an `EstimateWarning` if the estimate's median error, on the random sample, is above `FAR_OFF`."""
+def _within_rounding(result: FlipSensitivity, subject: Measurable) -> bool:
+    """Returns whether at least half of the random sample differs from its estimates by the rounding of float64 only.
+
+    A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
+    for each flip gives the rounding of a subtraction.
+    """
+    estimated = result.estimated
+    if estimated is None:
+        return False
+    parameters = jax.tree.map(jax.numpy.asarray, subject.parameters)
+    outputs = [output_vector(subject.apply, parameters, jax.numpy.asarray(word)) for word in result.tokens]
+    size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+    drawn = estimated.stratum == RANDOM
+    off = np.abs(estimated.estimates - estimated.compared)[drawn]
+    return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
+
+
+def warn_if_far(result: FlipSensitivity, subject: Measurable, stacklevel: int) -> None:
+    """Issues an `EstimateWarning` if the estimate's median error, on the random sample, is above `FAR_OFF`, and more
+    than the rounding of what it is compared with."""
     accuracy = result.accuracy
-    if accuracy is not None and accuracy.median_error > FAR_OFF:
+    if accuracy is None or not accuracy.median_error > FAR_OFF:
+        return
+    if not _within_rounding(result, subject):
         warnings.warn(
             f"n = {result.n}: the first-order estimate is off by {accuracy.median_error:.0%} in the median of "
             f"{accuracy.count} flips measured exactly, so weights of deep layers are far from O(1/n). Use "
