@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, InputError, Problems
-from jaxsens.inputs import NORMS
+from jaxsens.errors import EngineRefusal, InputError, Problems, rule_for
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import Scalar
@@ -210,20 +209,20 @@ def estimated(
     return total
 
 
+_ORDERS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
+    "l2": (2, np.hypot),
+    "l1": (1, np.add),
+    "linf": (np.inf, np.maximum),
+}
+"""Each norm's order, and how the norms of two parts make that of the whole."""
+
+
 def combined_norm(
     so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: str
 ) -> Float[np.ndarray, " flips"]:
     """Returns the norm over the outputs so far, whose norm is given, and some more."""
-    of_block = np.linalg.norm(changes, ord={"l2": 2, "l1": 1, "linf": np.inf}[norm], axis=1)
-    match norm:
-        case "l2":
-            return np.hypot(so_far, of_block)
-        case "l1":
-            return so_far + of_block
-        case "linf":
-            return np.maximum(so_far, of_block)
-        case _:
-            raise ValueError(f"{norm} is none of {NORMS}")
+    order, combined = rule_for("the first-order engine", "norm", norm, _ORDERS)
+    return combined(so_far, np.linalg.norm(changes, ord=order, axis=1))
 
 
 def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
