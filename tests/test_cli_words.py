@@ -24,6 +24,7 @@ from jaxsens.experiments.sources import FormulaModel
 from jaxsens.models.masks import MASKS
 from jaxsens.models.weighting import WEIGHTINGS
 from jaxsens.sensitivity.choice import ENGINES
+from jaxsens.sensitivity.first_order.estimate import NAME
 from jaxsens.training.events import TrainingDiverged
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
@@ -59,7 +60,7 @@ def test_the_defaults_and_choices_that_help_states_are_those_of_the_library(caps
     assert f"(default: {defaults['dtype']}; float64 if constructed)" in text
     formula = {field.name: field.default for field in dataclasses.fields(FormulaModel)}
     assert (formula["condition"], formula["read"], formula["dtype"]) == ("temperature", "output", "float64")
-    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read), ("auto", *ENGINES)):
+    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read), ("auto", *ENGINES, NAME)):
         assert "{" + ",".join(names) + "}" in text.replace(",  ", ","), names
 
 

@@ -136,8 +136,8 @@ def test_a_smaller_memory_budget_changes_nothing_but_the_batch():
         )
         return result.norms, done[0]
 
-    (free, at_first), (tight, fewer) = measure(), measure(memory_budget=100_000)
-    assert fewer < at_first == len(free)
+    (free, at_first), (tight, fewer) = measure(), measure(memory_budget=15_000)
+    assert fewer < at_first <= len(free)
     np.testing.assert_allclose(tight, free, rtol=2e-4, atol=1e-6)
     with pytest.raises(jaxsens.InputError, match="memory_budget = 10 bytes"):
         measure(memory_budget=10)
