@@ -52,21 +52,17 @@ def forward_pass_operations(layers: int, n: int) -> float:
 
 def first_order_operations(case: Case) -> float:
     """Operations of a first-order estimate, as its engine counts them."""
-    import jax
-    import jax.numpy as jnp
 
     from benchmarks.methods import log_probability, model
     from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import block_size, first_order_engine
+    from jaxsens.sensitivity.first_order.estimate import estimate_cost, first_order_engine
 
     sketch, scalar = ESTIMATES[case.method]
     subject = measurable(model(case.layers))
     engine = first_order_engine(subject, "l2", None, log_probability if scalar else None)
     count = 1 if scalar else sketch or WIDTH
-    block = block_size(engine, subject.parameters, case.n, count, 2**31)
-    pair = subject.parameters, jax.ShapeDtypeStruct((block, WIDTH), jnp.float32)
-    cost = engine.cost(pair, jax.ShapeDtypeStruct((case.n,), jnp.int32), "cpu")
-    return -(-count // block) * (cost.prepare + (case.n - 1) * cost.per_flip)
+    cost, _ = estimate_cost(engine, subject.parameters, case.n, WIDTH, count, 2**31, "cpu")
+    return cost.prepare + (case.n - 1) * cost.per_flip
 
 
 def _parameters(layers: int) -> float:

@@ -204,7 +204,8 @@ def measure(
 
     options = {**model.table(), **constructed.table()}
     trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
-    estimation = {"sketch": sketch, "verify": verify or 64, "seed": seed} if engine == "first-order" else {}
+    given = {"sketch": sketch, "verify": verify, "seed": seed if engine == "first-order" else None}
+    estimation = {key: value for key, value in given.items() if value is not None}
     try:
         with flags_named(_flags(_OPTIONS if config is None else tuple(options))):
             source = model_source(config, variant, {**options, **trained})

@@ -22,14 +22,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, collecting
-from jaxsens.models.masks import MASKS, visible
+from jaxsens.models.masks import MASKS, Span, visible
 from jaxsens.models.weighting import Softmax, Weighting
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
 """Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
-
-Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
-"""The first of some rows or keys, and the one after the last."""
 
 SOFTMAX = Softmax()
 
@@ -81,23 +78,15 @@ class Attention:
     @property
     def one_sided(self) -> bool:
         """Whether it is known that no row sees keys on one of its sides."""
-        return not all(self._sides())
+        return isinstance(self.mask, str) and MASKS[self.mask].one_sided
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
-        earlier, later = self._sides()
-        return (0 if earlier else keys[0]), (n if later else keys[1])
+        return MASKS[self.mask].rows_that_see(keys, n) if isinstance(self.mask, str) else (0, n)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
-        earlier, later = self._sides()
-        return (0 if later else rows[0]), (n if earlier else rows[1])
-
-    def _sides(self) -> tuple[bool, bool]:
-        """Whether a key may be seen by earlier rows, and by later ones."""
-        if not isinstance(self.mask, str):
-            return True, True
-        return MASKS[self.mask].earlier, MASKS[self.mask].later
+        return MASKS[self.mask].keys_seen_by(rows, n) if isinstance(self.mask, str) else (0, n)
 
 
 class Layered(abc.ABC):

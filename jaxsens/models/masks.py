@@ -10,6 +10,9 @@ from jaxtyping import Array, Bool, Int
 
 from jaxsens.errors import rule_for
 
+Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
+"""The first of some successive positions, and the one after the last: known when compiling, or computed."""
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -26,6 +29,19 @@ class Mask:
     sees: Callable[[Array, Array], Bool[Array, "*b"]]
     earlier: bool
     later: bool
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether no query sees keys on one of its sides."""
+        return not (self.earlier and self.later)
+
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows, of n, outside of which none sees a key of the span."""
+        return (0 if self.earlier else keys[0]), (n if self.later else keys[1])
+
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys, of n, outside of which none is seen by a row of the span."""
+        return (0 if self.later else rows[0]), (n if self.earlier else rows[1])
 
 
 def _all(queries: Array, keys: Array) -> Bool[Array, "*b"]:

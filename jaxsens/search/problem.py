@@ -22,9 +22,8 @@ from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
 from jaxsens.sensitivity.flips import enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_symbol_reads
+from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.output import check_finite, checked_output
-
-_ORDER = {"l2": 2, "l1": 1, "linf": np.inf}
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _start_words(
 
 def norm_of(change: Float[np.ndarray, "*shape outputs"], norm: str) -> Float[np.ndarray, "*shape"]:
     """The norm over the last axis, in float64."""
-    return np.linalg.norm(change.astype(np.float64), ord=_ORDER[norm], axis=-1)
+    return np.linalg.norm(change.astype(np.float64), ord=ORDERS[norm], axis=-1)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,11 +18,12 @@ from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import ENGINES, choose
-from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.engine import EngineChoice, EngineCost
+from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import (
     NAME,
     abstract_estimate,
-    block_size,
+    estimate_cost,
     first_order_engine,
     output_size,
 )
@@ -109,45 +111,66 @@ def explain(
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         cost = runner.cost(subject.parameters, tokens, platform)
         prepared = jax.eval_shape(runner.prepare, subject.parameters, tokens)
-        rate = _matmul_rate(subject.dtype) * cost.efficiency
-        instead = _instead(subject, n, flips, platform)
+        found = _explanation(choice, subject, n, flips, cost, prepared, platform)
+        return dataclasses.replace(found, first_order=_instead(subject, n, flips, platform))
+
+
+def _explanation(
+    choice: EngineChoice,
+    subject: Measurable,
+    n: int,
+    flips: int,
+    cost: EngineCost,
+    prepared: Any,
+    platform: str,
+) -> Explanation:
+    """Returns what a cost means on this machine; `prepared` is abstract."""
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
     block = min(cost.block_bytes, DEFAULT_MEMORY.get(platform, 2**31))
-    operations = cost.prepare + flips * cost.per_flip
-    return Explanation(choice, n, flips, operations, kept + block, operations / rate, instead)
+    operations, seconds = cost.prepare + flips * cost.per_flip, _seconds(cost, flips, subject)
+    return Explanation(choice, n, flips, operations, kept + block, seconds)
 
 
-def _of_estimate(subject: Measurable, n: int, flips: int, platform: str, scalar: bool = False) -> Explanation:
-    """Returns what an estimate of all outputs costs, or of one scalar; without the verified flips.
+def _seconds(cost: EngineCost, flips: int, subject: Measurable) -> float:
+    rate = _matmul_rate(subject.dtype) * cost.efficiency
+    return (cost.prepare + flips * cost.per_flip) / rate
+
+
+def _of_estimate(subject: Measurable, n: int, flips: int, platform: str) -> Explanation:
+    """Returns what an estimate of all outputs costs, without the verified flips.
 
     Raises:
         EngineRefusal: if the first-order engine cannot serve the model.
     """
     engine = first_order_engine(subject, "l2", subject.outputs, None)
+    cost, pair, count = _estimate_cost(engine, subject, n, platform)
+    choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
+    return _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
+
+
+def _estimate_cost(
+    engine: FirstOrderEngine, subject: Measurable, n: int, platform: str, scalar: bool = False
+) -> tuple[EngineCost, Any, int]:
+    """Returns the cost of an estimate of all outputs, or of one scalar, a block's parameters, and the number of
+    combinations."""
     size = output_size(subject, n)
     count = 1 if scalar else len(subject.outputs or range(size))
-    block = block_size(engine, subject.parameters, n, count, DEFAULT_MEMORY.get(platform, 2**31))
-    pair = subject.parameters, jax.ShapeDtypeStruct((block, size), jnp.result_type(float))
-    tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
-    cost = engine.cost(pair, tokens, platform)
-    prepared = abstract_estimate(engine, pair, n)
-    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
-    operations = -(-count // block) * (cost.prepare + flips * cost.per_flip)
-    rate = _matmul_rate(subject.dtype) * cost.efficiency
-    why = f"an estimate of {count} output{'s' if count > 1 else ''}"
-    return Explanation(
-        EngineChoice(NAME, why), n, flips, operations, kept + cost.block_bytes, operations / rate
-    )
+    budget = DEFAULT_MEMORY.get(platform, 2**31)
+    return *estimate_cost(engine, subject.parameters, n, size, count, budget, platform), count
 
 
 def _instead(subject: Measurable, n: int, flips: int, platform: str) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
-        whole, scalar = (_of_estimate(subject, n, flips, platform, single) for single in (False, True))
+        engine = first_order_engine(subject, "l2", subject.outputs, None)
+        whole, pair, _ = _estimate_cost(engine, subject, n, platform)
+        abstract_estimate(engine, pair, n)  # refuses a model without a derivative
     except EngineRefusal:
         return None
+    one = _estimate_cost(engine, subject, n, platform, scalar=True)[0]
+    all_outputs, scalar = (_seconds(cost, flips, subject) for cost in (whole, one))
     return (
-        f'engine="{NAME}" would take about {whole.seconds:.2g} s for all outputs, {scalar.seconds:.2g} s for a scalar, '
+        f'engine="{NAME}" would take about {all_outputs:.2g} s for all outputs, {scalar:.2g} s for a scalar, '
         "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
     )
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsens.errors import no_rule
 from jaxsens.inputs import NORMS
+
+ORDERS: dict[str, float] = {"l2": 2, "l1": 1, "linf": math.inf}
+"""The order of each norm, as NumPy takes it."""
 
 
 def norm_of(change: Float[Array, "*batch outputs"], norm: str) -> Float[Array, "*batch"]:

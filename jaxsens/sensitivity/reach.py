@@ -11,23 +11,19 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import rule_for
 from jaxsens.models.config import LayerConfig
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASKS, Span
 from jaxsens.models.trace import CACHED_ROWS, leaves_cache
 
 MASKED_BLOCKS = 8
 """The number of blocks into which rows are divided where a mask leaves some of them unchanged."""
 
-Bound: TypeAlias = int | Int[Array, ""]
-"""A row's number: known when compiling, or computed from the flipped positions."""
-
-Reach: TypeAlias = tuple[Bound, Bound]
-"""The first row that can change, and the one after the last."""
+Reach: TypeAlias = Span
+"""The rows that can change."""
 
 
 def changed_rows(mask: str, reach: Reach, n: int) -> Reach:
     """Returns the rows of a layer's output that can change if the rows `reach` of its input do."""
-    kind, (first, stop) = rule_for("the rows that change", "mask", mask, MASKS), reach
-    return (0 if kind.earlier else first), (n if kind.later else stop)
+    return rule_for("the rows that change", "mask", mask, MASKS).rows_that_see(reach, n)
 
 
 def over_changed_rows(

@@ -152,10 +152,10 @@ def test_quick_gives_way_to_what_is_asked_for():
 def test_peak_memory_is_that_of_the_work_alone():
     memory = PeakMemory()
     memory.begin()
-    block = np.ones(2**23)  # 64 MiB
-    assert block.sum() == 2**23
+    block = np.ones(2**25)  # 256 MiB: what the process frees meanwhile, some 10 MiB, must not matter
+    assert block.sum() == 2**25
     del block
-    assert 60 * 2**20 < memory.peak() < 200 * 2**20
+    assert 200 * 2**20 < memory.peak() < 400 * 2**20
 
 
 def test_time_in_an_operation_leaves_out_what_it_contains():

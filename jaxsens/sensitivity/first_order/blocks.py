@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxsens.models.layered import Attention, Span
+from jaxsens.models.layered import Attention
+from jaxsens.models.masks import Span
+from jaxsens.sensitivity.reach import MASKED_BLOCKS
 
 TILE = 2**17
 """The scores of one tile: half a megabyte in float32, which fits in a core's second-level cache."""
-
-MASKED_BLOCKS = 8
-"""The least number of blocks into which rows are divided where a mask may leave some of them out."""
 
 Carry = TypeVar("Carry")
 

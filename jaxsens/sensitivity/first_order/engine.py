@@ -78,9 +78,7 @@ class FirstOrderEngine(Engine):
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
         """The output on the unflipped input."""
-        kept, n = prepared.run, prepared.run.tokens.shape[0]
-        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
-        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
+        return self._output_of_run(parameters, prepared.run)
 
     def chosen_changes(
         self,
@@ -204,7 +202,7 @@ class FirstOrderEngine(Engine):
         n = kept.tokens.shape[0]
         read, old = self._output_of_row(parameters, n), kept.y[positions]
         steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
-        mean = self.output(parameters, PreparedEstimate(kept, ()))
+        mean = self._output_of_run(parameters, kept)
         combined = self._combined(parameters)
         return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
 
@@ -214,6 +212,11 @@ class FirstOrderEngine(Engine):
             scalar = self.scalar
             return lambda output: jnp.reshape(scalar(output), (1,))
         return lambda output: parameters[1] @ output
+
+    def _output_of_run(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
+        n = kept.tokens.shape[0]
+        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
+        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
 
     def _output_of_row(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
         """Returns the function from a row of the last layer to the output, a vector in float32 at least."""
@@ -234,7 +237,7 @@ class FirstOrderEngine(Engine):
         if readout_row(self.readout, n) is not None:
             return self._read(parameters, n)
         read = self._output_of_row(parameters, n)
-        jacobian = jax.jacrev(self._combined(parameters))(self.output(parameters, PreparedEstimate(kept, ())))
+        jacobian = jax.jacrev(self._combined(parameters))(self._output_of_run(parameters, kept))
         return lambda y: jacobian @ read(y)
 
     def preferred_batch(self, n: int, platform: str) -> int:

@@ -17,10 +17,11 @@ from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, InputError, Problems, rule_for
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import Scalar
+from jaxsens.sensitivity.engine import EngineCost, Scalar
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.norms import ORDERS
 
 NAME = "first-order"
 """The engine's name, as an argument of `flip_sensitivity`."""
@@ -170,6 +171,26 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
     return -(-count // blocks)
 
 
+def estimate_cost(
+    engine: FirstOrderEngine,
+    parameters: Any,
+    n: int,
+    outputs: int,
+    count: int,
+    budget: int,
+    platform: str,
+) -> tuple[EngineCost, tuple[Any, Any]]:
+    """Returns the cost of estimating `count` combinations of the outputs, in all blocks together, and the engine's
+    parameters for one block, abstract."""
+    size = block_size(engine, parameters, n, count, budget)
+    pair = parameters, jax.ShapeDtypeStruct((size, outputs), jnp.result_type(float))
+    of_block, blocks = engine.cost(pair, jax.ShapeDtypeStruct((n,), jnp.int32), platform), -(-count // size)
+    cost = dataclasses.replace(
+        of_block, prepare=blocks * of_block.prepare, per_flip=blocks * of_block.per_flip
+    )
+    return cost, pair
+
+
 def estimated(
     engine: FirstOrderEngine,
     subject: Measurable,
@@ -209,20 +230,16 @@ def estimated(
     return total
 
 
-_ORDERS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
-    "l2": (2, np.hypot),
-    "l1": (1, np.add),
-    "linf": (np.inf, np.maximum),
-}
-"""Each norm's order, and how the norms of two parts make that of the whole."""
+_COMBINED: dict[str, Callable[..., np.ndarray]] = {"l2": np.hypot, "l1": np.add, "linf": np.maximum}
+"""How the norms of two parts make that of the whole."""
 
 
 def combined_norm(
     so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: str
 ) -> Float[np.ndarray, " flips"]:
     """Returns the norm over the outputs so far, whose norm is given, and some more."""
-    order, combined = rule_for("the first-order engine", "norm", norm, _ORDERS)
-    return combined(so_far, np.linalg.norm(changes, ord=order, axis=1))
+    combined = rule_for("the first-order engine", "norm", norm, _COMBINED)
+    return combined(so_far, np.linalg.norm(changes, ord=ORDERS[norm], axis=1))
 
 
 def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:

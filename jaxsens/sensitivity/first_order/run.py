@@ -126,9 +126,6 @@ def attended(
     rest_normaliser = base[:, 0] + jnp.log(total)
     rest = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
     normaliser = jnp.logaddexp(best[:, 0], rest_normaliser)
-    share = jnp.exp(best[:, 0] - jnp.where(normaliser == -jnp.inf, 0, normaliser))[:, None]
-    b = (
-        share * v[where]
-        + jnp.exp(rest_normaliser - jnp.where(normaliser == -jnp.inf, 0, normaliser))[:, None] * rest
-    )
-    return b, jnp.where(normaliser == -jnp.inf, 0, normaliser), rest_normaliser, rest
+    normaliser = jnp.where(normaliser == -jnp.inf, 0, normaliser)
+    of_best, of_rest = (jnp.exp(part - normaliser)[:, None] for part in (best[:, 0], rest_normaliser))
+    return of_best * v[where] + of_rest * rest, normaliser, rest_normaliser, rest
