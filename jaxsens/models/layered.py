@@ -291,14 +291,25 @@ def forward(
     O(n^2) memory. It is the specification of the model; engines compute the same in blocks.
     """
     n = tokens.shape[0]
-    model, everywhere = model.at_length(n), jnp.arange(n)
-    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, everywhere)
+    row = readout_row(readout, n)
+    if row is None:
+        return jnp.mean(rows_of(model, parameters, tokens), axis=0)
+    return model.at_length(n).read(parameters, _last_rows(model, parameters, tokens)[row])
+
+
+def rows_of(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, "n outputs"]:
+    """Returns the output of every row."""
+    read = model.at_length(tokens.shape[0]).read
+    return jax.vmap(lambda y: read(parameters, y))(_last_rows(model, parameters, tokens))
+
+
+def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, "n width"]:
+    n = tokens.shape[0]
+    model = model.at_length(n)
+    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
     for k in range(model.layers):
         x = layer_output(model, parameters, k, x)
-    row = readout_row(readout, n)
-    if row is not None:
-        return model.read(parameters, x[row])
-    return jnp.mean(jax.vmap(lambda y: model.read(parameters, y))(x), axis=0)
+    return x
 
 
 def layer_output(

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from jaxsens import inputs
 from jaxsens.errors import Problems
 from jaxsens.memory import TOKEN_BYTES, check_fits
-from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
@@ -81,8 +80,8 @@ def search_space(
     """
     if n and not check_fits("n", n, n * TOKEN_BYTES, "a word of this length", "give a smaller one", problems):
         n = 0
-    if n and subject.config is not None:
-        check_runs(subject.config, n, problems)
+    if n:
+        subject.check_length(n, problems)
     held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
     everywhere = places(None, n, subject.position_read(n), problems)
     flipped = everywhere[~np.isin(everywhere, list(held))]

@@ -17,13 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import inputs
-from jaxsens.errors import InputError, collecting
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Attention, Layered, forward
+from jaxsens.models.layered_model import LayeredModel
 from jaxsens.models.layered_transformer import layered_transformer
+from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity.model_problems import check_is_model
 
 RANDOM_OUTPUT = (
@@ -48,6 +50,11 @@ class Measurable:
         exact_length: the longest input on which the model promises to be exact in its dtype; None without a promise.
         exact_outputs: the output coordinates that the model promises to be exactly 0 or 1.
         given_layers: the user's model whose attention is visible, whose parameters are `parameters`; otherwise None.
+        max_length: the length of the longest input; None without a limit.
+        reserved: the symbols that are not inserted unless they are asked for, sorted.
+        special: the symbols that are not flipped unless their positions are asked for, sorted.
+        embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
+        token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -61,11 +68,23 @@ class Measurable:
     exact_length: int | None = None
     exact_outputs: tuple[int, ...] = ()
     given_layers: Layered | None = None
+    max_length: int | None = None
+    reserved: tuple[int, ...] = ()
+    special: tuple[int, ...] = ()
+    embeddings: Callable[[], np.ndarray] | None = None
+    token_names: Callable[[Sequence[int]], list[str]] | None = None
 
     @property
     def layered(self) -> Layered | None:
         """The model as one whose attention is visible, for the first-order engine; None for any other."""
         return self.given_layers if self.config is None else layered_transformer(self.config)
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
+        if self.config is not None:
+            check_runs(self.config, n, problems)
+        if self.max_length is not None and n > self.max_length:
+            problems.add("n", n, f"the model reads at most {self.max_length} symbols; give a shorter input")
 
     def position_read(self, n: int) -> int | None:
         """Returns the readout position of an input of length n, which is not flipped by default, or None."""
@@ -193,7 +212,7 @@ _ARRAY = _ArrayPlace()
 def measurable(model: Any) -> Measurable:
     """Returns the adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a
     pair (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens),
-    a pair (`Layered`, parameters), or a callable tokens -> array.
+    a pair (`Layered`, parameters) or a `LayeredModel`, or a callable tokens -> array.
 
     Raises:
         InputError: if it is none of these; the message says what it is instead, and what to write.
@@ -218,6 +237,8 @@ def measurable(model: Any) -> Measurable:
         and isinstance(model[0], linen.Module)
     ):
         return _from_linen(*model)
+    if isinstance(model, LayeredModel):
+        return _from_layered_model(model)
     if isinstance(model, Layered):
         raise InputError(
             f"model = {type(model).__name__} without parameters: pass the pair (layered, parameters)"
@@ -244,6 +265,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             outputs=getattr(model, "outputs", None),
             exact_length=getattr(model, "exact_length", None),
             exact_outputs=getattr(model, "exact_outputs", ()),
+            embeddings=lambda: np.asarray(model.parameters.embedding),
         )
     graph, state = nnx.split(model)
     # Call a copy, so that counters of random streams advance there and not in the user's model.
@@ -305,6 +327,18 @@ def _from_layered(model: Layered, parameters: Any) -> Measurable:
         alphabet_size=model.alphabet_size,
         vocabulary_size=model.vocabulary_size,
         given_layers=model,
+    )
+
+
+def _from_layered_model(model: LayeredModel) -> Measurable:
+    table, names = model.embeddings, model.tokens
+    return dataclasses.replace(
+        _from_layered(model.layered, model.parameters),
+        max_length=model.max_length,
+        reserved=model.reserved,
+        special=model.special,
+        embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
+        token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )
 
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, Problems
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.models.transformer import check_runs
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import ENGINES, choose
@@ -89,8 +88,8 @@ def explain(
     subject = measurable(model)
     problems = Problems("explain")
     n = inputs.length(n, problems)
-    if n and subject.config is not None:
-        check_runs(subject.config, n, problems)
+    if n:
+        subject.check_length(n, problems)
     size = len(inputs.alphabet(alphabet_size, None, subject.alphabet_size, subject.vocabulary_size, problems))
     if not problems:
         needed = n * (TOKEN_BYTES + (size - 1) * FLIP_BYTES)

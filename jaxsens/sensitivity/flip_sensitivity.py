@@ -16,7 +16,7 @@ from jaxsens import inputs, stopping
 from jaxsens.errors import InputError, PrecisionWarning, collecting
 from jaxsens.inputs import FEWER_FLIPS, Norm
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.models.transformer import activation_bytes, check_runs
+from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
@@ -148,8 +148,8 @@ def flip_sensitivity(
     with collecting("flip_sensitivity") as problems:
         words = inputs.tokens(tokens, subject.vocabulary_size, problems)
         n = words.shape[1]
-        if n and subject.config is not None:
-            check_runs(subject.config, n, problems)
+        if n:
+            subject.check_length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
         alphabet = inputs.alphabet(
