@@ -99,12 +99,12 @@ def leaves_cache(layer: LayerConfig, n: int) -> bool:
     Products are then up to four times as fast as those of all rows, whose scores go through memory. An accelerator
     needs large products. Models with a hard layer have elementwise products, whose terms the compiler never stores.
     """
-    return (
-        jax.default_backend() == "cpu"
-        and not layer.exact_rows
-        and n > CACHED_ROWS
-        and layer.heads * n * n > SCORES_IN_CACHE
-    )
+    return not layer.exact_rows and scores_leave_cache(layer.heads, n)
+
+
+def scores_leave_cache(heads: int, n: int) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a CPU, and this is one."""
+    return jax.default_backend() == "cpu" and n > CACHED_ROWS and heads * n * n > SCORES_IN_CACHE
 
 
 def row_scores(

@@ -92,6 +92,11 @@ class Measurable:
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
+    @property
+    def row_read(self) -> int | str | None:
+        """The row that a model whose attention is visible reads: "last", a position, or "mean"; None if unspecified."""
+        return self.readout if self.config is None else self.config.readout
+
     def reading(self, readout: int | str | None) -> Measurable:
         """Returns the model with another readout; "auto" keeps its own."""
         own = isinstance(readout, str) and readout == "auto"

@@ -26,6 +26,7 @@ from jaxsens.errors import EngineRefusal, Problems, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import apply_operations, readout_position
 from jaxsens.models.weighting import Softmax
+from jaxsens.precision import numerics
 from jaxsens.sensitivity import incremental, vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
@@ -34,7 +35,7 @@ from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine
-from jaxsens.sensitivity.incremental import IncrementalEngine
+from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ENGINES: tuple[str, ...] = ("vmap", "incremental", "difference")
@@ -99,21 +100,21 @@ def choose(
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES, NAME))
     if name == NAME:
         return first_order_engine(subject, norm, outputs, scalar), EngineChoice(NAME, "asked for")
-    config = subject.config
+    config, layered = subject.config, subject.layered
     forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar)
     if name == "vmap":
         return forward, EngineChoice("vmap", "asked for")
-    partly = refused = "it is not a jaxsens transformer"
-    if config is not None:
-        partly = incremental.refusal(config)
-        refused = partly if name == "incremental" else difference.refusal(config)
-    if name != "auto" and refused is not None:
-        raise EngineRefusal(f'engine = "{name}": it cannot serve this model: {refused}; use engine="vmap"')
+    partly = "its attention is not visible" if layered is None else incremental.refusal(layered, subject)
+    refused = "it is not a jaxsens transformer" if config is None else difference.refusal(config)
+    why = partly if name == "incremental" else refused
+    if name != "auto" and why is not None:
+        raise EngineRefusal(f'engine = "{name}": it cannot serve this model: {why}; use engine="vmap"')
+    shortened = None if partly is not None else incremental_engine(subject, norm, outputs, scalar)
+    if shortened is not None and (name == "incremental" or config is None):
+        reason = "asked for" if name == "incremental" else "it computes only what a flip changes"
+        return shortened, EngineChoice("incremental", reason)
     if config is None or refused is not None:
         return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
-    shortened = IncrementalEngine(norm, outputs, config, scalar=scalar)
-    if name == "incremental":
-        return shortened, EngineChoice(name, "asked for")
     unfolded = folded.refusal(config) or folded.too_short(n)
     carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config, scalar=scalar)
     how = "" if unfolded else "; two layers, folded"
@@ -130,7 +131,7 @@ def choose(
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
         (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
     ]
-    if partly is None and unfolded is not None:
+    if shortened is not None and unfolded is not None:
         # The folded form does fewer operations than the incremental engine at every width.
         choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
@@ -161,7 +162,8 @@ def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: i
         once = apply_operations(config, n)
         prepare, per_flip, efficiency = once, once, vmap_engine.EFFICIENCY
     else:
-        cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")
+        with numerics(subject.dtype):
+            cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")
         prepare, per_flip, efficiency = cost.prepare, cost.per_flip, cost.efficiency
     first, each_layer = COMPILE_SECONDS[type(engine)]
     return first + each_layer * config.layers + INPUTS * (prepare + flips * per_flip) / (RATE * efficiency)

@@ -1,16 +1,18 @@
-"""The incremental engine: one forward pass per flip, of which only what the flip changes is computed.
+"""The incremental engine for models whose attention is visible: what a flip changes of a forward pass.
 
-- The first layer's attention has the closed form of the difference engine: only one key changes, so a row takes
-  O(H head_width). Its per-position map is that of a forward pass.
-- Later layers are those of a forward pass. Under masks that hide the future, rows before the flipped position do not
-  change; their keys, values and outputs are those of the unflipped run. The same holds for masks that hide the past.
-- The last layer is computed only in the row that is read out.
+- In the first layer one key and one value change, for which attention has a closed form: a row takes O(heads width).
+- Middle layers are those of a forward pass, in blocks of rows whose scores stay in cache. Under masks, rows that the
+  flip does not reach keep their values.
+- The last layer is computed only in the row that is read, unless all rows are.
 
 The outputs of both runs are subtracted, as by the vmap engine, and as many digits are lost.
+
+It serves every model whose attention is visible: jaxsens transformers, and a user's `Layered`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,232 +20,280 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import rule_for
-from jaxsens.models.choices import ACTIVATIONS
-from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.layers import apply_operations, embed, layer_operations, readout_position, through_head
-from jaxsens.models.maps import layer_norm
-from jaxsens.models.masks import MASKS
-from jaxsens.models.parameters import LayerParameters, TransformerParameters
-from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
-from jaxsens.models.scores import projected, turned
-from jaxsens.models.trace import (
-    after_attention,
-    attention_of_rows,
-    transformer_layer,
-    transformer_row,
-)
+from jaxsens.errors import no_rule
+from jaxsens.models.layered import Layered, by_head, head_scores, projections, readout_row
+from jaxsens.models.trace import scores_leave_cache
 from jaxsens.models.weighting import Softmax
 from jaxsens.precision import LARGEST_SCORE
-from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.difference.layer_change import softmax_first_layer
-from jaxsens.sensitivity.difference.one_key import rest_of
-from jaxsens.sensitivity.difference.state import Prepared, largest_score
-from jaxsens.sensitivity.engine import Engine, EngineCost, Served
-from jaxsens.sensitivity.reach import Reach, changed_rows, over_changed_rows
+from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, as_vector
+from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
+from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
+from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
+from jaxsens.sensitivity.layer_costs import layer_costs
+from jaxsens.sensitivity.reach import Reach, over_changed_rows
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
 
-SERVED = Served(
-    weightings=(Softmax,),
-    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Rotary, Alibi),
-    masks=("none", "future", "past", "strict-future", "strict-past"),
-    scores=("dot-product", "additive"),
-    layer_norms=("none", "pre", "post"),
-    activations=tuple(ACTIVATIONS),
-)
-"""The first layer's closed form is that of softmax. A hard layer's ties need rows that are all computed in one way."""
 
-
-def refusal(config: TransformerConfig) -> str | None:
-    """Returns why the incremental engine does not support a config, or None if it does."""
-    if config.layers < 2:
-        return "the incremental engine needs two layers: of one layer, a forward pass computes only one row"
-    if config.centred_scores:
+def refusal(model: Layered, subject: Measurable) -> str | None:
+    """Returns why the incremental engine does not support a model, or None if it does."""
+    if subject.readout is None:
+        return "readout = None: the incremental engine needs the row that is read"
+    if not model.layers:
+        return "the incremental engine needs a layer"
+    if subject.config is not None and subject.config.centred_scores:
         return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
-    return SERVED.refusal("the incremental engine", config)
+    for k in range(model.layers):
+        weighting = model.attention(k).weighting
+        if type(weighting) is not Softmax:
+            return str(no_rule("the incremental engine", "weighting", weighting, (Softmax,)))
+    return None
+
+
+def incremental_engine(
+    subject: Measurable, norm: str, outputs: tuple[int, ...] | None, scalar: Scalar | None = None
+) -> IncrementalEngine | None:
+    """Returns the engine for a model, or None if it does not support it."""
+    layered, readout = subject.layered, subject.row_read
+    if layered is None or readout is None or refusal(layered, subject) is not None:
+        return None
+    return IncrementalEngine(norm, outputs, layered, readout, subject.apply, scalar=scalar)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Unflipped:
-    """The unflipped run: its first layer, the outputs of later layers, and its own output.
+class UnflippedRows:
+    """The unflipped run.
 
     Attributes:
-        first: the first layer's trace, y^(1), and the values for the closed form.
-        rows: y^(2), y^(3), ..., without that of the last layer if one row is read out.
+        first: the first layer.
+        rows: the outputs of all layers, without that of the last layer if one row is read.
         output: the model's output.
     """
 
-    first: Prepared
+    first: LayerRun
     rows: tuple[Float[Array, "n width"], ...]
     output: Float[Array, " outputs"]
 
 
 @dataclass(frozen=True)
 class IncrementalEngine(Engine):
-    """For softmax transformers of two layers or more. Memory O(L n (d + d_ff)), and O(n d) per flip of a block.
+    """For models with softmax. Memory O(layers n width), and O(n width) per flip of a block.
 
-    Costs per flip: O(n d d_ff) for the first layer, O(n^2 d + n d d_ff) for each middle layer, O(n d^2) for the last.
-    If the readout is the mean over positions, the last layer costs as much as a middle one.
+    Costs per flip: O(n width hidden) for the first layer, O(n^2 width + n width hidden) for each middle layer, O(n
+    width^2) for the last. If the readout is the mean over positions, the last layer costs as much as a middle one.
 
-    A float32 model whose scores are too large for the closed form (`LARGEST_SCORE`), and flips for which its result
-    would be inaccurate, are measured by whole forward passes.
+    A model whose scores are too large for its dtype in the closed form (`LARGEST_SCORE`) is measured by whole forward
+    passes.
+
+    Attributes:
+        layered: the model.
+        readout: the row that is read: "last", a position, or "mean".
+        apply: the model's forward pass: (parameters, tokens (n,)) -> output.
     """
 
-    config: TransformerConfig
+    layered: Layered
+    readout: int | str
+    apply: Callable[[Any, Any], Any]
 
     @property
     def fallback(self) -> Engine:
         """Whole forward passes."""
-        return VmapEngine(self.norm, self.outputs, TransformerApply(self.config), scalar=self.scalar)
+        return VmapEngine(self.norm, self.outputs, self.apply, scalar=self.scalar)
 
     @property
     def how(self) -> str:
         """The method."""
         return "what a flip changes of a forward pass"
 
-    def resolves(self, prepared: Unflipped) -> bool:
-        """Returns whether the first layer's scores are small enough for the closed form; always true in float64."""
-        return largest_score(prepared.first) <= LARGEST_SCORE[self.config.dtype]
+    def resolves(self, prepared: UnflippedRows) -> bool:
+        """Returns whether the first layer's scores are small enough for the closed form; always true in float64.
 
-    def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Unflipped:
-        """Runs one forward pass and keeps its intermediate values, and passes over the first layer's scores again."""
-        config = self.config
-        trace, y = transformer_layer(config.layer(0), parameters.layers[0], embed(config, parameters, tokens))
-        rest = rest_of(config.layer(0), parameters.layers[0], trace)
-        first, rows = Prepared(tokens, (trace,), y, rest), []
-        for k in range(1, whole_layers(config, tokens.shape[0])):
-            y = transformer_layer(config.layer(k), parameters.layers[k], y)[1]
-            rows.append(y)
-        return Unflipped(first, tuple(rows), self._read(parameters, y))
+        The log-normaliser is at most log n above a row's largest score.
+        """
+        sizes = prepared.first.normaliser
+        return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE[str(sizes.dtype)]
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
+        """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""
+        n = tokens.shape[0]
+        model = self.layered.at_length(n)
+        x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
+        whole, row = self._whole_layers(n), readout_row(self.readout, n)
+        first, x = layer_run(model, parameters, 0, x, None if whole else row)
+        rows = [x] if whole else []
+        for k in range(1, whole):
+            x, _ = changed_layer(model, parameters, k, x[None], x[None], (0, n))
+            rows.append(x := x[0])
+        output = self._read(parameters, first.x[None] if not whole else x[None])[0]
+        return UnflippedRows(first, tuple(rows), output)
 
     def changes(
         self,
-        parameters: TransformerParameters,
-        prepared: Unflipped,
+        parameters: Any,
+        prepared: UnflippedRows,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        """Returns the output of each flipped input minus that of the input; NaN for flips that are declined."""
-        config = self.config
-        n = prepared.first.output.shape[0]
-        reach = changed_rows(config.layer(0).mask, (jnp.min(positions), jnp.max(positions) + 1), n)
-        y = self._first_layer(parameters, prepared.first, positions, symbols, reach)
-        for k, unchanged in enumerate(prepared.rows, start=1):
-            y, reach = changed_layer(config.layer(k), parameters.layers[k], unchanged, y, reach)
-        return jax.vmap(lambda y: self._read(parameters, y))(y) - prepared.output
+        """Returns the output of each flipped input minus that of the input."""
+        n = prepared.first.x.shape[0]
+        model = self.layered.at_length(n)
+        moved = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
+        if not prepared.rows:
+            x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
+            return self._read(parameters, x) - prepared.output
+        reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
+        y = first_layer(model, parameters, prepared.first, prepared.rows[0], positions, moved, reach)
+        for k, unchanged in enumerate(prepared.rows[1:], start=1):
+            start = jnp.broadcast_to(unchanged, y.shape)
+            y, reach = changed_layer(model, parameters, k, y, start, reach)
+        return self._read(parameters, y) - prepared.output
 
-    def output(self, parameters: TransformerParameters, prepared: Unflipped) -> Float[Array, " outputs"]:
+    def output(self, parameters: Any, prepared: UnflippedRows) -> Float[Array, " outputs"]:
         """Returns the output of the unflipped run."""
         del parameters
         return prepared.output
 
-    def _first_layer(
-        self,
-        parameters: TransformerParameters,
-        first: Prepared,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-        reach: Reach,
-    ) -> Float[Array, "flips n width"]:
-        """Returns y^(1) of every flip."""
-        config, own, kept = self.config, parameters.layers[0], first.traces[0]
-        layer = config.layer(0)
+    def _whole_layers(self, n: int) -> int:
+        """The number of layers of which more than one row is needed."""
+        return self.layered.layers - (readout_row(self.readout, n) is not None)
 
-        def of_one(position: Array, symbol: Array, rows: Int[Array, " m"]) -> Float[Array, "m width"]:
-            dx, db = softmax_first_layer(config, parameters, first, position, symbol, rows)
-            return _rest_of_layer(layer, own, kept.x[rows] + dx, kept.b[:, rows] + db)
+    def _read(self, parameters: Any, y: Float[Array, "flips n width"]) -> Float[Array, "flips outputs"]:
+        """Returns outputs from the input of the last layer, or for a mean from its output."""
+        n = y.shape[1]
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
 
-        def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
-            return jax.vmap(lambda position, symbol: of_one(position, symbol, rows))(positions, symbols)
+        def read(one: Float[Array, " width"]) -> Float[Array, " outputs"]:
+            return as_vector(model.read(parameters, one))
 
-        start = jnp.broadcast_to(first.output, (len(positions), *first.output.shape))
-        return over_changed_rows(block, layer, start, reach)
-
-    def _read(
-        self, parameters: TransformerParameters, y: Float[Array, "n width"]
-    ) -> Float[Array, " outputs"]:
-        """Returns the output from the input of the last layer, or for a mean from its output."""
-        config, row = self.config, readout_position(self.config, y.shape[0])
         if row is None:
-            return through_head(config, parameters, jnp.mean(y, axis=0))
-        last = config.layers - 1
-        read = transformer_row(config.layer(last), parameters.layers[last], y, row)
-        return through_head(config, parameters, read)
-
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
-        """Counts products, and the closed form's work per row and head. Masks halve it while they hide one side."""
-        config, n = self.config, tokens.shape[0]
-        layer, d = config.layer(0), config.width
-        heads = layer.heads * layer.head_width
-        masks = [
-            rule_for("the incremental engine", "mask", config.layer(k).mask, MASKS)
-            for k in range(config.layers)
-        ]
-        closed = n * (12 * heads + 40 * layer.heads + 2 * d * heads + 4 * d * layer.feed_forward)
-        flip, later, earlier = 0.0, True, True
-        for k in range(whole_layers(config, n)):
-            later, earlier = later and not masks[k].earlier, earlier and not masks[k].later
-            share = 0.5 if later or earlier else 1.0
-            flip += share * (layer_operations(config, k, n) if k else closed)
-        last = config.layer(config.layers - 1)
-        if readout_position(config, n) is not None:
-            flip += 4 * n * (d + 1) * last.heads * last.head_width
-        wide = max(config.layer(k).feed_forward for k in range(config.layers)) + 8 * d
-        block = 4 * self.preferred_batch(n, platform) * n * wide
-        prepare = apply_operations(config, n) + 4 * n**2 * heads
-        return EngineCost(prepare, flip, block, EFFICIENCY)
+            return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
+        return jax.vmap(lambda x: read(last_row(model, parameters, x, row)))(y)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """As the vmap engine: on CPU 256 symbols, on accelerators enough flips to keep them busy."""
         return max(1, (2**8 if platform == "cpu" else 2**20) // n)
 
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+        """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
+        side."""
+        n = tokens.shape[0]
+        model, whole = self.layered.at_length(n), self._whole_layers(n)
+        prepare = flip = width = 0.0
+        later = earlier = True
+        for k in range(model.layers):
+            costs, attention = layer_costs(model, parameters, k), model.attention(k)
+            prepare += n * (n * costs.pair + costs.row)
+            if k == whole:
+                flip += n * (costs.keys + costs.pair)
+                continue
+            before, after = attention.rows_that_see((1, 2), 3)
+            later, earlier = later and before == 1, earlier and after == 2
+            share = 0.5 if later or earlier else 1.0
+            flip += (
+                share * n * (costs.row + n * costs.pair if k else costs.row - costs.keys + 20 * costs.pair)
+            )
+            width = max(width, costs.width)
+        block = int(32 * self.preferred_batch(n, platform) * n * width)
+        return EngineCost(prepare, flip, block, EFFICIENCY)
 
-def whole_layers(config: TransformerConfig, n: int) -> int:
-    """Returns the number of layers of which more than one row is needed."""
-    return config.layers - (readout_position(config, n) is not None)
+
+def first_layer(
+    model: Layered,
+    parameters: Any,
+    kept: LayerRun,
+    unchanged: Float[Array, "n width"],
+    positions: Int[Array, " flips"],
+    moved: Float[Array, "flips width"],
+    reach: Reach,
+) -> Float[Array, "flips n width"]:
+    """Returns the first layer's output of every flip, whose input row `moved` stands at its position."""
+    n = kept.x.shape[0]
+    q, key, value = projected_rows(model, parameters, 0, moved, positions)
+    own = attended_by_moved_rows(model, parameters, 0, kept, positions, (q, key, value))
+
+    def of_one(i: Array, x: Array, key: Array, value: Array, b: Array, rows: Int[Array, " m"]) -> Array:
+        db = changes_of_rows(model, parameters, 0, kept, rows, i[None], (key[:, None], value[:, None]))
+        mine = (rows == i)[:, None]
+        b = jnp.where(mine[..., None], b, kept.b[:, rows].swapaxes(0, 1) + db[0])
+        return merged(model, parameters, 0, jnp.where(mine, x, kept.x[rows]), b)
+
+    def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
+        each = jax.vmap(of_one, in_axes=(0, 0, 1, 1, 0, None))
+        return each(positions, moved, key, value, own, rows)
+
+    start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
+    return over_changed_rows(block, start, reach, scores_leave_cache(model.attention(0).heads, n))
 
 
 def changed_layer(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    unchanged: Float[Array, "n width"],
+    model: Layered,
+    parameters: Any,
+    layer: int,
     x: Float[Array, "flips n width"],
+    unchanged: Float[Array, "flips n width"],
     reach: Reach,
 ) -> tuple[Float[Array, "flips n width"], Reach]:
-    """Returns a later layer's output under flips that change rows `reach` of its input, and the rows it may change.
+    """Returns a layer's output under flips that change rows `reach` of its input, and the rows it may change.
 
     `unchanged` is the layer's output in the unflipped run.
     """
-    n = unchanged.shape[0]
-    reach = changed_rows(layer.mask, reach, n)
-
-    def attended(x: Float[Array, "n width"]) -> tuple[Array, Array, Array]:
-        z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
-        keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
-        return z, keys, projected(layer, z, parameters.value)
-
-    z, keys, values = jax.vmap(attended)(x)
+    n, attention = x.shape[1], model.attention(layer)
+    reach = attention.rows_that_see(reach, n)
+    q, keys, values = jax.vmap(lambda x: projected_rows(model, parameters, layer, x, jnp.arange(n)))(x)
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
-        def of_one(x: Array, z: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
-            queries = turned(layer, projected(layer, z[rows], parameters.query), rows, n)
-            b = attention_of_rows(layer, parameters, queries, keys, values, rows)[0]
-            return _rest_of_layer(layer, parameters, x[rows], b)
+        def of_one(x: Array, q: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
+            b = attended(model, parameters, layer, q[:, rows], keys, values, rows)
+            return merged(model, parameters, layer, x[rows], b)
 
-        return jax.vmap(of_one)(x, z, keys, values)
+        return jax.vmap(of_one)(x, q, keys, values)
 
-    return over_changed_rows(block, layer, jnp.broadcast_to(unchanged, x.shape), reach), reach
+    return over_changed_rows(block, unchanged, reach, scores_leave_cache(attention.heads, n)), reach
 
 
-def _rest_of_layer(
-    layer: LayerConfig,
-    parameters: LayerParameters,
+def last_row(model: Layered, parameters: Any, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
+    """Returns one row of the last layer's output, in O(n width^2): the keys and values of all rows, the rest of one."""
+    n, last = x.shape[0], model.layers - 1
+    here, attention = jnp.asarray([row]), model.attention(last)
+    _, keys, values = projections(model, parameters, last, x, jnp.arange(n))
+    q = jnp.moveaxis(projections(model, parameters, last, x[here], here)[0], 1, 0)
+    b = attended(model, parameters, last, q, by_head(attention, keys), by_head(attention, values), here)
+    return merged(model, parameters, last, x[here], b)[0]
+
+
+def attended(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    q: Float[Array, "heads m head_width"],
+    keys: Float[Array, "heads n head_width"],
+    values: Float[Array, "heads n value_width"],
+    rows: Int[Array, " m"],
+) -> Float[Array, "m heads value_width"]:
+    """Returns what some rows attend to, one head at a time."""
+    n, attention = keys.shape[1], model.attention(layer)
+    columns = jnp.arange(n)
+    seen = attention.sees(rows[:, None], columns[None, :])
+
+    def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+        head, q, k, v = given
+        s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
+        shares, total = attention.weighting.shares(s, seen)
+        return (shares @ v) / total
+
+    return jax.lax.map(one_head, (jnp.arange(attention.heads), q, keys, values)).swapaxes(0, 1)
+
+
+def merged(
+    model: Layered,
+    parameters: Any,
+    layer: int,
     x: Float[Array, "m width"],
-    b: Float[Array, "heads m head_width"],
+    b: Float[Array, "m heads value_width"],
 ) -> Float[Array, "m width"]:
-    none = x[:0]
-    return after_attention(layer, parameters, x, none, none, none, none, none, b)[1]
+    """Returns the output rows of a layer from its input rows and what they attended to."""
+    return jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(x, b)

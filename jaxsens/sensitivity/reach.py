@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import rule_for
-from jaxsens.models.config import LayerConfig
 from jaxsens.models.masks import MASKS, Span
-from jaxsens.models.trace import CACHED_ROWS, leaves_cache
+from jaxsens.models.trace import CACHED_ROWS
 
 MASKED_BLOCKS = 8
 """The number of blocks into which rows are divided where a mask leaves some of them unchanged."""
@@ -28,13 +27,16 @@ def changed_rows(mask: str, reach: Reach, n: int) -> Reach:
 
 def over_changed_rows(
     rows: Callable[[Int[Array, " m"]], Float[Array, "*flips m width"]],
-    layer: LayerConfig,
     unchanged: Float[Array, "*flips n width"],
     reach: Reach,
+    cached: bool,
 ) -> Float[Array, "*flips n width"]:
-    """Returns `rows(positions)` for the rows `reach`, computed in blocks, and `unchanged` in the other rows."""
+    """Returns `rows(positions)` for the rows `reach`, computed in blocks, and `unchanged` in the other rows.
+
+    With `cached`, a block is small enough that what it computes stays in a CPU's cache.
+    """
     n, (first, stop) = unchanged.shape[-2], reach
-    size = _block_rows(layer, n, reach)
+    size = _block_rows(n, reach, cached)
 
     def block(k: Array, so_far: Array) -> Array:
         # The last block overlaps the one before it, so that all blocks have the same size.
@@ -44,8 +46,8 @@ def over_changed_rows(
     return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
 
 
-def _block_rows(layer: LayerConfig, n: int, reach: Reach) -> int:
+def _block_rows(n: int, reach: Reach, cached: bool) -> int:
     """Returns the number of rows per block: those that stay in a CPU's cache, and fewer if some need no computing."""
-    size = CACHED_ROWS if leaves_cache(layer, n) else n
+    size = min(CACHED_ROWS, n) if cached else n
     everything = all(isinstance(bound, int) for bound in reach)
     return size if everything else max(1, min(size, -(-n // MASKED_BLOCKS)))

@@ -19,12 +19,11 @@ from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
-from jaxsens.sensitivity import incremental
-from jaxsens.sensitivity.adapters import TransformerApply
+from jaxsens.sensitivity.adapters import Measurable, TransformerApply
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engine import Engine
-from jaxsens.sensitivity.incremental import IncrementalEngine
+from jaxsens.sensitivity.incremental import incremental_engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
@@ -89,7 +88,10 @@ def engine_of(
     if name == "vmap":
         return VmapEngine(norm, outputs, TransformerApply(config))
     if name == "incremental":
-        return None if incremental.refusal(config) else IncrementalEngine(norm, outputs, config)
+        apply = TransformerApply(config)
+        return incremental_engine(
+            Measurable(apply, None, call=lambda tokens: None, config=config), norm, outputs
+        )
     return None if difference.refusal(config) else DifferenceEngine(norm, outputs, config)
 
 

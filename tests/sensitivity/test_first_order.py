@@ -26,6 +26,7 @@ from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import Estimation
 from jaxsens.sensitivity.vmap_engine import VmapEngine
+from tests.documented import documented, example
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,21 +191,6 @@ def test_no_array_grows_with_the_square_of_n():
         found.append(max(largest(program.jaxpr) for program in programs))
     assert found[1] <= 4 * found[0]
     assert found[1] < 2**16 * 2**10
-
-
-def documented(block: int) -> dict[str, Any]:
-    """What a code block of docs/first-order.md defines, counted from 1."""
-    text = (ROOT / "docs" / "first-order.md").read_text("utf-8")
-    code = text.split("```python\n")[block].split("```")[0]
-    names: dict[str, Any] = {"__name__": __name__}
-    exec(compile(code, "docs/first-order.md", "exec"), names)
-    return names
-
-
-@cache
-def example() -> dict[str, Any]:
-    """What the second code block defines: a decoder, and random weights for it."""
-    return documented(2)
 
 
 def test_the_first_example_runs_and_prints_what_it_promises(capsys):
@@ -426,7 +412,7 @@ def test_a_users_model_is_estimated_and_verified_like_any_other():
     options: dict[str, Any] = {"symbols": [5, 9], "scalar": probability}
     result = jaxsens.flip_sensitivity(pair, tokens, engine="first-order", **options)
     exact = jaxsens.flip_sensitivity(pair, tokens, **options)
-    assert exact.engine.name == "vmap"
+    assert exact.engine.name == "incremental"
     np.testing.assert_allclose(result.values[result.exact], exact.values[result.exact], rtol=1e-3, atol=1e-6)
     assert accuracy_of(result).rank_correlation > 0.9
     mean = jaxsens.flip_sensitivity(pair, tokens, readout="mean", engine="first-order", symbols=[5])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 import jaxsens
 from jaxsens.models import trace
+from tests.documented import example
 from tests.sensitivity.conformance import engine_of, measured, sharpened
 from tests.small_models import random_parameters, small
 
@@ -49,6 +52,17 @@ def test_a_flip_that_the_readout_does_not_see_changes_nothing():
     assert np.all(norms("incremental", config, [(9, 1), (20, 0)]) <= 1e-14)
 
 
+@pytest.mark.parametrize("readout", ["last", 0, "mean"])
+def test_a_users_model_with_visible_attention_is_measured_as_by_forward_passes(readout):
+    names = example()
+    pair = names["Decoder"](), names["random_weights"](0)
+    tokens = np.random.default_rng(1).integers(0, 100, N)
+    options: dict[str, Any] = {"symbols": [5, 9], "readout": readout, "positions": [0, 1, 7, N - 1]}
+    found, expected = (jaxsens.flip_sensitivity(pair, tokens, engine=e, **options) for e in ("auto", "vmap"))
+    assert (found.engine.name, expected.engine.name) == ("incremental", "vmap")
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-4, atol=1e-6)
+
+
 def test_scores_beyond_float32_are_measured_by_whole_forward_passes():
     sharp = sharpened(random_parameters(small()), 1e4)
     single = jax.tree.map(lambda leaf: leaf.astype(np.float32), sharp)
@@ -63,7 +77,7 @@ def test_scores_beyond_float32_are_measured_by_whole_forward_passes():
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"layers": 1}, "needs two layers"),
+        ({"layers": 0}, "needs a layer"),
         ({"weighting": ("softmax", "average-hard")}, "AverageHard"),
         ({"weighting": "sparsemax"}, "Sparsemax"),
         ({"centred_scores": True}, "plain scores"),

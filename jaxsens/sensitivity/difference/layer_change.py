@@ -10,7 +10,7 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
-from jaxsens.models.trace import LayerTrace, over_row_blocks, transformer_layer
+from jaxsens.models.trace import LayerTrace, leaves_cache, over_row_blocks, transformer_layer
 from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax
 from jaxsens.sensitivity.difference.attention import hard_rows, own_row, readout_row, softmax_rows
 from jaxsens.sensitivity.difference.one_key import Rest, one_key_change
@@ -157,7 +157,7 @@ def layer_change(
                 db = softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv)
                 return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx
 
-            dy = over_changed_rows(change, layer, jnp.zeros_like(moved.dx), reach)
+            dy = over_changed_rows(change, jnp.zeros_like(moved.dx), reach, leaves_cache(layer, n))
             return Moved(dy, None if moved.new is None else transformer_layer(layer, own, moved.new)[1])
         case HardWeighting() if new_z is not None:
             q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))

@@ -27,6 +27,7 @@ from jaxsens.sensitivity.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.first_order.moved_row import Projections, attended_by_moved_rows, projected_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
 from jaxsens.sensitivity.first_order.run import LayerRun, Run, run
+from jaxsens.sensitivity.layer_costs import layer_costs
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
@@ -178,7 +179,7 @@ class FirstOrderEngine(Engine):
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
         layer = kept.layers[last]
         q, key, value = self.projected(model, own, last, layer, positions, moved)
-        db = changes_of_rows(model, own, last, layer, row, positions, (key, value))
+        db = changes_of_rows(model, own, last, layer, jnp.asarray([row]), positions, (key, value))[:, 0]
 
         def through(b: Float[Array, "heads value_width"]) -> Array:
             return read(model.merge(own, last, layer.x[row], b))
@@ -256,7 +257,8 @@ class FirstOrderEngine(Engine):
         whole = range(model.layers if readout_row(self.readout, n) is None else model.layers - 1)
         prepare = per_flip = block = 0.0
         for k in range(model.layers):
-            pairs, of_rows = layer_costs(model, parameters[0], k)
+            costs = layer_costs(model, parameters[0], k)
+            pairs, of_rows = costs.pair, costs.row
             prepare += n * ((n if k in whole else 1) * pairs + of_rows)
             per_flip += n * pairs * (k in whole) + of_rows
             if k in whole:
@@ -264,19 +266,3 @@ class FirstOrderEngine(Engine):
                 per_flip += n * (2 * pairs + outputs * pairs)
             block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
         return EngineCost(prepare, per_flip, int(block), EFFICIENCY)
-
-
-def layer_costs(model: Layered, parameters: Any, layer: int) -> tuple[float, float]:
-    """Returns the operations of a layer's attention for each pair of rows, and of its maps for each row."""
-
-    def maps(own: Any, symbol: Array, position: Array) -> tuple[Array, ...]:
-        row = model.embed(own, symbol, position)
-        q, k, v = model.project(own, layer, row, position)
-        attended = jnp.zeros((q.shape[0], v.shape[1]), v.dtype)
-        return model.merge(own, layer, row, attended), q, k, v
-
-    here = jax.ShapeDtypeStruct((), jnp.int32)
-    lowered = jax.jit(maps).lower(parameters, here, here)
-    _, q, _, v = jax.eval_shape(maps, parameters, here, here)
-    operations = float((lowered.cost_analysis() or {}).get("flops", 0))
-    return 2.0 * (q.size + q.shape[0] * v.shape[1]), operations

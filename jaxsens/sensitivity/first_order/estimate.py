@@ -121,7 +121,7 @@ def first_order_engine(
         why = "it forms plain scores, which lose the digits that centred scores keep"
     if why is not None:
         raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
-    readout = subject.readout if subject.config is None else subject.config.readout
+    readout = subject.row_read
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
     return FirstOrderEngine(norm, outputs, layered, readout, scalar=scalar)

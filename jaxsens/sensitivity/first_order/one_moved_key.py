@@ -81,28 +81,32 @@ def changes_of_rows(
     parameters: Any,
     layer: int,
     kept: LayerRun,
-    row: int,
+    rows: Int[Array, " m"],
     positions: Int[Array, " flips"],
     moved: tuple[Array, Array],
-) -> Float[Array, "flips heads value_width"]:
-    """Returns b' - b of the row `row`, exactly, for flips elsewhere. `moved` holds their new keys and values."""
-    n, rows = kept.x.shape[0], jnp.asarray([row])
+) -> Float[Array, "flips m heads value_width"]:
+    """Returns b' - b of some rows, exactly, for flips of other rows. `moved` holds their new keys and values.
+
+    O(width) operations for each row and flip.
+    """
+    n = kept.x.shape[0]
 
     def one_head(given: tuple[Array, ...]) -> Array:
         head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
         old, old_value = keys[positions], values[positions]
-        of_row = q[rows], normaliser[rows], rest_normaliser[rows]
+        of_rows = q[rows], normaliser[rows], rest_normaliser[rows]
         change, c, new, near = (
-            part[0][:, None]
+            part.T[..., None]
             for part in shares_moved(
-                model, parameters, layer, head, of_row, rows, positions, old, key - old, n
+                model, parameters, layer, head, of_rows, rows, positions, old, key - old, n
             )
         )
-        apart = jnp.where(near, old_value - rest[row], (old_value - b[row]) / jnp.where(near, 1, c))
+        old_value, value = old_value[:, None], value[:, None]
+        apart = jnp.where(near, old_value - rest[rows], (old_value - b[rows]) / jnp.where(near, 1, c))
         return change * apart + new * (value - old_value)
 
     heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved)
-    return jax.lax.map(one_head, heads).swapaxes(0, 1)
+    return jnp.moveaxis(jax.lax.map(one_head, heads), 0, 2)
 
 
 def passed_on(

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from jaxsens.errors import EstimateWarning
 from jaxsens.precision import numerics
-from jaxsens.sensitivity import incremental, placement
+from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
@@ -20,7 +20,7 @@ from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import Estimation, combined_norm
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
-from jaxsens.sensitivity.incremental import IncrementalEngine
+from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.vmap_engine import VmapEngine, output_vector
 
@@ -43,9 +43,8 @@ def exact_engine(subject: Measurable, engine: FirstOrderEngine) -> Engine:
     config = subject.config
     if config is not None and config.layers <= 2 and difference.refusal(config) is None:
         return DifferenceEngine(engine.norm, None, config, scalar=engine.scalar)
-    if config is not None and incremental.refusal(config) is None:
-        return IncrementalEngine(engine.norm, None, config, scalar=engine.scalar)
-    return VmapEngine(engine.norm, None, subject.apply, scalar=engine.scalar)
+    shortened = incremental_engine(subject, engine.norm, None, engine.scalar)
+    return shortened or VmapEngine(engine.norm, None, subject.apply, scalar=engine.scalar)
 
 
 def verified(
