@@ -21,6 +21,7 @@ from .models.baselines_config import RNNConfig as RNNConfig
 from .models.config import TransformerConfig as TransformerConfig
 from .models.layered import Attention as Attention
 from .models.layered import Layered as Layered
+from .models.torch_model import from_torch as from_torch
 from .models.transformer import Transformer as Transformer
 from .models.weighting import Softmax as Softmax
 from .search.result import SearchInterrupted as SearchInterrupted

@@ -25,6 +25,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Attention, Layered, forward
 from jaxsens.models.layered_model import LayeredModel
 from jaxsens.models.layered_transformer import layered_transformer
+from jaxsens.models.torch_model import TorchModel
 from jaxsens.models.transformer import check_runs
 from jaxsens.sensitivity.model_problems import check_is_model
 
@@ -55,6 +56,7 @@ class Measurable:
         special: the symbols that are not flipped unless their positions are asked for, sorted.
         embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
         token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
+        torch: the model if PyTorch runs it, outside JAX; otherwise None.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -73,6 +75,7 @@ class Measurable:
     special: tuple[int, ...] = ()
     embeddings: Callable[[], np.ndarray] | None = None
     token_names: Callable[[Sequence[int]], list[str]] | None = None
+    torch: TorchModel | None = None
 
     @property
     def layered(self) -> Layered | None:
@@ -125,6 +128,8 @@ class Measurable:
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
         if self.config is None and jnp.result_type(float) == "float64":
             return "float64"
+        if self.torch is not None:
+            return self.torch.dtype
         return "float64" if "float64" in kinds else "float32"
 
 
@@ -195,6 +200,26 @@ class PytreeApply:
 
 
 @dataclass(frozen=True)
+class TorchApply:
+    """A PyTorch module, which JAX calls. It has no parameters that JAX can see."""
+
+    model: TorchModel
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The output on one input."""
+        return self.model(tokens)
+
+    def operations(self, n: int) -> float:
+        """Floating-point operations of one call on an input of length n."""
+        return self.model.operations(n)
+
+    @property
+    def batch_symbols(self) -> int:
+        """The number of symbols in a batch of inputs, by default."""
+        return self.model.batch_symbols
+
+
+@dataclass(frozen=True)
 class PairApply:
     """A function of (parameters, tokens) with its parameters. Only the arrays among them are arguments."""
 
@@ -217,7 +242,7 @@ _ARRAY = _ArrayPlace()
 def measurable(model: Any) -> Measurable:
     """Returns the adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a
     pair (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens),
-    a pair (`Layered`, parameters) or a `LayeredModel`, or a callable tokens -> array.
+    a pair (`Layered`, parameters) or a `LayeredModel`, a `TorchModel`, or a callable tokens -> array.
 
     Raises:
         InputError: if it is none of these; the message says what it is instead, and what to write.
@@ -244,6 +269,8 @@ def measurable(model: Any) -> Measurable:
         return _from_linen(*model)
     if isinstance(model, LayeredModel):
         return _from_layered_model(model)
+    if isinstance(model, TorchModel):
+        return _from_torch_model(model)
     if isinstance(model, Layered):
         raise InputError(
             f"model = {type(model).__name__} without parameters: pass the pair (layered, parameters)"
@@ -345,6 +372,11 @@ def _from_layered_model(model: LayeredModel) -> Measurable:
         embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )
+
+
+def _from_torch_model(model: TorchModel) -> Measurable:
+    model.check()
+    return Measurable(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
 
 
 def _from_callable(model: Any) -> Measurable:

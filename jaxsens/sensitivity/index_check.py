@@ -53,6 +53,7 @@ def check_reads(
 
     It runs one pass on each input, and one with the largest symbol at all flipped positions. Call it within
     `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are not run.
+    PyTorch itself raises an exception for such an index.
 
     Raises:
         InputError: naming the axis, its size, and the remedy.
@@ -64,15 +65,27 @@ def check_reads(
     everywhere[flips.inputs, flips.positions] = largest
     for k, word in enumerate(words):
         check_word_reads(subject, word)
-        if np.array_equal(everywhere[k], word) or beyond(subject, everywhere[k]) is None:
+        if np.array_equal(everywhere[k], word) or _unread(subject, everywhere[k], largest, "") is None:
             continue
         # That word is not measured, and a model may be right to fail on it: only a single flip is an error.
         for position in np.unique(flips.positions[flips.inputs == k]):
             flipped = word.copy()
             flipped[position] = largest
-            found = beyond(subject, flipped)
+            found = _unread(subject, flipped, largest, f"at position {int(position)}")
             if found is not None:
-                raise InputError(_of_symbol(found, largest, f"at position {int(position)}"))
+                raise InputError(found)
+
+
+def _unread(subject: Measurable, word: Int[np.ndarray, " n"], symbol: int, where: str) -> str | None:
+    """Returns the error of a model that cannot read a word with `symbol` inserted; None if it can."""
+    if subject.torch is None:
+        found = beyond(subject, word)
+        return None if found is None else _of_symbol(found, symbol, where)
+    try:
+        subject.call(word)
+    except InputError as error:
+        return f"symbols: with {symbol} {where}: {error}"
+    return None
 
 
 def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
@@ -82,6 +95,9 @@ def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
         InputError: naming the axis, its size, and the remedy.
     """
     if subject.vocabulary_size is not None:
+        return
+    if subject.torch is not None:
+        subject.call(word)
         return
     found = beyond(subject, word)
     if found is None:
@@ -97,9 +113,9 @@ def check_word_reads(subject: Measurable, word: Int[np.ndarray, " n"]) -> None:
 
 def check_symbol_reads(subject: Measurable, word: Int[np.ndarray, " n"], symbol: int) -> None:
     """Rejects a word, with `symbol` at all free positions, for which a model indexes beyond an array."""
-    found = None if subject.vocabulary_size is not None else beyond(subject, word)
+    found = None if subject.vocabulary_size is not None else _unread(subject, word, symbol, "inserted")
     if found is not None:
-        raise InputError(_of_symbol(found, symbol, "inserted"))
+        raise InputError(found)
 
 
 def beyond(subject: Measurable, word: Int[np.ndarray, " n"]) -> Beyond | None:

@@ -44,6 +44,13 @@ def called_back(call: str) -> str:
     )
 
 
+def _called_elsewhere(home: str) -> str:
+    """Returns the lines for a module of another framework."""
+    if home == "PyTorch":
+        return lines("jaxsens.from_torch(module.eval())")
+    return called_back("module(np.asarray(t))")
+
+
 def check_is_model(model: Any) -> None:
     """Rejects an object that is not a model.
 
@@ -61,10 +68,7 @@ def _what_it_is(model: Any) -> str | None:
         return f"{model.__name__}, a class: pass an instance{lines(f'{model.__name__}(...)')}"
     home = _framework(type(model))
     if home is not None:
-        call = (
-            "module(torch.tensor(np.asarray(t))).detach()" if home == "PyTorch" else "module(np.asarray(t))"
-        )
-        return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{called_back(call)}"
+        return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{_called_elsewhere(home)}"
     if isinstance(model, TransformerConfig | BaselineConfig):
         network = name.removesuffix("Config")
         return f"{name}, a config: make a model of it{lines(f'jaxsens.{network}(config, seed=0)')}"
@@ -178,10 +182,7 @@ def raised(error: Exception, n: int) -> str:
     named = f"{type(error).__name__}: {said[0].rstrip('.')}" if said else type(error).__name__
     home = next((name for name in map(_of_module, _modules(error.__traceback__)) if name), None)
     if home is not None:
-        call = (
-            "module(torch.tensor(np.asarray(t))).detach()" if home == "PyTorch" else "module(np.asarray(t))"
-        )
-        return f"model: it calls {home}, which JAX cannot trace. Let JAX call it{called_back(call)}"
+        return f"model: it calls {home}, which JAX cannot trace. Let JAX call it{_called_elsewhere(home)}"
     if isinstance(error, _UNTRACEABLE):
         return (
             "model: it cannot be traced by JAX; write it with jax.numpy, without NumPy calls, float() or Python "

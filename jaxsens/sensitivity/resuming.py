@@ -122,8 +122,9 @@ def _short(value: Any) -> Any:
 def fingerprint(subject: Measurable, n: int) -> str:
     """Returns the SHA-256 of a model's parameters, by path, and of its function on inputs of length n.
 
-    The function of a jaxsens transformer is given by its config. For any other model it is the lowered JAX program
-    (StableHLO), with the arrays that it closes over; it depends on JAX's version and the kind of device.
+    The function of a jaxsens transformer is given by its config, a PyTorch module by its description and weights. For
+    any other model it is the lowered JAX program (StableHLO), with the arrays that it closes over; it depends on JAX's
+    version and the kind of device.
     """
     found = hashlib.sha256(_function(subject, n).encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
@@ -136,6 +137,8 @@ def fingerprint(subject: Measurable, n: int) -> str:
 def _function(subject: Measurable, n: int) -> str:
     if subject.config is not None:
         return repr(subject.config)
+    if subject.torch is not None:
+        return f"{subject.torch.digest()} {subject.readout!r}"
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.sensitivity.adapters import TransformerApply
+from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
 from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, as_vector, value_of
 
 EFFICIENCY = 0.75
@@ -64,8 +64,12 @@ class VmapEngine(Engine):
         return "a forward pass each"
 
     def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU 256 symbols, so one flip from n = 256: larger batches leave the cache and take up to twice as long."""
+        """On CPU 256 symbols, so one flip from n = 256: larger batches leave the cache and take up to twice as long. A
+        PyTorch module says how many."""
+        own = _innermost(self.apply)
         symbols = 2**8 if platform == "cpu" else 2**20
+        if isinstance(own, TorchApply):
+            symbols = own.batch_symbols
         return max(1, symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
@@ -74,8 +78,9 @@ class VmapEngine(Engine):
         Temporary memory is estimated as three times the largest intermediate value, per flip of a block.
         """
         traced = jax.jit(self._output).trace(parameters, tokens)
-        if isinstance(self.apply, TransformerApply):
-            operations = self.apply.operations(tokens.shape[0])
+        own = _innermost(self.apply)
+        if isinstance(own, TransformerApply | TorchApply):
+            operations = own.operations(tokens.shape[0])
         else:
             operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
         block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
@@ -104,6 +109,11 @@ def output_vector(
 ) -> Float[Array, " outputs"]:
     """Returns a model's output on one input as engines measure it: a vector, in float32 at least."""
     return as_vector(apply(parameters, tokens))
+
+
+def _innermost(apply: Any) -> Any:
+    """Returns the model's own function, without what selects a row of its output."""
+    return getattr(apply, "apply", apply)
 
 
 def _largest(program: Any) -> int:
