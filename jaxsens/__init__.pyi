@@ -24,6 +24,9 @@ from .models.layered import Layered as Layered
 from .models.torch_model import from_torch as from_torch
 from .models.transformer import Transformer as Transformer
 from .models.weighting import Softmax as Softmax
+from .pretrained.load import load_pretrained as load_pretrained
+from .pretrained.log_probability import log_probability as log_probability
+from .pretrained.model import PretrainedModel as PretrainedModel
 from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput
 from .search.result import load_worst_input as load_worst_input

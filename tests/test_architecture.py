@@ -36,6 +36,7 @@ MEASUREMENT = {
     "languages",
     "training",
     "constructions",
+    "pretrained",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": set(),
     "languages": set(),
     "sensitivity": {"models"},
+    "pretrained": {"models"},
     "search": {"models", "sensitivity"},
     "theory": {"models", "languages"},
     "logic": {"models"},

@@ -52,11 +52,25 @@ def undeclared(folder: Path, requirements: list[str]) -> set[str]:
 
 
 def test_what_the_package_imports_is_a_declared_dependency():
-    assert undeclared(ROOT / "jaxsens", PROJECT["dependencies"]) == set()
+    assert undeclared(ROOT / "jaxsens", PROJECT["dependencies"] + EXTRAS["pretrained"]) == set()
+
+
+def test_what_an_extra_brings_is_imported_by_its_own_folder_alone():
+    names = {distribution(one) for one in EXTRAS["pretrained"]}
+    importers = {
+        file.relative_to(ROOT / "jaxsens").parts[0]
+        for file in (ROOT / "jaxsens").rglob("*.py")
+        if any(
+            f"import {name}" in (text := file.read_text("utf-8")) or f"from {name}" in text for name in names
+        )
+    }
+    assert importers == {"pretrained"}
 
 
 def test_what_the_tests_import_is_a_dependency_or_in_the_test_extra():
-    assert undeclared(ROOT / "tests", PROJECT["dependencies"] + EXTRAS["test"]) == set()
+    extras = EXTRAS["test"] + EXTRAS["pretrained"]
+    assert "jaxsens[pretrained]" in extras
+    assert undeclared(ROOT / "tests", PROJECT["dependencies"] + extras) == set()
 
 
 def test_the_accelerator_extras_ask_for_the_same_jax_as_the_package():

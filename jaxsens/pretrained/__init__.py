@@ -1,0 +1,1 @@
+"""Published models, read from a folder in the Hugging Face layout."""

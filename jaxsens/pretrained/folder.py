@@ -1,0 +1,173 @@
+"""The files of a folder in the Hugging Face layout: which there are, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxsens.errors import InputError, Problems
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_FOREIGN = (".gguf", ".h5", ".msgpack", ".onnx", ".ot")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that exists. No file outside it is read.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+
+    def file(self, name: object, problems: Problems, *, named_by: str, absent: str) -> Path | None:
+        """Returns the path of a file of the folder, or None after adding an error.
+
+        A link may lead to another file of the folder or, in a cache of the hub, to the blobs of the same model.
+
+        Args:
+            name: the file's name, as the folder's own files may give it.
+            problems: collects the errors.
+            named_by: the file or argument that names it.
+            absent: the remedy if there is no such file.
+        """
+        argument = f"{named_by}: file"
+        if not isinstance(name, str) or not name or "\0" in name or Path(name).is_absolute():
+            problems.add(argument, name, "the name of a file within the folder")
+            return None
+        path, root = self.path / name, self.path.resolve()
+        blobs = [root.parent.parent / "blobs"] if root.parent.name == "snapshots" else []
+        try:
+            target = path.resolve()
+            if not any(target.is_relative_to(allowed) for allowed in [root, *blobs]):
+                problems.add(
+                    argument, name, f"it leads out of the folder, to {target}; put the file itself there"
+                )
+                return None
+            found = path.is_file()
+        except (OSError, RuntimeError) as error:  # a name too long, or links in a circle
+            problems.add(argument, name, f"not readable ({error})")
+            return None
+        if not found:
+            problems.add("folder", str(self.path), f"it has no {name}; {absent}")
+            return None
+        return path
+
+    def names(self) -> list[str]:
+        """Returns the names of the folder's files, sorted."""
+        return sorted(entry.name for entry in self.path.iterdir() if not entry.is_dir())
+
+    def config(self, problems: Problems) -> dict[str, Any]:
+        """Returns the options of config.json; none after adding an error."""
+        names = self.names()
+        absent = f"it is no model in the Hugging Face layout. It has {', '.join(names[:8]) or 'no files'}"
+        if "adapter_config.json" in names:
+            absent = (
+                "it is an adapter, not a model; merge it into its base model with peft's "
+                "`merge_and_unload()`, and save that"
+            )
+        path = self.file(CONFIG, problems, named_by="folder", absent=absent)
+        return {} if path is None else read_json(path, problems)
+
+    def weight_files(self, problems: Problems) -> tuple[list[Path], dict[str, str]]:
+        """Returns the files that hold the weights, and the index's map from a tensor's name to its file's, if any."""
+        names = self.names()
+        if WEIGHTS in names or INDEX not in names:
+            own = [WEIGHTS] if WEIGHTS in names else [one for one in names if one.endswith(".safetensors")]
+            if not own:
+                problems.add("folder", str(self.path), f"it has no *.safetensors; {self._no_weights(names)}")
+            found = [self.file(one, problems, named_by="folder", absent="") for one in own]
+            return [path for path in found if path is not None], {}
+        index = self.file(INDEX, problems, named_by="folder", absent="")
+        if index is None:
+            return [], {}
+        table = read_json(index, problems).get("weight_map")
+        if (
+            not isinstance(table, dict)
+            or not all(isinstance(one, str) for one in table.values())
+            or not table
+        ):
+            problems.add(f"{INDEX}: weight_map", table, "a table from the names of tensors to those of files")
+            return [], {}
+        absent = f"{INDEX} names it: download the model again"
+        paths = [
+            self.file(one, problems, named_by=INDEX, absent=absent) for one in dict.fromkeys(table.values())
+        ]
+        return [path for path in paths if path is not None], table
+
+    def _no_weights(self, names: list[str]) -> str:
+        pickles = [one for one in names if one.endswith(_PICKLES) and one != "training_args.bin"]
+        if pickles:
+            return (
+                f"{pickles[0]} is a pickle, which can run any code and is never opened. If you trust it, convert it "
+                f"where PyTorch is installed: {self.conversion()}"
+            )
+        foreign = [one for one in names if one.endswith(_FOREIGN)]
+        if foreign:
+            return f"{foreign[0]} is in a format that is not read; get the model's safetensors"
+        return "download the model again"
+
+    def conversion(self) -> str:
+        """Returns the command that rewrites the weights as safetensors, with the class that config.json names."""
+        try:
+            named = json.loads((self.path / CONFIG).read_text("utf-8"))["architectures"][0]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            named = None
+        own = named if isinstance(named, str) and named.isidentifier() else "AutoModel"
+        place = repr(str(self.path))
+        return f'python -c "from transformers import {own} as M; M.from_pretrained({place}).save_pretrained({place})"'
+
+
+def existing_folder(given: Any) -> Folder:
+    """Returns the folder, after checking that there is one.
+
+    Raises:
+        InputError: if not. A model's name at the hub is answered with the command that downloads it.
+    """
+    if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
+        raise InputError(f"load_pretrained: folder = {given!r}: the path of a folder")
+    path = Path(given).expanduser()
+    try:
+        if path.is_dir():
+            return Folder(path)
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"load_pretrained: folder = {str(given)!r}: not a readable path ({error})"
+        ) from error
+    if exists:
+        raise InputError(f"load_pretrained: folder = {str(given)!r}: a file; give the folder that holds it")
+    remedy = "no such folder"
+    if isinstance(given, str) and _HUB_NAME.fullmatch(given):
+        own = given.rpartition("/")[2]
+        remedy += (
+            "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
+            f"    hf download {given} --local-dir {own}\nand give {own!r}"
+        )
+    raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
+
+
+def read_json(path: Path, problems: Problems) -> dict[str, Any]:
+    """Returns the table that a JSON file holds; an empty one after adding an error."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
+        return {}
+    if not isinstance(table, dict):
+        problems.add(
+            "folder", str(path), f"it holds a {type(table).__name__}, not a table; download it again"
+        )
+        return {}
+    return table

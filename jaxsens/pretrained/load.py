@@ -1,0 +1,150 @@
+"""Reads a published model from a folder in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxsens import inputs
+from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.precision import DTYPES, numerics
+from jaxsens.pretrained.architecture import Architecture, Output, PublishedTransformer
+from jaxsens.pretrained.families.family import Family
+from jaxsens.pretrained.families.named import FAMILIES
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
+from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.pretrained.options import Options
+from jaxsens.pretrained.tensors import Tensor, check_unknown, matched, parameters_of
+from jaxsens.pretrained.tokenizer import read_tokenizer
+from jaxsens.pretrained.weights import StoredTensor, stored_tensors
+
+
+def load_pretrained(
+    folder: str | os.PathLike[str], *, output: Output = "hidden", dtype: str = "float32"
+) -> PretrainedModel:
+    """Returns a published model from a folder in the Hugging Face layout.
+
+    The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
+    Nothing is downloaded, and nothing is unpickled. Families: bert, roberta, distilbert, gpt2, llama, mistral, qwen2
+    and qwen3; `docs/pretrained.md` lists their options. It needs the extra `pretrained`:
+    `pip install "jaxsens[pretrained]"`.
+
+    Args:
+        folder: the folder's path.
+        output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
+            or "logits" of the causal or masked-language head, (symbols,).
+        dtype: "float32" or "float64", to which the weights (float64, float32, float16 or bfloat16) are converted.
+
+    Raises:
+        InputError: listing every error, with its remedy: a missing or damaged file; an architecture or option that is
+            not served, before weights are read; quantised or missing weights; a name of the hub instead of a folder.
+    """
+    with collecting("load_pretrained") as problems:
+        inputs.choice("output", output, ("hidden", "logits"), problems)
+        inputs.choice("dtype", dtype, DTYPES, problems)
+    here = existing_folder(folder)
+    _check_installed()
+    problems = Problems(f"load_pretrained({str(here.path)!r})")
+    options = here.config(problems)
+    family = _family(options, problems) if not problems else None
+    architecture = _architecture(family, options, problems) if family is not None else None
+    files, index = here.weight_files(problems)
+    path = here.file(TOKENIZER, problems, named_by="folder", absent=_make_tokenizer(here))
+    symbols = 0 if architecture is None else architecture.symbols
+    tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
+    stored = stored_tensors(files, index, problems)
+    problems.raise_if_any()
+    if family is None or architecture is None or tokenizer is None:
+        raise RuntimeError("a part is missing without an error")
+    found = _found(family, architecture, stored, output, problems)
+    problems.raise_if_any()
+    with numerics(dtype):
+        parameters = parameters_of(found, architecture.layers, dtype)
+    return PretrainedModel(
+        PublishedTransformer(architecture, output),
+        parameters,
+        tokenizer,
+        family.name,
+        here.path,
+        dtype,
+        padding=architecture.position_offset - 1 if architecture.position_offset else None,
+    )
+
+
+def _check_installed() -> None:
+    try:
+        for name in ("safetensors", "tokenizers"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f'load_pretrained: {error.name} is not installed; run: pip install "jaxsens[pretrained]"'
+        ) from error
+
+
+def _make_tokenizer(here: Folder) -> str:
+    place = repr(str(here.path))
+    return (
+        "make it where transformers is installed: "
+        f'python -c "from transformers import AutoTokenizer as T; T.from_pretrained({place}).save_pretrained({place})"'
+    )
+
+
+def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
+    name = options.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+        problems.add(f"{CONFIG}: model_type", name, f"not served; the families are {', '.join(FAMILIES)}")
+    return family
+
+
+def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) -> Architecture | None:
+    own = Problems(problems.subject)
+    options = Options(table, CONFIG, own)
+    architecture = family.architecture(options)
+    options.finish(family.name)
+    problems.extend(own)
+    return None if own else architecture
+
+
+def _found(
+    family: Family,
+    architecture: Architecture,
+    stored: Mapping[str, StoredTensor],
+    output: Output,
+    problems: Problems,
+) -> dict[Tensor, StoredTensor]:
+    """Returns the stored tensor of each parameter, after checking all of them."""
+    wanted = list(family.tensors(architecture))
+    if output == "logits":
+        head = list(family.head(architecture))
+        if not architecture.tied:
+            shape = (architecture.symbols, architecture.width)
+            head.append(Tensor(("head", "matrix"), family.head_matrix, shape, transposed=True))
+        others = _other_heads(family, head, stored)
+        if others is not None:
+            problems.add(
+                "output", output, f"{others}, not that of {family.language_model}; use output='hidden'"
+            )
+            return {}
+        wanted += head
+    found = matched(wanted, stored, family.prefix, problems)
+    check_unknown(stored, (one.name for one in found.values()), (*family.buffers, *family.heads), problems)
+    return found
+
+
+def _other_heads(family: Family, head: list[Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
+    """Returns what the folder has instead of the language-model head, or None if it has it.
+
+    A head that is only the embedding's transpose is there, unless the folder has another head.
+    """
+    own = {name for tensor in head for name in tensor.names} | set(family.head_matrix)
+    if not own.isdisjoint(stored):
+        return None
+    known = re.compile("|".join(family.heads))
+    others = sorted({name.split(".")[0] for name in stored if known.match(name) and "pooler" not in name})
+    if others:
+        return f"the folder has the head {' and '.join(others)}"
+    return "the folder has no head" if head else None

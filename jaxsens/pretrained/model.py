@@ -1,0 +1,161 @@
+"""A published model with its weights and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from jaxsens import inputs
+from jaxsens.errors import collecting
+from jaxsens.models.layered import rows_of
+from jaxsens.models.layered_model import LayeredModel
+from jaxsens.precision import numerics
+from jaxsens.pretrained.architecture import Architecture, PublishedTransformer
+from jaxsens.pretrained.tokenizer import FolderTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedModel(LayeredModel):
+    """A published model, made by `jaxsens.load_pretrained`: a model for every function of jaxsens.
+
+    `model(ids)` returns the output of every row; `flip_sensitivity(model, model.encode(text))` measures that of the
+    row that `readout` selects: by default the last one of a decoder, and the first of an encoder, [CLS].
+    No special tokens are added to ids: `encode` adds them to a text.
+
+    Attributes:
+        layered: the forward pass.
+        parameters: its weights, a dictionary of arrays of `dtype`.
+        tokenizer: the folder's.
+        family: its `model_type`.
+        folder: where it was read from.
+        dtype: "float32" or "float64".
+        padding: the id that the family leaves out when it counts positions; None if it counts all.
+    """
+
+    layered: PublishedTransformer
+    parameters: Any
+    tokenizer: FolderTokenizer
+    family: str
+    folder: Path
+    dtype: str
+    padding: int | None = None
+
+    def __repr__(self) -> str:
+        """The family, the shape and the folder."""
+        a, output = self.architecture, self.layered.output
+        return (
+            f"PretrainedModel({self.family!r}, layers={a.layers}, width={a.width}, symbols={a.symbols}, "
+            f"max_length={a.longest}, output={output!r}, dtype={self.dtype!r}, folder={str(self.folder)!r})"
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        """The shape and the choices of the model."""
+        return self.layered.architecture
+
+    @property
+    def max_length(self) -> int:
+        """The length of the longest input, special tokens included."""
+        return self.architecture.longest
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """The ids that the tokenizer marks as special, such as those of [CLS] and [MASK], sorted."""
+        return self.tokenizer.special
+
+    @property
+    def reserved(self) -> tuple[int, ...]:
+        """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
+        return self._reserved
+
+    @cached_property
+    def _reserved(self) -> tuple[int, ...]:
+        return self.tokenizer.reserved(self.architecture.symbols)
+
+    def embeddings(self) -> Float[np.ndarray, "symbols width"]:
+        """Returns the embeddings of the symbols, without positions, token types and normalisation."""
+        return np.asarray(self.parameters["embedding"])
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Returns the ids of a text.
+
+        Args:
+            text: the text.
+            special: whether to add the special tokens with which the tokenizer surrounds a text, such as [CLS] and
+                [SEP].
+
+        Raises:
+            InputError: if the text has no tokens, or more than `max_length`.
+        """
+        with collecting("encode") as problems:
+            if not isinstance(text, str):
+                problems.add("text", text, "a text, that is a str")
+            inputs.choice("special", special, (True, False), problems)
+        ids = self.tokenizer.encode(text, special)
+        with collecting("encode") as problems:
+            if not ids:
+                problems.add("text", text, "it has no tokens")
+            if len(ids) > self.max_length:
+                problems.add("text", text, f"{len(ids)} tokens; the model reads at most {self.max_length}")
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of some ids, special tokens included.
+
+        Raises:
+            InputError: for ids that the model does not read.
+        """
+        return self.tokenizer.decode(self._checked("decode", ids))
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Returns how to write each of some ids: a piece of text, such as " the" or "##ing", or "[CLS]".
+
+        Raises:
+            InputError: for ids that the model does not read.
+        """
+        return [self.tokenizer.piece(one) for one in self._checked("tokens", ids)]
+
+    def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
+        """Returns every row's output: (n, width), or (n, symbols) of logits. Compiled once per length.
+
+        Raises:
+            InputError: for an input that is no list of ids, too long, with ids that the model does not read, or with
+                padding in a family that does not count it.
+        """
+        checked = self._checked("model", ids)
+        with collecting("model") as problems:
+            if not checked:
+                problems.add("ids", checked, "give at least one")
+            if len(checked) > self.max_length:
+                problems.add("ids", f"{len(checked)} ids", f"the model reads at most {self.max_length}")
+            if self.padding in checked:
+                problems.add(
+                    "ids",
+                    self.padding,
+                    f"padding, which {self.family} does not count as a position; leave it out",
+                )
+        with numerics(self.dtype):
+            return _rows(self.layered, self.parameters, jnp.asarray(checked, jnp.int32))
+
+    def _checked(self, subject: str, ids: Any) -> list[int]:
+        with collecting(subject) as problems:
+            found = inputs.whole_numbers(ids)
+            if found is not None and found.ndim == 1 and found.size:
+                inputs.check_ids("ids", found, self.architecture.symbols, problems)
+            elif np.shape(ids) != (0,):
+                problems.add("ids", ids, "a list of whole numbers, such as the output of `encode`")
+        return [] if found is None else [int(one) for one in found]
+
+
+@partial(jax.jit, static_argnums=0)
+def _rows(model: PublishedTransformer, parameters: Any, ids: Array) -> Array:
+    return rows_of(model, parameters, ids)

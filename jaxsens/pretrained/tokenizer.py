@@ -1,0 +1,125 @@
+"""Text to ids and back, by the tokenizer of a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxsens.errors import Problems
+from jaxsens.pretrained.folder import read_json
+
+UNUSED = re.compile(
+    r"[\[<]unused[_ -]?\d+[\]>]|<\|(reserved|unused|extra|placeholder)\w*\|>|madeupword\d+|<reserved\w*>",
+    re.IGNORECASE,
+)
+"""Symbols that stand in a vocabulary's gaps and occur in no text."""
+
+
+@dataclass(frozen=True, eq=False)
+class FolderTokenizer:
+    """The tokenizer of a folder, which neither pads nor cuts off.
+
+    Attributes:
+        tokenizer: a `tokenizers.Tokenizer`.
+        in_bytes: whether the pieces of text are written byte by byte, in the alphabet of GPT-2.
+    """
+
+    tokenizer: Any
+    in_bytes: bool
+
+    @cached_property
+    def vocabulary(self) -> dict[int, str]:
+        """The symbol of each id, as the tokenizer stores it."""
+        return {number: text for text, number in self.tokenizer.get_vocab(with_added_tokens=True).items()}
+
+    @cached_property
+    def added(self) -> dict[int, Any]:
+        """The symbols that are no pieces of text, such as [CLS], by id."""
+        return dict(self.tokenizer.get_added_tokens_decoder())
+
+    @cached_property
+    def special(self) -> tuple[int, ...]:
+        """The ids that are marked as special, sorted."""
+        return tuple(sorted(number for number, one in self.added.items() if one.special))
+
+    def reserved(self, symbols: int) -> tuple[int, ...]:
+        """Returns the ids below `symbols` that are special, unused, or unknown to the tokenizer, sorted."""
+        known = self.vocabulary
+        unused = (k for k in range(symbols) if k not in known or UNUSED.fullmatch(known[k]))
+        return tuple(sorted({*self.special, *unused}))
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Returns the ids of a text, with those that its template adds if `special`."""
+        return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: list[int]) -> str:
+        """Returns the text of some ids, special ones included."""
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def piece(self, number: int) -> str:
+        """Returns how to write one id: its text, with a space before it if the tokenizer says that it begins a word.
+
+        Bytes that are no text of their own are written as \\xe2, and an id without a symbol as <id 7>.
+        """
+        text = self.vocabulary.get(number)
+        if text is None:
+            return f"<id {number}>"
+        if number in self.added:
+            return text
+        if self.in_bytes and all(one in _BYTES for one in text):
+            return bytes(_BYTES[one] for one in text).decode("utf-8", errors="backslashreplace")
+        return text.replace("\u2581", " ")
+
+
+def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:
+    """Returns the tokenizer of a tokenizer.json, or None after adding an error.
+
+    Args:
+        path: the file.
+        symbols: the number of symbols that the model reads; 0 if unknown.
+        problems: collects the errors.
+    """
+    from tokenizers import Tokenizer
+
+    before = len(problems.messages)
+    table = read_json(path, problems)
+    if len(problems.messages) > before:
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+        problems.add("folder", str(path), f"not readable as a tokenizer ({error}); download it again")
+        return None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    made = FolderTokenizer(tokenizer, any(kind == "ByteLevel" for kind in _types(table.get("decoder"))))
+    if not made.vocabulary:
+        problems.add("folder", str(path), "it has no symbols; download it again")
+    elif symbols and max(made.vocabulary) >= symbols:
+        remedy = f"the model reads ids 0 to {symbols - 1}: it belongs to another model"
+        problems.add("tokenizer.json: largest id", max(made.vocabulary), remedy)
+    return made
+
+
+def _types(part: Any) -> Iterator[Any]:
+    if isinstance(part, dict):
+        yield part.get("type")
+        for below in part.values():
+            yield from _types(below)
+    elif isinstance(part, list):
+        for below in part:
+            yield from _types(below)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Returns the byte that each character of GPT-2's alphabet stands for: printable ones for themselves."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + k): byte for k, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
