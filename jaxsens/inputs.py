@@ -41,6 +41,11 @@ Norm = Literal["l2", "l1", "linf"]
 
 NORMS: tuple[str, ...] = get_args(Norm)
 
+Measure = Literal["l2", "l1", "linf", "cosine", "kl", "decision"]
+"""What `flip_sensitivity` measures of an output and its change: a norm, or what `jaxsens.sensitivity.measures` says."""
+
+MEASURES: tuple[str, ...] = get_args(Measure)
+
 LARGEST_ID = 2**31 - 1
 """The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
 

@@ -312,6 +312,17 @@ def test_measure_prints_a_table(capsys):
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
 
 
+def test_measure_counts_decisions(capsys):
+    arguments = ("measure", *SMALL, "--tokens", "0110", "--norm", "decision")
+    _, out, _ = run(capsys, *arguments)
+    _, found, _ = run(capsys, *arguments, "--json")
+    summary = json.loads(found)
+    assert summary["average sensitivity"] == 4 * summary["mean"]
+    assert f"average sensitivity  {summary['average sensitivity']:g}" in out
+    _, found, _ = run(capsys, *arguments[:-1], "kl", "--json")
+    assert json.loads(found)["average sensitivity"] is None
+
+
 def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
     options = ("--layers", "3", "--n", "24", "--engine", "first-order", "--verify", "12", "--sketch", "3")
     code, out, _ = run(capsys, "measure", *SMALL, *options)

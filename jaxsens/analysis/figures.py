@@ -39,11 +39,23 @@ from jaxsens.analysis.panels import (
     log_marks,
     variant_styles,
 )
+from jaxsens.errors import rule_for
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY
 
 if TYPE_CHECKING:
     import pandas
 
-NORM_SYMBOLS = {"l1": "₁", "l2": "₂", "linf": "\N{INFINITY}"}
+_NORM = "change of the output,{}‖y(x) \N{MINUS SIGN} y(x′)‖"
+
+CHANGE_LABELS = {
+    "l1": f"{_NORM}₁",
+    "l2": f"{_NORM}₂",
+    "linf": f"{_NORM}\N{INFINITY}",
+    "cosine": "cosine distance of the outputs,{}1 \N{MINUS SIGN} cos(y(x), y(x′))",
+    "kl": "divergence of the outputs (nats),{}KL(y(x) ‖ y(x′))",
+    "decision": "share of flips that change{}the decision",
+}
+"""What is measured, for an axis, with a place between its two parts."""
 
 SPREAD = "Lines are medians over seeds; vertical strokes extend from the smallest to the largest seed."
 
@@ -158,7 +170,7 @@ def sensitivity_panel(
     return Panel(
         title=title[:1].upper() + title[1:],
         findings=growth_lines(list(of_statistic.values())),
-        y_label=change_label(norm),
+        y_label="number of flips" if statistic == AVERAGE_SENSITIVITY else change_label(norm),
         lines=lines,
         guides=_slope_guides(lines, lengths),
         ticks=lengths,
@@ -295,7 +307,9 @@ def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...
 
 def change_label(norm: str, lines: int = 1) -> str:
     """The measured quantity, for an axis, on one line or two."""
-    return f"change of the output,{'  ' if lines == 1 else chr(10)}‖y(x) \N{MINUS SIGN} y(x′)‖{NORM_SYMBOLS[norm]}"
+    label = rule_for("the report", "norm", norm, CHANGE_LABELS)
+    between = "  " if "," in label and lines == 1 else " " if lines == 1 else "\n"
+    return label.format(between)
 
 
 def _slope_guides(lines: Sequence[Line], lengths: Sequence[int]) -> tuple[Guide, ...]:

@@ -26,6 +26,7 @@ from scipy.special import stdtrit
 
 from jaxsens.analysis.data import one_sided, statistic_columns
 from jaxsens.errors import InputError
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY
 
 if TYPE_CHECKING:
     import pandas
@@ -46,6 +47,7 @@ STATISTIC_NAMES = {
     "max": "largest change over all flips",
     "min": "smallest change over all flips",
     "median": "median change over all flips",
+    AVERAGE_SENSITIVITY: "average sensitivity, the number of flips that change the decision",
 }
 
 

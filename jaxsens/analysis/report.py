@@ -25,6 +25,7 @@ from jaxsens.analysis.page import (
     write_summary,
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
@@ -96,7 +97,8 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
     plan, styles = data.plan, variant_styles(data.names)
-    main = tuple(name for name in ("mean", "max") if name in plan.statistics) or plan.statistics[:1]
+    shown = ("mean", "max", AVERAGE_SENSITIVITY)
+    main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
     found = [summary_sentence(fits, statistic) for statistic in main]
     found += [str(fit) for fit in fits if fit.variant == data.names[0] and fit.statistic in main]
     caveats = [ABOUT_SAMPLES] if data.sampled else []

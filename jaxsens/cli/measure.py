@@ -159,7 +159,7 @@ def measure(
     engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference", "first-order")] = "auto",
     sketch: Annotated[Count, default("all outputs")] = None,
     verify: Annotated[Count, default("64 with --engine first-order")] = None,
-    norm: Annotated[str, one_of("l2", "l1", "linf")] = "l2",
+    norm: Annotated[str, one_of("l2", "l1", "linf", "cosine", "kl", "decision")] = "l2",
     sample: Annotated[Count, default("all flips")] = None,
     batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None,
     memory_budget: Annotated[Count, default("2 GiB on CPUs, 8 GiB on accelerators")] = None,
@@ -183,7 +183,8 @@ def measure(
         engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
         sketch: With first-order, estimate this many random combinations of the outputs instead of all.
         verify: With first-order, measure this many flips exactly, half of them the largest estimates.
-        norm: The norm of the change in the output.
+        norm: What is measured of the change in the output: a norm, the cosine distance, the divergence KL of softmax
+            in nats, or whether the largest output changes.
         sample: Measure this many flips, drawn at random.
         batch_size: The number of flips per batch.
         memory_budget: Bytes of temporary memory to use if --batch-size is not given.
@@ -305,6 +306,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"mean {summary['norm']}": f"{summary['mean']:.6g}",
         **{name: f"{value:.6g}" for name, value in summary["quantiles"].items()},
         "max": f"{summary['max']:.6g}",
+        **(
+            {}
+            if (average := summary["average sensitivity"]) is None
+            else {"average sensitivity": f"{average:.6g}"}
+        ),
         **(summary["estimate"] or {}),
     }
     for name, value in rows.items():

@@ -21,13 +21,14 @@ from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import check_key
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
-from jaxsens.inputs import is_count
+from jaxsens.inputs import Measure, is_count
 from jaxsens.precision import MATMUL_PRECISION
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
+from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.placement import Progress
 from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
 from jaxsens.strict import STRICT
@@ -38,7 +39,12 @@ FORMAT = 1
 VERIFY = 64
 """The number of flips measured exactly beside estimates, if a config does not say."""
 
-STATISTICS = 'mean, max, min, median, or a quantile such as "q90"'
+AVERAGE_SENSITIVITY = "average-sensitivity"
+"""The mean over inputs of the number of flips that change the decision (`FlipSensitivity.average_sensitivity`)."""
+
+STATISTICS = (
+    f'mean, max, min, median, a quantile such as "q90", or {AVERAGE_SENSITIVITY} with norm = "{DECISION}"'
+)
 """The statistics there are, for messages."""
 
 STATUS_COLUMN = "{}_is"
@@ -84,7 +90,7 @@ class Measurement:
         sketch: of the first-order engine: the number of random combinations of the outputs; None for all outputs.
         verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
             both.
-        norm: of the change of the output.
+        norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
         sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
         batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
         memory_budget: bytes of temporary memory, used if no batch_size is given.
@@ -94,7 +100,7 @@ class Measurement:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     engine: Annotated[str, AfterValidator(_known_engine)] = "auto"
-    norm: Literal["l2", "l1", "linf"] = "l2"
+    norm: Measure = "l2"
     sample: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
@@ -330,12 +336,14 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
 
 
 def is_statistic(name: str) -> bool:
-    """Whether `name` is a statistic: mean, max, min, median, or qP for the P % quantile, 0 <= P <= 100."""
-    return name in _NAMED or _QUANTILE.fullmatch(name) is not None
+    """Whether `name` is a statistic: mean, max, min, median, average-sensitivity, or qP for the P % quantile,
+    0 <= P <= 100."""
+    return name in (*_NAMED, AVERAGE_SENSITIVITY) or _QUANTILE.fullmatch(name) is not None
 
 
 def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
-    """The statistic of all flips of all inputs, in float64. Quantiles interpolate linearly between flips.
+    """A statistic that needs no more than the norms of all flips of all inputs, in float64. Quantiles interpolate
+    linearly between flips.
 
     Raises:
         ValueError: if there is no such statistic.
@@ -356,8 +364,17 @@ def compute_all(names: Iterable[str], norms: Float[np.ndarray, " flips"]) -> dic
 
 def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
     """Every named statistic of a result. Of an estimated one, the mean is the corrected one and the maximum that of the
-    measured flips; all others are those of `norms`, which are estimates where flips were not measured."""
-    found = compute_all(names, result.norms)
+    measured flips; all others are those of `norms`, which are estimates where flips were not measured.
+
+    Raises:
+        InputError: for the average sensitivity of a result without decisions.
+    """
+    names = tuple(names)
+    of_norms = [name for name in names if name != AVERAGE_SENSITIVITY]
+    found = compute_all(of_norms, result.norms)
+    if len(of_norms) < len(names):
+        found[AVERAGE_SENSITIVITY] = result.average_sensitivity
+        found = {name: found[name] for name in names}
     if result.estimated is not None:
         found |= {name: getattr(result, name) for name in ("mean", "max") if name in found}
     return found

@@ -14,6 +14,7 @@ from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_sour
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
+from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, read_table, read_toml
 
@@ -143,6 +144,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "dtype": result.dtype,
         "mean": result.mean,
         "max": result.max,
+        "average sensitivity": result.average_sensitivity if result.norm == DECISION else None,
         "estimate": _of_estimate(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [

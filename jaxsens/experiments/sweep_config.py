@@ -40,15 +40,17 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.words import InputsTable, RandomWords, SharedWords, WordFile, read_words
+from jaxsens.inputs import NORMS
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import read_config
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.measures import DECISION, TWO_OUTPUTS
 from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
 
 # Variants
@@ -275,6 +277,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         build = partial(source.build, 0)
         check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems)
     check_estimates(measure, lengths, problems)
+    _check_norm(measure, bounds, sound.get("statistics", ()), problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
@@ -282,6 +285,23 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds")
     chosen_parts = {name: sound[name] for name in wanted}
     return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
+
+
+def _check_norm(
+    measure: Measurement | None, bounds: Bounds | None, statistics: Sequence[str], problems: Problems
+) -> None:
+    """Notes parts of `[bounds]` that are of norms only, and a statistic of decisions of anything else."""
+    if measure is None:
+        return
+    if measure.norm != DECISION and AVERAGE_SENSITIVITY in statistics:
+        remedy = f'it counts the flips that change the decision: give [measure] norm = "{DECISION}"'
+        problems.add("statistics", AVERAGE_SENSITIVITY, remedy)
+    if measure.norm not in NORMS and bounds is not None and (bounds.worst or bounds.certified):
+        remedy = (
+            f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
+            "certified = false there"
+        )
+        problems.add("measure.norm", measure.norm, remedy)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
@@ -351,13 +371,19 @@ def check_measure(
     measure: Measurement | None,
     problems: Problems,
 ) -> None:
-    """Notes outputs that a model lacks, and an engine asked for by name that refuses it at length n."""
+    """Notes outputs that a model lacks or that are too few, and an engine asked for by name that refuses the model at
+    length n."""
     if measure is None:
         return
     if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
         problems.messages.append(
             f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
             f"not {measure.outputs[-1]}"
+        )
+    measured = len(measure.outputs) if isinstance(measure.outputs, tuple) else output_size
+    if measure.norm in TWO_OUTPUTS and measured < 2:
+        problems.messages.append(
+            f'measure.norm: {where}: "{measure.norm}" of a single output says nothing: give "l2", or more outputs'
         )
     if measure.engine != "auto":
         try:

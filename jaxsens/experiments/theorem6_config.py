@@ -31,7 +31,7 @@ from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.experiments.beyond import check_estimates
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.sweep_config import Name, Settings, check_measure, check_points
-from jaxsens.inputs import count
+from jaxsens.inputs import NORMS, count
 from jaxsens.languages import Language, Parity
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import build
@@ -170,6 +170,9 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         problems.messages.append(f"measure: {remedy}")
     else:
         check_estimates(measure, (), problems)
+    if measure is not None and measure.norm not in NORMS:
+        remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
+        problems.add("measure.norm", measure.norm, remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(models=tuple(entries), text=text, **sound)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Problems
+from jaxsens.errors import Problems, rule_for
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
@@ -118,7 +118,9 @@ def _start_words(
 
 def norm_of(change: Float[np.ndarray, "*shape outputs"], norm: str) -> Float[np.ndarray, "*shape"]:
     """The norm over the last axis, in float64."""
-    return np.linalg.norm(change.astype(np.float64), ord=ORDERS[norm], axis=-1)
+    return np.linalg.norm(
+        change.astype(np.float64), ord=rule_for("worst_input", "norm", norm, ORDERS), axis=-1
+    )
 
 
 @dataclass(frozen=True)

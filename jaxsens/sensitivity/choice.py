@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, Problems, no_rule
+from jaxsens.inputs import NORMS
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import apply_operations, readout_position
 from jaxsens.models.weighting import Softmax
@@ -33,8 +34,8 @@ from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
-from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine
+from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
+from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine, unserved
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
@@ -71,9 +72,17 @@ def check_measuring(
     mesh: Any,
     problems: Problems,
     further: tuple[str, ...] = (),
+    measures: tuple[str, ...] = NORMS,
 ) -> None:
-    """Adds the errors in the arguments that say how flips are measured. `further` engines are accepted, too."""
-    inputs.norm(norm, problems)
+    """Adds the errors in the arguments that say how flips are measured.
+
+    Args:
+        norm, outputs, engine, batch_size, memory_budget, mesh: the arguments.
+        problems: collects the errors.
+        further: engines that are accepted besides `ENGINES`.
+        measures: what `norm` may be.
+    """
+    inputs.choice("norm", norm, measures, problems)
     inputs.outputs(outputs, None, problems)
     inputs.choice("engine", engine, ("auto", *ENGINES, *further), problems)
     inputs.optional_count("batch_size", batch_size, problems)
@@ -88,20 +97,24 @@ def choose(
     outputs: tuple[int, ...] | None,
     n: int,
     scalar: Scalar | None = None,
+    change: ChangeFunction | None = None,
 ) -> tuple[Engine, EngineChoice]:
     """Returns the engine `name` ("auto": the best choice) for inputs of length n, with the reason.
 
-    With `scalar`, a function of the whole output, the engine measures its change; `outputs` is then None.
+    With `scalar`, a function of the whole output, the engine measures its change, and with `change`, a function of both
+    outputs, its value; `outputs` is then None.
 
     Raises:
-        EngineRefusal: if the requested engine does not support the model.
+        EngineRefusal: if the requested engine does not support the model, or what is to be measured.
     """
     if name not in ("auto", *ENGINES, NAME):
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES, NAME))
     if name == NAME:
+        if change is not None:
+            raise EngineRefusal(unserved("change", "a function", "scalar"))
         return first_order_engine(subject, norm, outputs, scalar), EngineChoice(NAME, "asked for")
     config, layered = subject.config, subject.layered
-    forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar)
+    forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change)
     if name == "vmap":
         return forward, EngineChoice("vmap", "asked for")
     partly = "its attention is not visible" if layered is None else incremental.refusal(layered, subject)
@@ -109,14 +122,15 @@ def choose(
     why = partly if name == "incremental" else refused
     if name != "auto" and why is not None:
         raise EngineRefusal(f'engine = "{name}": it cannot serve this model: {why}; use engine="vmap"')
-    shortened = None if partly is not None else incremental_engine(subject, norm, outputs, scalar)
+    shortened = None if partly is not None else incremental_engine(subject, norm, outputs, scalar, change)
     if shortened is not None and (name == "incremental" or config is None):
         reason = "asked for" if name == "incremental" else "it computes only what a flip changes"
         return shortened, EngineChoice("incremental", reason)
     if config is None or refused is not None:
         return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
     unfolded = folded.refusal(config) or folded.too_short(n)
-    carried = (DifferenceEngine if unfolded else FoldedEngine)(norm, outputs, config, scalar=scalar)
+    kind = DifferenceEngine if unfolded else FoldedEngine
+    carried = kind(norm, outputs, config, scalar=scalar, change=change)
     how = "" if unfolded else "; two layers, folded"
     if name == "difference":
         return carried, EngineChoice(name, f"asked for{how}")

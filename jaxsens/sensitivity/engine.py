@@ -16,10 +16,13 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
 from jaxsens.sensitivity.change_of import change_of
-from jaxsens.sensitivity.norms import norm_of
+from jaxsens.sensitivity.measures import measure_of
 
 Scalar = Callable[[Float[Array, " outputs"]], Array]
 """A function from an output to one floating-point number."""
+
+ChangeFunction = Callable[[Float[Array, " outputs"], Float[Array, " outputs"]], Array]
+"""A function from the output of an input and that of a flipped one to one floating-point number."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,16 @@ class Engine(abc.ABC):
     Engines are frozen and hashable, because they are static arguments of compiled functions.
 
     Attributes:
-        norm: "l2", "l1" or "linf".
-        outputs: the output coordinates that enter the norm; None for all.
-        scalar: a function f of the whole output. If given, flips are measured by f's change, and not by a norm.
+        norm: a measure of `jaxsens.inputs.MEASURES`.
+        outputs: the output coordinates that are measured; None for all.
+        scalar: a function f of the whole output. If given, flips are measured by f's change, and not by `norm`.
+        change: a function f of the whole output and that of the flipped input. If given, it is what is measured.
     """
 
     norm: str
     outputs: tuple[int, ...] | None
     scalar: Scalar | None = field(default=None, kw_only=True)
+    change: ChangeFunction | None = field(default=None, kw_only=True)
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -196,10 +201,12 @@ class Engine(abc.ABC):
     def measured(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
-        """Returns the number that is measured for each flip: f's signed change, or the norm if there is no f."""
-        if self.scalar is None:
-            return self.norms(parameters, prepared, positions, symbols)
-        return self.scalar_changes(self.scalar, parameters, prepared, positions, symbols)
+        """Returns the number that is measured for each flip: f's signed change or value, or `norms` without an f."""
+        if self.scalar is not None:
+            return self.scalar_changes(self.scalar, parameters, prepared, positions, symbols)
+        if self.change is not None:
+            return self.change_values(self.change, parameters, prepared, positions, symbols)
+        return self.norms(parameters, prepared, positions, symbols)
 
     def scalar_changes(
         self,
@@ -216,18 +223,40 @@ class Engine(abc.ABC):
         # A function may turn NaN into a number: it may not read all outputs, or compare them.
         return jnp.where(jnp.all(jnp.isfinite(changes), axis=1), found, jnp.nan)
 
+    def change_values(
+        self,
+        change: ChangeFunction,
+        parameters: Any,
+        prepared: Any,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, " flips"]:
+        """Returns f(y, y + dy), with the digits of dy where f is smooth; NaN for flips that the engine declines."""
+
+        def of_new(at: Float[Array, " outputs"]) -> Array:
+            return value_of(lambda new: change(y, new), at)
+
+        y = self.output(parameters, prepared)
+        changes, same = self.changes(parameters, prepared, positions, symbols), of_new(y)
+        found = jax.vmap(lambda dy: same + change_of(of_new, y, dy))(changes)
+        return jnp.where(jnp.all(jnp.isfinite(changes), axis=1), found, jnp.nan)
+
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
-        """Returns the norm of `changes` over the chosen outputs."""
-        return norm_of(self.chosen_changes(parameters, prepared, positions, symbols), self.norm)
+        """Returns the measure called `norm` of the chosen outputs and their `changes`."""
+        changes = self.chosen_changes(parameters, prepared, positions, symbols)
+        return measure_of(self.norm, self.chosen(self.output(parameters, prepared)), changes)
+
+    def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
+        """Returns the values of the chosen outputs."""
+        return values if self.outputs is None else values[..., list(self.outputs)]
 
     def chosen_changes(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips chosen"]:
         """Returns `changes` of the chosen outputs."""
-        change = self.changes(parameters, prepared, positions, symbols)
-        return change if self.outputs is None else change[:, list(self.outputs)]
+        return self.chosen(self.changes(parameters, prepared, positions, symbols))
 
 
 def as_vector(output: Array) -> Float[Array, " outputs"]:

@@ -14,26 +14,26 @@ from jax.sharding import Mesh
 
 from jaxsens import inputs, stopping
 from jaxsens.errors import InputError, PrecisionWarning, collecting
-from jaxsens.inputs import FEWER_FLIPS, Norm
+from jaxsens.inputs import FEWER_FLIPS, MEASURES, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import check_measuring, choose
-from jaxsens.sensitivity.engine import Engine, EngineChoice, Scalar
+from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import NAME, Estimation, check_estimation, estimated
 from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
+from jaxsens.sensitivity.functions import FUNCTIONS, SIGNED, check_functions, checked_function
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
 from jaxsens.sensitivity.resuming import check_resumable, fingerprint, merged, taken_over
-from jaxsens.sensitivity.scalar import SCALAR, check_scalar, checked_scalar
 from jaxsens.versions import versions
 
 
@@ -54,9 +54,10 @@ def flip_sensitivity(
     symbols: Sequence[int] | None = None,
     positions: Sequence[int] | Sample | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    norm: Norm = "l2",
+    norm: Measure = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
     scalar: Scalar | None = None,
+    change: ChangeFunction | None = None,
     engine: Literal["auto", "vmap", "incremental", "difference", "first-order"] = "auto",
     sketch: int | None = None,
     verify: int = 64,
@@ -67,7 +68,7 @@ def flip_sensitivity(
     progress: Callable[[int, int], object] | bool | None = None,
     resume: FlipSensitivity | None = None,
 ) -> FlipSensitivity:
-    """Measures ||y_r(x) - y_r(x')||, or f(y_r(x')) - f(y_r(x)), for every x' that differs from x in one symbol.
+    """Measures ||y_r(x) - y_r(x')||, or another distance, for every x' that differs from x in one symbol.
 
     Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
     Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep only two to three
@@ -91,8 +92,12 @@ def flip_sensitivity(
             all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
             required. If the model returns a vector, it only sets the position not flipped by default: the last for
             "auto", and none for "mean" and None. For a jaxsens model, "auto" is the readout of its config.
-        norm: "l2", "l1" or "linf".
-        outputs: the output coordinates that enter the norm, or "all". By default those that the model designates
+        norm: "l2", "l1" or "linf" of the output's change; "cosine": 1 - cos(y, y'), from 0 to 2; "kl":
+            KL(softmax(y) || softmax(y')) in nats; or "decision": 1 if the largest output is another one (the first of
+            equals; of a single output, if it crosses 0), otherwise 0, whose sum over the flips of an input is its
+            Boolean sensitivity (`FlipSensitivity.sensitive_flips`). All keep the digits of a small change.
+            "first-order" estimates the norms only.
+        outputs: the output coordinates that are measured, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if it designates none.
         scalar: measure the signed change of this function f of the output instead of a norm: the log-probability of
             symbol 3 is `lambda y: jax.nn.log_softmax(y)[3]`. f gets the whole output, a vector in the model's dtype (or
@@ -100,6 +105,11 @@ def flip_sensitivity(
             jax.numpy. The result's `changes` hold f(y_r(x')) - f(y_r(x)), its `norms` their sizes. "difference" keeps
             the digits of small changes where f is smooth, and subtracts elsewhere. Neither `outputs` nor another `norm`
             can be given with it. Reuse function objects: a new one for each call is compiled for each call.
+        change: measure f(y_r(x), y_r(x')), any function of both outputs that returns one floating-point number, such as
+            `lambda y, new: jnp.linalg.norm(new - y)`. It is written, checked and reused as `scalar`, and excludes
+            `scalar`, `outputs` and another `norm`. The result's `changes` are its values, its `norms` their sizes.
+            "difference" keeps the digits of small changes where f is smooth, and gives f the sum of y and the change
+            elsewhere. "first-order" refuses it.
         engine: "vmap", the specification: one forward pass per flip; "incremental": what a flip changes of that pass,
             for jaxsens transformers with softmax; "difference": carries the change through a jaxsens transformer
             exactly, without subtracting outputs; or "auto": "difference" if only that is accurate, otherwise the one
@@ -156,25 +166,25 @@ def flip_sensitivity(
             alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
         )
         where = places(positions, n, subject.position_read(n), problems)
-        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,))
+        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,), MEASURES)
         estimation = Estimation(sketch, verify, seed)
         check_estimation(engine, norm, scalar, estimation, problems)
-        check_scalar(scalar, norm, outputs, problems)
+        check_functions(scalar, change, norm, outputs, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
     drawn = positions if isinstance(positions, Sample) else None
     _check_size(subject, words, where, alphabet, drawn)
-    chosen = subject.chosen_outputs(outputs) if scalar is None else None
+    chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen)
+        subject, dtype = checked_output(subject, words, chosen, norm)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, n, scalar)
+        runner, choice = choose(subject, name, norm, chosen, n, scalar, change)
         _warn_of_rounding(subject, words, runner)
         listed = positions is not None and drawn is None
         flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
         check_reads(subject, words, flips, alphabet)
         inserted, flipped = None if symbols is None else alphabet, where if listed else None
-        asked = _asked(subject, words, flips, engine, scalar, inserted, flipped, drawn)
+        asked = _asked(subject, words, flips, engine, (scalar, change), inserted, flipped, drawn)
         call = _described(subject, words, alphabet, flips, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         if isinstance(runner, FirstOrderEngine):
@@ -217,16 +227,21 @@ def _asked(
     words: np.ndarray,
     flips: Flips,
     engine: str,
-    scalar: Scalar | None,
+    functions: tuple[Scalar | None, ChangeFunction | None],
     symbols: np.ndarray | None,
     positions: np.ndarray | None,
     drawn: Sample | None,
 ) -> AskedArguments:
-    """Returns the arguments that no other field of the result has. It runs `scalar` on the output of every input.
+    """Returns the arguments that no other field of the result has. It runs `functions`, which are `scalar` and
+    `change`, on the output of every input.
 
     Raises:
-        InputError: for a function that is no scalar of the output.
+        InputError: for a function that does not give one finite number.
     """
+    scalar, change = (
+        None if function is None else checked_function(argument, subject, words, function)
+        for argument, function in zip(FUNCTIONS, functions, strict=True)
+    )
     return AskedArguments(
         model=fingerprint(subject, words.shape[1]),
         engine=engine,
@@ -234,7 +249,8 @@ def _asked(
         positions=None if positions is None else tuple(positions.tolist()),
         sample=drawn,
         flips=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
-        scalar=None if scalar is None else checked_scalar(subject, words, scalar),
+        scalar=scalar,
+        change=change,
     )
 
 
@@ -254,12 +270,18 @@ def _described(
         "population": flips.population,
         "populations": tuple(flips.populations.tolist()),
         "readout": subject.readout,
-        "norm": runner.norm if runner.scalar is None else SCALAR,
+        "norm": _measured_by(runner),
         "outputs": runner.outputs,
         "dtype": dtype,
         "versions": versions(),
         "asked": asked,
     }
+
+
+def _measured_by(runner: Engine) -> str:
+    """Returns what a result calls its norm."""
+    functions = zip(FUNCTIONS, (runner.scalar, runner.change), strict=True)
+    return next((argument.name for argument, given in functions if given is not None), runner.norm)
 
 
 def _measured(
@@ -300,10 +322,10 @@ def _measured(
         values = merged(known, partial.values, rest, values)
         choice = partial.engine
     if interrupted is None:
-        check_finite(values, flips.positions, runner.scalar is not None)
+        check_finite(values, flips.positions, call["norm"])
     result = FlipSensitivity(
         norms=np.abs(values[finished]),
-        changes=None if runner.scalar is None else values[finished],
+        changes=values[finished] if call["norm"] in SIGNED else None,
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],
@@ -337,7 +359,7 @@ def _estimated(
     try:
         with stopping.noting(signal.SIGINT), telling(progress) as told:
             values = estimated(runner, subject, words, flips, asked, devices, told)
-            check_finite(values, flips.positions, runner.scalar is not None)
+            check_finite(values, flips.positions, call["norm"])
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)
             exact, compared, how = verified(runner, subject, words, flips, chosen, asked, devices, None)
@@ -350,7 +372,7 @@ def _estimated(
     known[chosen], changes[chosen] = compared, exact
     result = FlipSensitivity(
         norms=np.abs(changes),
-        changes=None if runner.scalar is None else changes,
+        changes=changes if call["norm"] in SIGNED else None,
         engine=EngineChoice(NAME, f"asked for; {len(chosen)} of {len(flips)} flips verified by {how}"),
         estimated=Estimated(values, stratum, known, asked.sketch),
         **columns,

@@ -26,7 +26,7 @@ from jaxsens.models.trace import scores_leave_cache
 from jaxsens.models.weighting import Softmax
 from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, as_vector
+from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
@@ -54,13 +54,17 @@ def refusal(model: Layered, subject: Measurable) -> str | None:
 
 
 def incremental_engine(
-    subject: Measurable, norm: str, outputs: tuple[int, ...] | None, scalar: Scalar | None = None
+    subject: Measurable,
+    norm: str,
+    outputs: tuple[int, ...] | None,
+    scalar: Scalar | None = None,
+    change: ChangeFunction | None = None,
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
     layered, readout = subject.layered, subject.row_read
     if layered is None or readout is None or refusal(layered, subject) is not None:
         return None
-    return IncrementalEngine(norm, outputs, layered, readout, subject.apply, scalar=scalar)
+    return IncrementalEngine(norm, outputs, layered, readout, subject.apply, scalar=scalar, change=change)
 
 
 @jax.tree_util.register_dataclass
@@ -102,7 +106,7 @@ class IncrementalEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """Whole forward passes."""
-        return VmapEngine(self.norm, self.outputs, self.apply, scalar=self.scalar)
+        return VmapEngine(self.norm, self.outputs, self.apply, scalar=self.scalar, change=self.change)
 
     @property
     def how(self) -> str:

@@ -17,7 +17,9 @@ from jaxtyping import Int
 
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
+from jaxsens.sensitivity.functions import SIGNED
 from jaxsens.sensitivity.index_check import check_word_reads
+from jaxsens.sensitivity.measures import TWO_OUTPUTS
 from jaxsens.sensitivity.model_problems import check_is_array, raised
 
 Shape = tuple[int, ...]
@@ -65,11 +67,12 @@ class Many:
 
 
 def checked_output(
-    subject: Measurable, words: Int[np.ndarray, "batch n"], outputs: Sequence[int] | None
+    subject: Measurable, words: Int[np.ndarray, "batch n"], outputs: Sequence[int] | None, norm: str = "l2"
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
-    A jaxsens transformer is not called: it is known to be a pure function that returns one vector.
+    A jaxsens transformer is not called: it is known to be a pure function that returns one vector. `outputs` and `norm`
+    are what is to be measured.
 
     Returns:
         The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
@@ -77,13 +80,13 @@ def checked_output(
 
     Raises:
         InputError: with the remedy, for an output that is not finite, differs between the calls, is not a vector, or
-            grows with n.
+            grows with n; and for outputs that it lacks, or too few for the measure.
     """
     if subject.config is not None:
-        _check_outputs(outputs, subject.config.logits or subject.config.width)
+        _check_outputs(outputs, subject.config.logits or subject.config.width, norm)
         return subject, subject.config.dtype
     subject, shape, dtype = traced_output(subject, words.shape[1])
-    _check_outputs(outputs, int(np.prod(shape)))
+    _check_outputs(outputs, int(np.prod(shape)), norm)
     first, second = _called_twice(subject, words[0])
     check_word_reads(subject, words[0])
     _check_values(first, second, shape)
@@ -112,12 +115,15 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
     return subject, shape, dtype
 
 
-def check_finite(measured: np.ndarray, positions: np.ndarray, of_scalar: bool = False) -> None:
-    """Rejects a model whose norms, or changes of a scalar function, are not finite; `positions` are the flips'."""
+def check_finite(measured: np.ndarray, positions: np.ndarray, norm: str = "l2") -> None:
+    """Rejects a model for which what was measured is not finite. `norm` is a result's; `positions` are the flips'."""
     bad = ~np.isfinite(measured)
     if bad.any():
-        what = "model: the output, or scalar of it," if of_scalar else "model: the output"
-        remedy = ", or a scalar that is finite everywhere" if of_scalar else ""
+        what, remedy = "model: the output", ""
+        if norm in SIGNED:
+            what, remedy = f"model: the output, or {norm} of it,", f", or a {norm} that is finite everywhere"
+        elif norm == "cosine":
+            what, remedy = "model: the output, or its direction,", ". An output of 0 has no direction"
         raise InputError(
             f"{what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
             f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights{remedy}"
@@ -199,9 +205,13 @@ def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
         )
 
 
-def _check_outputs(outputs: Sequence[int] | None, size: int) -> None:
+def _check_outputs(outputs: Sequence[int] | None, size: int, norm: str) -> None:
     if outputs is not None and max(outputs) >= size:
         raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {size - 1}")
+    if norm in TWO_OUTPUTS and (size if outputs is None else len(set(outputs))) < 2:
+        raise InputError(
+            f'norm = "{norm}": it is 0 for nearly every change of a single output; give "l2", or more outputs'
+        )
 
 
 def _abstract_output(subject: Measurable, n: int) -> tuple[Shape, str]:

@@ -20,6 +20,7 @@ from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.flips import Sample
+from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
 
@@ -54,7 +55,7 @@ class AskedArguments:
         positions: the argument `positions`; None for the default or a sample.
         sample: the argument `positions` if it was a sample; None for all flips.
         flips: the number of flips requested for each input.
-        scalar: SHA-256 of the program of the argument `scalar`; None without it.
+        scalar, change: SHA-256 of the programs of these arguments; None without them.
     """
 
     model: str
@@ -64,6 +65,7 @@ class AskedArguments:
     sample: Sample | None
     flips: tuple[int, ...]
     scalar: str | None = None
+    change: str | None = None
 
     def of_input(self, k: int) -> AskedArguments:
         """Returns the arguments for input k."""
@@ -85,17 +87,18 @@ class AskedArguments:
             sample=None if drawn is None else Sample(**{**drawn, "positions": _whole(drawn["positions"])}),
             flips=tuple(fields["flips"]),
             scalar=fields.get("scalar"),
+            change=fields.get("change"),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class FlipSensitivity:
-    """||y_r(x) - y_r(x')||, or f(y_r(x')) - f(y_r(x)) for a scalar function f, for flips x' of the inputs x.
+    """||y_r(x) - y_r(x')||, or what else was measured (`norm`), for flips x' of the inputs x.
 
     The arrays are flat, with one entry per flip, sorted by input, position, symbol.
 
     Attributes:
-        norms: the sensitivities, in the units of the model's output; for a scalar function f, the sizes of its changes.
+        norms: the sensitivities, in the units of the model's output; for a function f, the sizes of `changes`.
             Of an estimated result: exact where flips were measured (`exact`), the sizes of the estimates elsewhere.
         inputs: the row of `tokens` to which each flip belongs.
         positions: the 0-based positions flipped.
@@ -105,18 +108,20 @@ class FlipSensitivity:
         population: the number of all flips; more than `len(result)` for a random sample or a partial result.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified, or unknown
             in a file of an earlier version.
-        norm: "l2", "l1" or "linf"; "scalar" for the change of a scalar function.
-        outputs: the output coordinates that entered the norm; None for all.
+        norm: "l2", "l1", "linf", "cosine", "kl" or "decision", as `flip_sensitivity` takes it; "scalar" or "change" for
+            a function given as that argument.
+        outputs: the output coordinates that were measured; None for all.
         engine: the engine that ran, with the reason.
         dtype: the dtype of the arithmetic.
         versions: the versions of jaxsens, jax and numpy, and the device.
         populations: the number of flips of each input; None if unknown, as in files older than this field.
         asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
             older than this field.
-        changes: for a scalar function f, its signed changes f(y_r(x')) - f(y_r(x)); otherwise None.
+        changes: for `scalar=f` the signed changes f(y_r(x')) - f(y_r(x)), for `change=f` the signed values
+            f(y_r(x), y_r(x')); otherwise None.
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
 
-    Statistics are those of `norms`, so of the sizes of f's changes. A result without flips, as an interruption may
+    Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
 
     Statistics of an estimated result combine estimates and exact norms (`jaxsens.sensitivity.stratified`): the mean is
@@ -152,7 +157,7 @@ class FlipSensitivity:
 
     @property
     def values(self) -> Float[np.ndarray, " flips"]:
-        """What was measured: the signed changes of a scalar function, otherwise the norms."""
+        """What was measured: signed where a function was, otherwise the norms."""
         return self.norms if self.changes is None else self.changes
 
     @property
@@ -194,6 +199,48 @@ class FlipSensitivity:
         if self.estimated is not None:
             return stratified_mean(self.estimated, self.norms, self.population).mean
         return float(np.mean(self.norms, dtype=np.float64))
+
+    @property
+    def sensitive_flips(self) -> Float[np.ndarray, " batch"]:
+        """The Boolean sensitivity of each input: the number of its flips that change the decision.
+
+        Of a random sample of the flips it is an estimate, the share among those drawn times the number of the input's
+        flips, and NaN for an input of which none was drawn.
+
+        Raises:
+            InputError: for a result of another norm than "decision", and for a partial one.
+        """
+        self._check_decisions("sensitive_flips")
+        batch = len(self.tokens)
+        changing = np.bincount(self.inputs, weights=self.norms, minlength=batch)
+        if self.exhaustive:
+            return changing
+        drawn = np.bincount(self.inputs, minlength=batch).astype(float)
+        flips = np.array([self._population_of(k) for k in range(batch)], float)
+        return flips * np.divide(changing, drawn, out=np.full(batch, np.nan), where=drawn > 0)
+
+    @property
+    def average_sensitivity(self) -> float:
+        """The mean over inputs of `sensitive_flips`, unbiased for a random sample of the flips too.
+
+        Over inputs drawn uniformly, with all positions flipped, it estimates the average sensitivity of a Boolean
+        function, as Bhattamishra et al. (2023) and Hahn and Rofin (2024) report it. `mean` is the share of flips that
+        change the decision.
+
+        Raises:
+            InputError: as `sensitive_flips` does.
+        """
+        self._check_decisions("average_sensitivity")
+        return self.mean * self.population / len(self.tokens)
+
+    def _check_decisions(self, name: str) -> None:
+        if self.norm != DECISION:
+            raise InputError(f'{name}: this result has norm = "{self.norm}"; measure with norm="{DECISION}"')
+        if not self.complete:
+            raise InputError(
+                f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
+                "flip_sensitivity(..., resume=result)"
+            )
 
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
@@ -313,7 +360,7 @@ class FlipSensitivity:
         return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a table with the columns input, position, symbol, norm; change for a scalar function; and for an
+        """Returns a table with the columns input, position, symbol, norm; change if a function was measured; and for an
         estimated result estimate, and exact: whether the norm was measured."""
         import pandas as pd
 
@@ -387,7 +434,7 @@ _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "no
 """The columns of every result's table, and the fields that they hold."""
 
 _OF_SCALAR = {"change": "changes"}
-"""Further columns for a scalar function."""
+"""Further columns for a function, given as `scalar` or `change`."""
 
 _OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
 """Further columns in a file of an estimated result, and the fields of `Estimated` that they hold."""

@@ -22,6 +22,7 @@ _ASKED = ("symbols", "positions", "sample", "engine")
 _PROGRAMS = {
     "model": "model, parameters and function as SHA-256,",
     "scalar": "scalar, its program as SHA-256,",
+    "change": "change, its program as SHA-256,",
 }
 """The hashes among the arguments, with their names in messages."""
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
-from jaxsens.sensitivity.engine import Engine, EngineCost, Scalar, as_vector, value_of
+from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector, value_of
+from jaxsens.sensitivity.measures import DECISION, decision_of
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -57,6 +58,35 @@ class VmapEngine(Engine):
         outputs = self._flipped(parameters, prepared, positions, symbols)
         found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, prepared[1])
         return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), found, jnp.nan)
+
+    def change_values(
+        self,
+        change: ChangeFunction,
+        parameters: Any,
+        prepared: tuple[Array, Array],
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, " flips"]:
+        """Returns f of the output and that of each flipped input; NaN if an output is not finite."""
+        outputs, y = self._flipped(parameters, prepared, positions, symbols), prepared[1]
+        found = jax.vmap(lambda new: value_of(lambda at: change(y, at), new))(outputs)
+        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), found, jnp.nan)
+
+    def norms(
+        self,
+        parameters: Any,
+        prepared: tuple[Array, Array],
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, " flips"]:
+        """Returns the measure of the chosen outputs. A decision is that of the flipped output itself, so that outputs
+        which tie there do so exactly."""
+        if self.norm != DECISION:
+            return super().norms(parameters, prepared, positions, symbols)
+        outputs = self._flipped(parameters, prepared, positions, symbols)
+        new = jax.vmap(decision_of)(self.chosen(outputs))
+        changed = (new != decision_of(self.chosen(prepared[1]))).astype(outputs.dtype)
+        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), changed, jnp.nan)
 
     @property
     def how(self) -> str:

@@ -106,14 +106,16 @@ def log_output_gain(
     columns, and logits and width to their number.
     """
     if parameters.head is None:
-        return 0.5 * math.log(width if outputs is None else len(outputs)) if norm == "l1" else 0.0
+        most = width if outputs is None else len(outputs)
+        gains = {"l2": 0.0, "linf": 0.0, "l1": 0.5 * math.log(most)}
+        return rule_for("lemma5", "norm", norm, gains)
     head = np.asarray(parameters.head, np.float64)
     head = head if outputs is None else head[:, list(outputs)]
     columns = np.linalg.norm(head, axis=0) * (1 + OUTWARD)
     whole = operator_norm(head)
-    gain = {
+    gains = {
         "l2": whole,
         "linf": columns.max(),
         "l1": min(columns.sum(), math.sqrt(head.shape[1]) * whole),
-    }[norm]
-    return float(log(gain))
+    }
+    return float(log(rule_for("lemma5", "norm", norm, gains)))

@@ -306,7 +306,7 @@ class FoldedEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """The difference engine."""
-        return DifferenceEngine(self.norm, self.outputs, self.config, scalar=self.scalar)
+        return DifferenceEngine(self.norm, self.outputs, self.config, scalar=self.scalar, change=self.change)
 
     @property
     def for_few_flips(self) -> Engine:

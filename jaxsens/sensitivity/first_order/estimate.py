@@ -102,14 +102,25 @@ def check_estimation(engine: Any, norm: Any, scalar: Any, asked: Estimation, pro
         problems.add("sketch", sketch, f'only for norm="l2", whose expectation it keeps, not {norm!r}')
 
 
+def unserved(argument: str, value: str, instead: str) -> str:
+    """Returns the message that the engine cannot estimate what an argument asks for."""
+    return (
+        f'engine = "{NAME}": it cannot estimate {argument} = {value}, which is no function of each output\'s change '
+        f'alone; give {instead}, or use engine="vmap"'
+    )
+
+
 def first_order_engine(
     subject: Measurable, norm: str, outputs: tuple[int, ...] | None, scalar: Scalar | None
 ) -> FirstOrderEngine:
     """Returns the engine for a model. Norm and outputs enter by `Estimation.combinations`.
 
     Raises:
-        EngineRefusal: if the model's attention is not visible, or of a kind without a rule.
+        EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that is
+            not a norm.
     """
+    if norm not in ORDERS:
+        raise EngineRefusal(unserved("norm", f'"{norm}"', f"{', '.join(ORDERS)} or a scalar"))
     layered = subject.layered
     if layered is None:
         raise EngineRefusal(

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import rule_for
+from jaxsens.errors import no_rule, rule_for
+from jaxsens.inputs import NORMS
 
 MARGIN = 2.0**-36
 """Relative outward margin of every sum of at most `TERMS` products; see the module's docstring."""
@@ -136,10 +137,18 @@ def spectral(matrix: Float[np.ndarray, "*stack m k"]) -> Any:
 
 def norm_bound(size: Any, norm: str) -> Any:
     """The norm, over the last axis, of vectors whose entries are at most `size` in absolute value."""
-    if norm == "l1":
-        return up(np.sum(size, axis=-1))
-    if norm == "linf":
-        return np.max(size, axis=-1)
+    match norm:
+        case "l1":
+            return up(np.sum(size, axis=-1))
+        case "linf":
+            return np.max(size, axis=-1)
+        case "l2":
+            return _l2_bound(size)
+        case _:
+            raise no_rule("certified_bound", "norm", norm, NORMS)
+
+
+def _l2_bound(size: Any) -> Any:
     scale = np.max(size, axis=-1, keepdims=True)
     scale = np.where(scale > 0, scale, 1.0)
     return up(up(np.sqrt(np.sum((size / scale) ** 2, axis=-1))) * scale[..., 0])
@@ -148,10 +157,15 @@ def norm_bound(size: Any, norm: str) -> Any:
 def gain(out: Float[np.ndarray, "width outputs"], norm: str) -> float:
     """The largest norm of dy @ out for ||dy||_2 = 1."""
     columns = norm_bound(abs(out).T, "l2")
-    if norm == "linf":
-        return float(up(columns.max()))
-    whole = float(spectral(out))
-    return whole if norm == "l2" else float(up(min(whole * np.sqrt(out.shape[1]), columns.sum())))
+    match norm:
+        case "linf":
+            return float(up(columns.max()))
+        case "l2":
+            return float(spectral(out))
+        case "l1":
+            return float(up(min(float(spectral(out)) * np.sqrt(out.shape[1]), columns.sum())))
+        case _:
+            raise no_rule("certified_bound", "norm", norm, NORMS)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""Sweeps of other measures than norms: the average sensitivity as a statistic, and what refuses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxsens.analysis.figures import CHANGE_LABELS, change_label, sensitivity_figure, sensitivity_panel
+from jaxsens.analysis.fits import fit_exponents, statistic_name
+from jaxsens.analysis.page import points_table
+from jaxsens.analysis.panels import variant_styles
+from jaxsens.analysis.report import build_report
+from jaxsens.errors import InputError
+from jaxsens.experiments.points import (
+    AVERAGE_SENSITIVITY,
+    is_statistic,
+    read_point,
+    statistics_of,
+    write_point,
+)
+from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.theorem6_config import parse_theorem6_config
+from jaxsens.inputs import MEASURES
+from tests.analysis.synthetic import points, power, sweep_data
+from tests.experiments.test_theorem6_config import INLINE
+from tests.experiments.tiny import TINY
+
+DECIDED = TINY.replace('"q90"]', f'"{AVERAGE_SENSITIVITY}"]')
+
+
+def sweep_of(measure, text=DECIDED):
+    return parse_sweep_config(f"{text}\n[measure]\n{measure}\n")
+
+
+def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
+    sweep = sweep_of('norm = "decision"\nengine = "vmap"')
+    point = sweep.points[0]
+    tokens = point.tokens()
+    result = point.measure.flip_sensitivity(point.source.build(point.seed), tokens, point.seed)
+    assert set(result.norms.tolist()) <= {0, 1}
+    kept = write_point(tmp_path, point, result, sweep.statistics, 1.0)
+    assert kept.statistics[AVERAGE_SENSITIVITY] == pytest.approx(result.norms.sum() / len(tokens))
+    assert list(kept.statistics) == ["mean", "max", AVERAGE_SENSITIVITY]
+    assert kept.status(AVERAGE_SENSITIVITY) == "exact"
+    again, _ = read_point(point.path(tmp_path), point.key, sweep.statistics)
+    assert again.statistics == kept.statistics
+
+
+def test_it_is_a_statistic_of_decisions_only():
+    assert is_statistic(AVERAGE_SENSITIVITY)
+    match = "statistics = 'average-sensitivity': it counts .*give \\[measure\\] norm = \"decision\""
+    with pytest.raises(InputError, match=match):
+        sweep_of('norm = "l1"')
+    sweep = sweep_of('norm = "kl"', TINY)
+    result = sweep.points[0].measure.flip_sensitivity(
+        sweep.points[0].source.build(0), sweep.points[0].tokens(), 0
+    )
+    with pytest.raises(InputError, match="average_sensitivity: this result has norm"):
+        statistics_of(result, ["mean", AVERAGE_SENSITIVITY])
+    assert np.isfinite(statistics_of(result, ["mean"])["mean"])
+
+
+@pytest.mark.parametrize("norm", ["cosine", "kl", "decision"])
+def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
+    text = f'norm = "{norm}"'
+    with pytest.raises(InputError, match=f"measure.norm = '{norm}': \\[bounds\\] searches and certifies l2"):
+        sweep_of(f"{text}\n[bounds]", TINY)
+    assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.norm == norm
+    with pytest.raises(InputError, match=f"measure.norm = '{norm}': the theorem is about norms"):
+        parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
+    with pytest.raises(InputError, match=rf"cannot estimate norm = \"{norm}\"; give|cannot estimate norm"):
+        sweep_of(f"{text}\nexact_up_to = 4", TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]'))
+
+
+def test_a_single_output_has_no_direction():
+    with pytest.raises(
+        InputError, match=r'measure.norm: variant "softmax": "cosine" of a single output says'
+    ):
+        sweep_of('norm = "cosine"\noutputs = [1]', TINY)
+
+
+def test_reports_name_the_average_sensitivity_and_every_measure():
+    laws = {"mean": power(-1), AVERAGE_SENSITIVITY: power(0.5)}
+    table = points({"a": laws, "b": laws}, seeds=2)
+    fits = fit_exponents(table)
+    assert {fit.statistic for fit in fits} == {"mean", AVERAGE_SENSITIVITY}
+    assert "number of flips" in statistic_name(AVERAGE_SENSITIVITY)
+    report = build_report(sweep_data(table), fits)
+    found = next(section for section in report.sections if section.heading == "What was found")
+    assert any("average sensitivity" in text for text in found.bullets)
+    data = sweep_data(table)
+    assert AVERAGE_SENSITIVITY in points_table(data).header
+    styles = variant_styles(["a", "b"])
+    panel = sensitivity_panel(table, fits, styles, statistic=AVERAGE_SENSITIVITY, norm="decision")
+    assert panel.y_label == "number of flips"
+    assert sensitivity_figure(table, fits, styles, statistics=("mean",), norm="kl").draw is not None
+
+
+def test_every_measure_has_a_label_for_axes():
+    assert set(CHANGE_LABELS) == set(MEASURES)
+    labels = [change_label(norm, lines) for norm in MEASURES for lines in (1, 2)]
+    assert len(set(labels)) == len(labels)
+    assert not any("{" in label for label in labels)
+    with pytest.raises(InputError, match="the report has no rule for the norm other"):
+        change_label("other")
