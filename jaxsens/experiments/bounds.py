@@ -254,7 +254,7 @@ def _worst(
     found = worst_input(
         model,
         bound.point.n,
-        norm=measure.norm,
+        norm=measure.norm,  # pyright: ignore[reportArgumentType] - checked with the config
         outputs=bound.point.measure.chosen_outputs,
         restarts=bound.bounds.restarts,
         budget=bound.bounds.budget,
@@ -305,7 +305,8 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
 def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import lemma5
 
-    found = lemma5(model, bound.point.n, norm=bound.point.measure.norm)
+    norm = bound.point.measure.norm
+    found = lemma5(model, bound.point.n, norm=norm)  # pyright: ignore[reportArgumentType] - checked with the config
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")
     return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxsens.errors import rule_for
+from jaxsens.errors import no_rule
 from jaxsens.inputs import NORMS
 from jaxsens.sensitivity.norms import norm_of
 
@@ -41,7 +41,9 @@ def measure_of(
     """
     if measure in NORMS:
         return norm_of(changes, measure)
-    of_one = rule_for("measure_of", "norm", measure, {**dict.fromkeys(NORMS), **DISTANCES})
+    if measure not in DISTANCES:
+        raise no_rule("measure_of", "norm", measure, (*NORMS, *DISTANCES))
+    of_one = DISTANCES[measure]
     found = jax.vmap(lambda dy: of_one(y, dy))(changes)
     # A comparison turns NaN into a number.
     return jnp.where(jnp.all(jnp.isfinite(changes), axis=-1), found, jnp.nan)
