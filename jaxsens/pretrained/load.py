@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.precision import DTYPES, numerics
@@ -17,7 +19,7 @@ from jaxsens.pretrained.families.named import FAMILIES
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, check_unknown, matched, parameters_of
+from jaxsens.pretrained.tensors import Tensor, matched, parameters_of
 from jaxsens.pretrained.tokenizer import read_tokenizer
 from jaxsens.pretrained.weights import StoredTensor, stored_tensors
 
@@ -61,6 +63,9 @@ def load_pretrained(
         raise RuntimeError("a part is missing without an error")
     found = _found(family, architecture, stored, output, problems)
     problems.raise_if_any()
+    if output == "logits" and architecture.tied:
+        _check_tied(family, stored, found, problems)
+        problems.raise_if_any()
     with numerics(dtype):
         parameters = parameters_of(found, architecture.layers, dtype)
     return PretrainedModel(
@@ -130,9 +135,7 @@ def _found(
             )
             return {}
         wanted += head
-    found = matched(wanted, stored, family.prefix, problems)
-    check_unknown(stored, (one.name for one in found.values()), (*family.buffers, *family.heads), problems)
-    return found
+    return matched(wanted, stored, family.prefix, (*family.buffers, *family.heads), problems)
 
 
 def _other_heads(family: Family, head: list[Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
@@ -148,3 +151,20 @@ def _other_heads(family: Family, head: list[Tensor], stored: Mapping[str, Stored
     if others:
         return f"the folder has the head {' and '.join(others)}"
     return "the folder has no head" if head else None
+
+
+def _check_tied(
+    family: Family,
+    stored: Mapping[str, StoredTensor],
+    found: Mapping[Tensor, StoredTensor],
+    problems: Problems,
+) -> None:
+    """Adds an error if the head's matrix is stored too, and differs from the embedding that it is said to be."""
+    (embedding,) = (one for tensor, one in found.items() if tensor.place == ("embedding",))
+    for name in family.head_matrix:
+        own = stored.get(name)
+        if own is None:
+            continue
+        if own.shape != embedding.shape or not np.array_equal(own.read("float32"), embedding.read("float32")):
+            remedy = f"true, but {name} is stored and differs from {embedding.name}; write false to use it"
+            problems.add(f"{CONFIG}: tie_word_embeddings", True, remedy)

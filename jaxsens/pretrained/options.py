@@ -71,11 +71,15 @@ class Options:
         table: the options.
         where: what error messages call the table.
         problems: collects the errors.
+
+    Attributes:
+        failed: the options that an error was added for.
     """
 
     def __init__(self, table: Mapping[str, Any], where: str, problems: Problems) -> None:
         self.table, self.where, self.problems = dict(table), where, problems
         self._seen: set[str] = set()
+        self.failed: set[str] = set()
 
     def given(self, name: str) -> bool:
         """Returns whether the option is there, and not null."""
@@ -88,13 +92,16 @@ class Options:
             return self.table[name]
         if default is REQUIRED:
             self.problems.messages.append(f"{self.where}: {name}: required, but not given")
+            self.failed.add(name)
             return None
         return default
 
     def refuse(self, name: str, remedy: str) -> None:
-        """Adds the error that an option has an unusable value."""
+        """Adds the error that an option has an unusable value, unless it has one already."""
         self._seen.add(name)
-        self.problems.add(f"{self.where}: {name}", self.table.get(name), remedy)
+        if name not in self.failed:
+            self.failed.add(name)
+            self.problems.add(f"{self.where}: {name}", self.table.get(name), remedy)
 
     def count(self, name: str, default: Any = REQUIRED, least: int = 1) -> Any:
         """Returns a whole number of at least `least`, or the default."""

@@ -17,6 +17,9 @@ Place = tuple[str | int, ...]
 """The path of a parameter in the tree of parameters, such as ("layers", 0, "query", "matrix")."""
 
 
+QUANTISED = "quantised weights are not served; get the model's weights in bfloat16, float16 or float32"
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A parameter, and the stored tensor that holds it.
@@ -61,50 +64,50 @@ def norm(place: Place, name: str, width: int, shift: bool = True) -> Iterator[Te
 
 
 def matched(
-    wanted: Iterable[Tensor], stored: Mapping[str, StoredTensor], prefix: str, problems: Problems
+    wanted: Sequence[Tensor],
+    stored: Mapping[str, StoredTensor],
+    prefix: str,
+    harmless: Iterable[str],
+    problems: Problems,
 ) -> dict[Tensor, StoredTensor]:
-    """Returns the stored tensor of each parameter, after checking that it is there, with its shape and a dtype.
+    """Returns the stored tensor of each parameter.
 
     Args:
         wanted: the parameters.
         stored: the tensors of the folder, by name.
         prefix: what may stand before the names of tensors.
-        problems: collects the errors.
+        harmless: regular expressions of names that need not be used.
+        problems: collects the errors: tensors that are missing, of another shape or dtype, or unknown.
     """
-    found: dict[Tensor, StoredTensor] = {}
-    missing: list[str] = []
-    for tensor in wanted:
-        names = [part for name in tensor.names for part in (prefix + name, name)]
-        here = next((stored[name] for name in names if name in stored), None)
-        if here is None:
-            missing.append(tensor.names[0])
-        elif here.dtype not in WIDTHS:
-            remedy = (
-                "quantised weights are not served; get the model's weights in bfloat16, float16 or float32"
+    names = {tensor: [part for one in tensor.names for part in (prefix + one, one)] for tensor in wanted}
+    found = {
+        tensor: stored[name]
+        for tensor, own in names.items()
+        if (name := next((one for one in own if one in stored), None)) is not None
+    }
+    known = re.compile("|".join(harmless) or "(?!)")
+    used = {one for own in names.values() for one in own}
+    shapes = {
+        f"{one.name} {one.shape} instead of {tensor.shape}"
+        for tensor, one in found.items()
+        if one.shape != tensor.shape
+    }
+    missing = {one.names[0] for one in wanted if one not in found}
+    dtypes = {f"{one.name} {one.dtype}" for one in found.values() if one.dtype not in WIDTHS}
+    unknown = {name for name in stored if name not in used and not known.match(name)}
+    for kind, listed, remedy in (
+        ("missing", missing, "download the model again, or correct config.json"),
+        ("of another shape", shapes, "config.json says so; it belongs to another model"),
+        ("of another dtype", dtypes, QUANTISED),
+        ("unknown", unknown, "a forward pass by config.json does not read them; another architecture may"),
+    ):
+        if listed:
+            first = " and ".join(sorted(listed)[:2])
+            count = f"{len(listed)} tensors are" if len(listed) > 1 else "a tensor is"
+            problems.messages.append(
+                f"{count} {kind}: {first}{', among others' * (len(listed) > 2)}: {remedy}"
             )
-            problems.add(f"{here.file.name}: dtype of {here.name}", here.dtype, remedy)
-        elif here.shape != tensor.shape:
-            problems.add(
-                f"{here.file.name}: shape of {here.name}", here.shape, f"by config.json it is {tensor.shape}"
-            )
-        else:
-            found[tensor] = here
-    if missing:
-        problems.add(
-            "tensors that are missing", _few(missing), "download the model again, or correct config.json"
-        )
     return found
-
-
-def check_unknown(
-    stored: Mapping[str, StoredTensor], used: Iterable[str], known: Sequence[str], problems: Problems
-) -> None:
-    """Adds an error for tensors that are neither used nor known not to matter, by regular expressions."""
-    harmless = re.compile("|".join(f"(?:{one})" for one in known) or "(?!)")
-    unknown = sorted(name for name in set(stored) - set(used) if not harmless.match(name))
-    if unknown:
-        remedy = "a forward pass by config.json does not read them; they may belong to another architecture"
-        problems.add("tensors that are unknown", _few(unknown), remedy)
 
 
 def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str) -> dict[str, Any]:
@@ -132,8 +135,3 @@ def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str)
             at = at[part] if isinstance(part, int) else at.setdefault(part, {})
         at[tensor.place[-1]] = jnp.asarray(array)
     return tree
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more

@@ -61,19 +61,18 @@ def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems)
     """
     found: dict[str, StoredTensor] = {}
     readable: set[str] = set()
+    twice: list[str] = []
     for file in files:
         tensors = _header(file, problems)
         if tensors is None:
             continue
         readable.add(file.name)
-        for one in tensors:
-            if index and index.get(one.name) != file.name:
-                continue
-            if one.name in found:
-                problems.add(
-                    one.name, [found[one.name].file.name, file.name], "in two files; keep one of them"
-                )
-            found[one.name] = one
+        own = [one for one in tensors if not index or index.get(one.name) == file.name]
+        twice += [one.name for one in own if one.name in found]
+        found |= {one.name: one for one in own}
+    if twice:
+        names = [file.name for file in files]
+        problems.add("folder", names, f"{twice[0]} is in two of these files; remove those that are too many")
     missing = [name for name, file in index.items() if name not in found and Path(file).name in readable]
     if missing:
         problems.add(

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from jaxsens.errors import Problems
+from jaxsens.pretrained.families.named import FAMILIES
+from jaxsens.pretrained.options import Options
+from jaxsens.pretrained.tensors import Tensor
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "slept", "##ing", "dog")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -67,3 +76,81 @@ def tokenizer_table(encoder: bool, unused: int = 3) -> dict:
 def write_tokenizer(folder: Path, encoder: bool = True) -> None:
     """Writes a tokenizer.json of 18 symbols."""
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_table(encoder)), encoding="utf-8")
+
+
+_ENCODER: dict[str, Any] = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 10,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-5,
+}
+_DECODER: dict[str, Any] = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 12,
+    "hidden_act": "silu",
+    "max_position_embeddings": 10,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {**_ENCODER, "layer_norm_eps": 1e-12, "max_position_embeddings": 12},
+    "roberta": {**_ENCODER, "pad_token_id": 1},
+    "distilbert": {
+        "vocab_size": 20,
+        "dim": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 12,
+        "activation": "gelu",
+        "max_position_embeddings": 10,
+    },
+    "gpt2": {"vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 10},
+    "llama": {**_DECODER, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "mistral": {**_DECODER, "sliding_window": 3},
+    "qwen2": {**_DECODER, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": {**_DECODER, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+}
+"""A tiny config.json of every family, without its model_type. Rotary positions are written both ways."""
+
+
+def tensors_of(family: str, config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
+    """Random tensors of a family, with its language-model head, under the names and in the shapes of its files."""
+    own, problems = FAMILIES[family], Problems(family)
+    a = own.architecture(Options(config, "config.json", problems))
+    problems.raise_if_any()
+    listed = [*own.tensors(a), *own.head(a)]
+    if not a.tied:
+        listed.append(Tensor(("head", "matrix"), own.head_matrix, (a.symbols, a.width)))
+    heads = tuple(name for tensor in own.head(a) for name in tensor.names) + own.head_matrix
+    generator = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for tensor in listed:
+        name = tensor.names[0] if tensor.names[0] in heads else own.prefix + tensor.names[0]
+        if name not in found:
+            found[name] = generator.normal(0.2, 0.5, tensor.shape).astype(np.float32)
+    return found
+
+
+def write_folder(
+    folder: Path,
+    family: str = "bert",
+    options: dict[str, Any] | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Writes a folder of a family with random weights; returns its config and its tensors."""
+    config = {**CONFIGS[family], **(options or {})}
+    tensors = tensors_of(family, config) if tensors is None else tensors
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **config}), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tokenizer(folder, encoder=family in ("bert", "roberta", "distilbert"))
+    return config, tensors

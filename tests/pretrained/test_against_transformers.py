@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-
-from jaxsens.pretrained.load import load_pretrained
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.pretrained.oracle import CASES, ids_of, reference, save
+from tests.pretrained.oracle import CASES, Case, config_of, save
+from tests.pretrained.table import errors
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+QUICK = ("defaults", "grouped heads, untied head", "window of 4", "window in the last layer, tied head")
 
 
-def errors(case, folder, dtype):
-    """The largest differences of hidden states and logits, relative to the largest entries if above 1."""
-    found = []
-    for output, wanted in zip(("hidden", "logits"), reference(case, folder, dtype), strict=True):
-        ours = np.asarray(load_pretrained(folder, output=output, dtype=dtype)(ids_of(case)))
-        assert ours.shape == wanted.shape
-        assert str(ours.dtype) == str(wanted.dtype) == dtype
-        found.append(float(np.abs(ours - wanted).max() / max(1.0, np.abs(wanted).max())))
-    return found
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=str(one)) for one in CASES],
+)
 def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path):
     save(case, tmp_path)
     for dtype, tolerance in TOLERANCE.items():
         hidden, logits = errors(case, tmp_path, dtype)
         assert max(hidden, logits) <= tolerance, (dtype, hidden, logits)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_a_model_that_was_saved_without_its_head(family, tmp_path):
+    from jaxsens.pretrained.load import load_pretrained
+
+    save(Case(family, "no head"), tmp_path, head=False)
+    assert (
+        load_pretrained(tmp_path).parameters["embedding"].shape[0] == config_of(Case(family, "")).vocab_size
+    )

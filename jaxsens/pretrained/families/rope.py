@@ -37,6 +37,8 @@ def rotary_angles(options: Options, width: int, longest: int) -> tuple[RotaryAng
         options.refuse("head_dim", f"an even width of heads, which is {width}: positions turn pairs")
     kind = own.choice("rope_type", KINDS, own.choice("type", KINDS, "default"))
     base = own.number("rope_theta", theta, least=1.0)
+    if own.failed:
+        return RotaryAngles(base, width), longest
     own.only("partial_rotary_factor", (1, 1.0, None), "turning a part of each head is not served")
     own.ignore("finetuned")
     made = KINDS[kind](own, base, width, longest)

@@ -1,0 +1,438 @@
+"""Folders that cannot be read: one clear error each, before weights are read, and nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import jaxsens
+from jaxsens.errors import InputError
+from jaxsens.pretrained import load
+from jaxsens.pretrained.weights import StoredTensor
+from tests.pretrained.folders import tokenizer_table, write_folder
+
+
+class Malice:
+    """Leaves a file behind if it is unpickled."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.witness,)
+
+
+Change = Callable[[Path], None]
+
+
+def options(family: str = "bert", **changed: Any) -> Change:
+    """A folder of a family whose config.json says something else. The value `...` leaves an option out."""
+
+    def change(folder: Path) -> None:
+        write_folder(folder, family)
+        table = json.loads((folder / "config.json").read_text())
+        table = {name: value for name, value in (table | changed).items() if value is not ...}
+        (folder / "config.json").write_text(json.dumps(table))
+
+    return change
+
+
+def tensors(changed: dict[str, Any], family: str = "bert") -> Change:
+    """A folder in which tensors are something else: an array, `...` for none, or a function of the array."""
+
+    def change(folder: Path) -> None:
+        _, own = write_folder(folder, family)
+        for name, value in changed.items():
+            if value is ...:
+                del own[name]
+            else:
+                own[name] = np.ascontiguousarray(value(own[name]) if callable(value) else value)
+        save_file(own, folder / "model.safetensors")
+
+    return change
+
+
+def text(name: str, content: str | bytes) -> Change:
+    """A folder in which a file holds something else."""
+
+    def change(folder: Path) -> None:
+        write_folder(folder)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return change
+
+
+def gone(*names: str) -> Change:
+    """A folder without some files."""
+
+    def change(folder: Path) -> None:
+        write_folder(folder)
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def instead(name: str) -> Change:
+    """A folder whose weights are in another format: a pickle that would leave a file behind."""
+
+    def change(folder: Path) -> None:
+        gone("model.safetensors")(folder)
+        (folder / name).write_bytes(pickle.dumps({"a": Malice(folder / "unpickled")}))
+
+    return change
+
+
+def index(weight_map: Any) -> Change:
+    """A folder with two shards and an index; `weight_map` is the map, or a function of the right one."""
+
+    def change(folder: Path) -> None:
+        _, own = write_folder(folder)
+        (folder / "model.safetensors").unlink()
+        names = sorted(own)
+        right = {name: f"model-0000{1 + k % 2}-of-00002.safetensors" for k, name in enumerate(names)}
+        for file in set(right.values()):
+            save_file({name: own[name] for name in names if right[name] == file}, folder / file)
+        table = {"metadata": {}, "weight_map": weight_map(right) if callable(weight_map) else weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+
+    return change
+
+
+def outside(name: str) -> Change:
+    """A folder in which one file is a link to a file outside of it."""
+
+    def change(folder: Path) -> None:
+        write_folder(folder)
+        target = folder.parent / f"outside-{name}"
+        (folder / name).rename(target)
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+def first_tensor_in(file: Any) -> Change:
+    return index(lambda right: {**right, next(iter(right)): file})
+
+
+def shard_outside(folder: Path) -> None:
+    index(lambda right: right)(folder)
+    shard = folder / "model-00001-of-00002.safetensors"
+    shard.rename(folder.parent / "shard")
+    shard.symlink_to(folder.parent / "shard")
+
+
+def truncated(folder: Path) -> None:
+    write_folder(folder)
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def overlapping(folder: Path) -> None:
+    write_folder(folder)
+    header = json.dumps(
+        {one: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for one in ("a", "b")}
+    ).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+
+
+def twice(folder: Path) -> None:
+    _, own = write_folder(folder)
+    for k in (1, 2):
+        save_file(own, folder / f"model-{k}.safetensors")
+    (folder / "model.safetensors").unlink()
+
+
+def circle(folder: Path) -> None:
+    gone("model.safetensors")(folder)
+    (folder / "model.safetensors").symlink_to("model.safetensors")
+
+
+def directory(folder: Path) -> None:
+    gone("model.safetensors")(folder)
+    (folder / "model.safetensors").mkdir()
+
+
+def adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    save_file({"a": np.zeros(2)}, folder / "adapter_model.safetensors")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_table(True)))
+
+
+def other_tied_head(folder: Path) -> None:
+    write_folder(folder, "gpt2")
+    own = load_file(folder / "model.safetensors")
+    save_file({**own, "lm_head.weight": own["transformer.wte.weight"] + 1}, folder / "model.safetensors")
+
+
+def symbols(*more: str) -> str:
+    table = tokenizer_table(True)
+    vocabulary = table["model"]["vocab"]
+    table["model"]["vocab"] = vocabulary | {one: len(vocabulary) + k for k, one in enumerate(more)}
+    return json.dumps(table)
+
+
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+
+BAD: dict[str, tuple[Change, str]] = {
+    # Files
+    "empty folder": (lambda folder: None, "it has no config.json; it is no model"),
+    "no config": (gone("config.json"), "it has no config.json; .* It has model.safetensors, tokenizer.json"),
+    "no weights": (gone("model.safetensors"), r"it has no \*.safetensors; download the model again"),
+    "no tokenizer": (gone("tokenizer.json"), "it has no tokenizer.json; make it .* AutoTokenizer"),
+    "pickled weights": (instead("pytorch_model.bin"), "is a pickle, .* never opened.*save_pretrained"),
+    "pickled shards": (instead("pytorch_model-00001-of-00002.bin"), "is a pickle"),
+    "pickled checkpoint": (instead("model.ckpt"), "model.ckpt is a pickle"),
+    "pickle named safetensors": (instead("model.safetensors"), "not readable as safetensors"),
+    "gguf": (instead("model.gguf"), "model.gguf is in a format that is not read"),
+    "adapter": (adapter, "it is an adapter, .*merge_and_unload"),
+    "weights are a directory": (directory, r"it has no \*.safetensors"),
+    "link to itself": (circle, "model.safetensors"),
+    "weights outside": (outside("model.safetensors"), "it leads out of the folder"),
+    "config outside": (outside("config.json"), "it leads out of the folder"),
+    "tokenizer outside": (outside("tokenizer.json"), "it leads out of the folder"),
+    # JSON
+    "config cut off": (text("config.json", '{"model_type": "bert", '), "config.json'.* not readable as JSON"),
+    "config in latin-1": (text("config.json", b'{"model_type": "b\xe9rt"}'), "not readable as JSON"),
+    "config a list": (text("config.json", "[]"), "holds a list, not a table"),
+    "config too deep": (text("config.json", "[" * 200_000), "not readable as JSON"),
+    "tokenizer cut off": (text("tokenizer.json", '{"version"'), "tokenizer.json'.* not readable as JSON"),
+    "tokenizer of nothing": (text("tokenizer.json", '{"version": "1.0"}'), "not readable as a tokenizer"),
+    "tokenizer of another model": (text("tokenizer.json", symbols("x", "y", "z")), "largest id = 20: the model reads"),
+    # Files of weights
+    "weights cut off": (truncated, r"not readable as safetensors .*may be truncated: download it again"),
+    "weights empty": (text("model.safetensors", b""), "not readable as safetensors"),
+    "a header without end": (text("model.safetensors", b"\xff" * 64), "not readable as safetensors"),
+    "overlapping tensors": (overlapping, "not readable as safetensors"),
+    "git lfs": (text("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
+    "a tensor in two files": (twice, "is in two of these files"),
+    "index above": (first_tensor_in("../../etc/passwd"), "it leads out of the folder"),
+    "index absolute": (first_tensor_in("/etc/passwd"), "the name of a file within the folder"),
+    "index of a link outside": (shard_outside, "it leads out of the folder"),
+    "index of no file": (first_tensor_in("model-00003-of-00003.safetensors"), "it has no model-00003-of-00003"),
+    "index of a number": (first_tensor_in(3), "weight_map = .*a table from the names of tensors"),
+    "index without map": (index(None), "weight_map = None"),
+    "index of another file": (first_tensor_in("model-00002-of-00002.safetensors"), "not in the files it names"),
+    # Options
+    "unknown family": (options(model_type="mamba"), "model_type = 'mamba': not served; the families are bert,"),
+    "no family": (options(model_type=...), "model_type = None: not served"),
+    "unknown option": (options(layer_drop=0.1), "config.json: layer_drop = 0.1: no option of bert"),
+    "misspelt option": (options(hidden_sizes=8), 'did you mean "hidden_size"'),
+    "no size": (options(hidden_size=...), "hidden_size: required, but not given"),
+    "no layers": (options(num_hidden_layers=0), "num_hidden_layers = 0: a whole number of at least 1"),
+    "layers in words": (options(num_hidden_layers="two"), "num_hidden_layers = 'two'"),
+    "true heads": (options(num_attention_heads=True), "num_attention_heads = True"),
+    "uneven heads": (options(num_attention_heads=3), "hidden_size = 8: a multiple of num_attention_heads = 3"),
+    "activation": (options(hidden_act="xielu"), "hidden_act = 'xielu': not served; one of gelu,"),
+    "epsilon": (options(layer_norm_eps=-1), "layer_norm_eps = -1: a number above 0"),
+    "relative positions": (
+        options(position_embedding_type="relative_key"),
+        "position_embedding_type = 'relative_key': only \"absolute\"",
+    ),
+    "decoder": (options(is_decoder=True), "is_decoder = True: a bert-like decoder is not served"),
+    "cross attention": (options("gpt2", add_cross_attention=True), "add_cross_attention = True"),
+    "code of its own": (options(auto_map={"AutoModel": "mine.Model"}), "auto_map = .*code of its own"),
+    "quantised by its config": (
+        options("llama", quantization_config={"quant_method": "gptq"}),
+        "quantization_config = .*quantised weights are not served",
+    ),
+    "pruned": (options(pruned_heads={"0": [1]}), "pruned_heads = "),
+    "rope type": (
+        options("llama", rope_scaling={"type": "longrope", "factor": 2.0}),
+        "rope_scaling: type = 'longrope': not served; one of default, linear, dynamic, llama3, yarn",
+    ),
+    "rope in sections": (
+        options("qwen2", rope_scaling={"type": "default", "mrope_section": [1, 1]}),
+        r"rope_scaling: mrope_section = \[1, 1\]",
+    ),
+    "rope without factor": (options("llama", rope_scaling={"type": "linear"}), "rope_scaling: factor: required"),
+    "rope without a frequency": (
+        options("llama", rope_scaling=None, rope_parameters=ROPE),
+        "rope_parameters: high_freq_factor: required",
+    ),
+    "rope said twice": (options("llama", rope_parameters=ROPE | {"high_freq_factor": 4.0}), "keep one of them"),
+    "rope of a part": (options("qwen3", partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "odd heads": (options("llama", head_dim=5), "head_dim = 5: an even width"),
+    "uneven groups": (options("llama", num_key_value_heads=3), "num_key_value_heads = 3: a divisor"),
+    "chunked layers": (options("qwen3", layer_types=["chunked_attention"] * 2), "layer_types = .*not served"),
+    "too few layer types": (options("qwen3", layer_types=["full_attention"]), "num_hidden_layers = 2 entries"),
+    "a window of nothing": (
+        options("qwen3", layer_types=["full_attention", "sliding_attention"]),
+        "sliding_attention needs use_sliding_window",
+    ),
+    "positions in several dimensions": (options("qwen2", use_mrope=True), "use_mrope = True"),
+    # Tensors
+    "tensor missing": (tensors({QUERY: ...}), "a tensor is missing: .*0.attention.self.query.weight: download"),
+    "wrong shape": (
+        tensors({QUERY: lambda x: x[:, :4]}),
+        r"of another shape: .*query.weight \(8, 4\) instead of \(8, 8\):",
+    ),
+    "wrong width by config": (
+        options(intermediate_size=13),
+        r"6 tensors are of another shape: .*\(12, 8\) instead of \(13, 8\)",
+    ),
+    "more layers by config": (options(num_hidden_layers=3), "16 tensors are missing: encoder.layer.2.*, among others"),
+    "fewer layers by config": (options(num_hidden_layers=1), "16 tensors are unknown: .*layer.1.*, among others"),
+    "eight bits": (tensors({QUERY: lambda x: x.astype(np.int8)}), "weight I8: quantised weights are not served"),
+    "eight-bit floats": (
+        tensors({QUERY: lambda x: x.astype(ml_dtypes.float8_e4m3fn)}),
+        "weight F8_E4M3: quantised weights are not served",
+    ),
+    "not a number": (tensors({QUERY: lambda x: x * np.nan}), "query.weight: it holds numbers that are not finite"),
+    "beyond float32": (
+        tensors({QUERY: lambda x: x.astype(np.float64) * 1e300}),
+        "numbers that are not finite in float32",
+    ),
+    "tensors of an adapter": (tensors({"bert.lora_A": np.zeros(3)}), "a tensor is unknown: bert.lora_A: "),
+    "two heads": (other_tied_head, "tie_word_embeddings = True: true, but lm_head.weight is stored and differs"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*given: Any, **named: Any) -> Any:
+        raise AssertionError("a pickle was opened")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, forbidden)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_clear_error(name, tmp_path, monkeypatch, nothing_is_unpickled):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    change, wanted = BAD[name]
+    change(folder)
+    opened: list[str] = []
+    true_open = builtins.open
+    monkeypatch.setattr(
+        builtins, "open", lambda file, *a, **k: opened.append(str(file)) or true_open(file, *a, **k)
+    )
+    with pytest.raises(InputError, match=wanted) as caught:
+        jaxsens.load_pretrained(folder, output="logits" if name == "two heads" else "hidden")
+    message = str(caught.value)
+    assert message.startswith(f"load_pretrained({str(folder)!r})") or "not finite" in message
+    if name not in ("empty folder", "adapter"):
+        assert "errors\n" not in message, message
+    assert not (folder / "unpickled").exists()
+    assert not any(one.endswith((".bin", ".ckpt", ".gguf")) for one in opened)
+
+
+def test_there_are_at_least_forty_bad_folders():
+    assert len(BAD) >= 40
+
+
+def test_a_good_folder_beside_a_pickle_is_read_without_opening_it(tmp_path, nothing_is_unpickled):
+    write_folder(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Malice(tmp_path / "unpickled")))
+    assert jaxsens.load_pretrained(tmp_path)([2, 9, 3]).shape == (3, 8)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_no_weights_are_read_before_options_and_shapes_are_right(tmp_path, monkeypatch):
+    def unread(self: StoredTensor, dtype: str) -> np.ndarray:
+        raise AssertionError(f"{self.name} was read")
+
+    monkeypatch.setattr(StoredTensor, "read", unread)
+    options(is_decoder=True)(tmp_path)
+    with pytest.raises(InputError, match="is_decoder"):
+        jaxsens.load_pretrained(tmp_path)
+    options(vocab_size=21)(tmp_path)
+    with pytest.raises(InputError, match="of another shape"):
+        jaxsens.load_pretrained(tmp_path)
+
+
+def test_several_problems_are_told_together(tmp_path):
+    options("llama", hidden_act="xielu", mlp_bias="no", quantization_config={}, rope_scaling={"type": "su"})(
+        tmp_path
+    )
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="6 errors") as caught:
+        jaxsens.load_pretrained(tmp_path)
+    for part in (
+        "hidden_act",
+        "mlp_bias",
+        "quantization_config",
+        "rope_scaling: type",
+        "tokenizer.json",
+        "safetensors",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("sentence-transformers/all-MiniLM-L6-v2",
+         "hf download sentence-transformers/all-MiniLM-L6-v2 --local-dir all-MiniLM-L6-v2"),
+        ("gpt2", "hf download gpt2 --local-dir gpt2"),
+        ("/no/such/folder", "folder = '/no/such/folder': no such folder$"),
+        ("", "the path of a folder"),
+        (None, "the path of a folder"),
+        (b"gpt2", "the path of a folder"),
+        ("a\0b", "folder = "),
+    ],
+)  # fmt: skip
+def test_what_is_no_folder(given, wanted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=wanted):
+        jaxsens.load_pretrained(given)
+
+
+def test_a_file_instead_of_a_folder(tmp_path):
+    write_folder(tmp_path)
+    with pytest.raises(InputError, match="a file; give the folder that holds it"):
+        jaxsens.load_pretrained(tmp_path / "model.safetensors")
+
+
+def test_unknown_arguments(tmp_path):
+    write_folder(tmp_path)
+    with pytest.raises(InputError, match="2 errors") as caught:
+        jaxsens.load_pretrained(tmp_path, output="pooled", dtype="bfloat16")  # pyright: ignore[reportArgumentType]
+    assert "output = 'pooled'" in str(caught.value)
+    assert "dtype = 'bfloat16'" in str(caught.value)
+
+
+_PARTS = ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias")
+_HEAD = ("decoder.bias", *(f"transform.{part}" for part in _PARTS))
+HEADLESS = {f"cls.predictions.{name}": ... for name in _HEAD}
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (tensors(HEADLESS), "the folder has no head, not that of BertForMaskedLM"),
+        (tensors({**HEADLESS, "classifier.weight": np.zeros((2, 8)), "bert.pooler.dense.weight": np.zeros((8, 8))}),
+         "the folder has the head classifier, not that of BertForMaskedLM"),
+        (tensors({"lm_head.weight": ..., "score.weight": np.zeros((2, 8))}, "llama"), "has the head score"),
+        (tensors({"score.weight": np.zeros((2, 8))}, "gpt2"), "has the head score"),
+    ],
+)  # fmt: skip
+def test_only_the_language_model_head_has_logits(change, wanted, tmp_path):
+    change(tmp_path)
+    with pytest.raises(InputError, match=wanted):
+        jaxsens.load_pretrained(tmp_path, output="logits")
+    assert jaxsens.load_pretrained(tmp_path)([2, 9, 3]).shape == (3, 8)
+
+
+def test_the_command_that_installs_the_extra(tmp_path, monkeypatch):
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(load.importlib, "import_module", missing)
+    write_folder(tmp_path)
+    with pytest.raises(InputError, match=r'pip install "jaxsens\[pretrained\]"'):
+        jaxsens.load_pretrained(os.fspath(tmp_path))

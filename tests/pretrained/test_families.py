@@ -1,0 +1,83 @@
+"""Every family beside the NumPy reference, on folders that are written here."""
+
+from __future__ import annotations
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jaxsens.pretrained.load import load_pretrained
+from tests.pretrained.folders import CONFIGS, tensors_of, write_folder
+from tests.pretrained.reference import outputs
+
+IDS = [2, 9, 17, 8, 8, 19, 3]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_hidden_states_and_logits_are_those_of_the_reference(family, tmp_path):
+    config, tensors = write_folder(tmp_path, family)
+    for output, wanted in zip(("hidden", "logits"), outputs(family, config, tensors, IDS), strict=True):
+        ours = np.asarray(load_pretrained(tmp_path, output=output, dtype="float64")(IDS))
+        np.testing.assert_allclose(ours, wanted, rtol=1e-10, atol=1e-12)
+        single = np.asarray(load_pretrained(tmp_path, output=output)(IDS))
+        assert single.dtype == np.float32
+        np.testing.assert_allclose(single, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_shards_old_names_and_names_without_a_prefix(tmp_path):
+    config, tensors = write_folder(tmp_path, "bert")
+    old = {
+        name.removeprefix("bert.")
+        .replace("Norm.weight", "Norm.gamma")
+        .replace("Norm.bias", "Norm.beta"): value
+        for name, value in tensors.items()
+    }
+    old["embeddings.position_ids"] = np.arange(12)[None]
+    old["pooler.dense.weight"] = np.zeros((8, 8), np.float32)
+    (tmp_path / "model.safetensors").unlink()
+    names = sorted(old)
+    shards = {"model-00001-of-00002.safetensors": names[:20], "model-00002-of-00002.safetensors": names[20:]}
+    for file, own in shards.items():
+        save_file({name: old[name] for name in own}, tmp_path / file)
+    wanted = outputs("bert", config, tensors, IDS)[1]
+    np.testing.assert_allclose(
+        load_pretrained(tmp_path, output="logits", dtype="float64")(IDS), wanted, rtol=1e-10
+    )
+    index = {"weight_map": {name: file for file, own in shards.items() for name in own}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    np.testing.assert_allclose(
+        load_pretrained(tmp_path, output="logits", dtype="float64")(IDS), wanted, rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_weights_of_other_dtypes_are_converted(dtype, tmp_path):
+    narrow = {name: one.astype(dtype) for name, one in tensors_of("gpt2", CONFIGS["gpt2"]).items()}
+    config, _ = write_folder(tmp_path, "gpt2", tensors=narrow)
+    wanted = outputs("gpt2", config, narrow, IDS)[0]
+    np.testing.assert_allclose(load_pretrained(tmp_path, dtype="float64")(IDS), wanted, rtol=1e-10)
+
+
+def test_a_tied_head_may_be_stored_too(tmp_path):
+    config, tensors = write_folder(tmp_path, "gpt2")
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+    write_folder(tmp_path, "gpt2", tensors=tensors)
+    wanted = outputs("gpt2", config, tensors, IDS)[1]
+    np.testing.assert_allclose(
+        load_pretrained(tmp_path, output="logits", dtype="float64")(IDS), wanted, rtol=1e-10
+    )
+
+
+def test_a_folder_of_the_hubs_cache_is_read_through_its_links(tmp_path):
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "0f"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    config, tensors = write_folder(snapshot, "llama")
+    for file in list(snapshot.iterdir()):
+        file.rename(blobs / file.name.upper())
+        file.symlink_to(f"../../blobs/{file.name.upper()}")
+    wanted = outputs("llama", config, tensors, IDS)[0]
+    np.testing.assert_allclose(load_pretrained(snapshot, dtype="float64")(IDS), wanted, rtol=1e-10)

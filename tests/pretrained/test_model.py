@@ -1,0 +1,190 @@
+"""What a published model knows: its text, its special and unused symbols, its longest input, and which row is read."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.errors import EstimateWarning, InputError, collecting
+from jaxsens.models.layered import Attention
+from jaxsens.pretrained.tokenizer import UNUSED, read_tokenizer
+from jaxsens.pretrained.windows import SlidingWindow
+from tests.pretrained.folders import write_folder
+
+UNUSED_IDS, UNKNOWN_IDS = (5, 6, 7), (18, 19)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    write_folder(folder, "bert")
+    return jaxsens.load_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen2")
+    write_folder(folder, "qwen2")
+    return jaxsens.load_pretrained(folder, output="logits", dtype="float64")
+
+
+def test_text_to_ids_and_back_without_padding_or_cutting_off(encoder, decoder):
+    ids = encoder.encode("the cat sat on the mat")  # the tokenizer.json says: cut at 4, pad to 12
+    assert ids == [2, 8, 9, 10, 11, 8, 13, 3]
+    assert encoder.tokens(ids) == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", "[SEP]"]
+    assert encoder.decode(ids) == "[CLS] the cat sat on the mat [SEP]"
+    assert (
+        encoder.encode("the cat sat on the mat", special=False)
+        == ids[1:-1]
+        == decoder.encode("the cat sat on the mat")
+    )
+    assert encoder.encode("bird") == [2, 1, 3]
+    assert encoder.tokens([18]) == ["<id 18>"]
+
+
+def test_special_unused_and_unknown_ids_are_reserved(encoder):
+    assert encoder.special == (0, 1, 2, 3, 4)
+    assert encoder.reserved == (*encoder.special, *UNUSED_IDS, *UNKNOWN_IDS)
+
+
+@pytest.mark.parametrize(
+    "text", ["[unused99]", "<unused12>", "<|reserved_special_token_7|>", "<|extra_3|>", "madeupword0001"]
+)
+def test_names_of_unused_symbols(text):
+    assert UNUSED.fullmatch(text)
+
+
+@pytest.mark.parametrize("text", ["unused", "[MASK]", "<|endoftext|>", "the", "reserved", "<0x0A>"])
+def test_names_of_used_symbols(text):
+    assert not UNUSED.fullmatch(text)
+
+
+def test_pieces_of_byte_level_tokenizers_are_read_as_text(tmp_path):
+    vocabulary = ["Ġthe", "hello", "Ċ", "Ã©", "â", "▁x", "Ġ", "<|endoftext|>"]
+    table = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": 7, "content": "<|endoftext|>", "special": True, "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False}
+        ],
+        "model": {"type": "BPE", "vocab": {one: k for k, one in enumerate(vocabulary)}, "merges": []},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteLevel", "add_prefix_space": False,
+                    "trim_offsets": True, "use_regex": True}]},
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    with collecting("test") as problems:
+        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", 8, problems)
+    assert tokenizer is not None
+    assert [tokenizer.piece(k) for k in range(8)] == [
+        " the", "hello", "\n", "é", "\\xe2", " x", " ", "<|endoftext|>"
+    ]  # fmt: skip
+
+
+def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder, decoder):
+    assert (encoder.layered.readout, decoder.layered.readout) == (0, "last")
+    ids = encoder.encode("the cat sat on a mat")
+    np.testing.assert_allclose(encoder.layered(encoder.parameters, np.array(ids)), encoder(ids)[0], rtol=1e-6)
+    assert decoder(ids).shape == (8, 20)
+
+
+def test_flips_are_those_of_the_rows(encoder):
+    ids = encoder.encode("the cat sat on a mat")
+    result = jaxsens.flip_sensitivity(encoder, ids, symbols=[9, 12], readout=2)
+    flipped = [*ids]
+    flipped[result.argmax.position] = result.argmax.symbol
+    change = np.linalg.norm(np.asarray(encoder(flipped))[2] - np.asarray(encoder(ids))[2])
+    assert abs(result.max - change) <= 1e-4 * change
+
+
+def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
+    ids = decoder.encode("the cat sat on a mat and slept")
+    scalar = jaxsens.log_probability(9)
+    assert scalar == jaxsens.log_probability(9)
+    assert hash(scalar) == hash(jaxsens.log_probability(9))
+    options = {"symbols": [8, 14], "scalar": scalar}
+    exact = jaxsens.flip_sensitivity(decoder, ids, **options)
+    rows = [
+        np.asarray(decoder([*ids[:i], s, *ids[i + 1 :]]))[-1]
+        for i, s in zip(exact.positions, exact.symbols, strict=True)
+    ]
+    logs = [row[9] - np.log(np.exp(row).sum()) for row in [*rows, np.asarray(decoder(ids))[-1]]]
+    assert exact.changes is not None
+    np.testing.assert_allclose(exact.changes, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EstimateWarning)  # eight random rows are no test of the estimate
+        estimated = jaxsens.flip_sensitivity(decoder, ids, engine="first-order", verify=len(exact), **options)
+    np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-6)
+
+
+@pytest.mark.parametrize("token", [-1, 1.5, True, None])
+def test_the_log_probability_of_no_token(token):
+    with pytest.raises(InputError, match="token = "):
+        jaxsens.log_probability(token)
+
+
+def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
+    with pytest.raises(InputError, match=r"token = 20: the output has 20 numbers"):
+        jaxsens.flip_sensitivity(decoder, [8, 9], symbols=[10], scalar=jaxsens.log_probability(20))
+
+
+def test_bad_ids_and_texts(encoder, tmp_path):
+    for ids, wanted in (
+        ([8] * 13, "13 ids.*at most 12"),
+        ([], "at least one"),
+        ([20], "ids 0 to 19"),
+        ([-1], "at least 0"),
+        ([0.5], "a list of whole numbers"),
+        ("the cat", "a list of whole numbers"),
+        ([[8, 9]], "a list of whole numbers"),
+    ):
+        with pytest.raises(InputError, match=wanted):
+            encoder(ids)
+    with pytest.raises(InputError, match=r"text = 'a a.*13 tokens; the model reads at most 12"):
+        encoder.encode("a " * 11)
+    with pytest.raises(InputError, match="it has no tokens"):
+        encoder.encode("", special=False)
+    with pytest.raises(InputError, match="2 errors"):
+        encoder.encode(b"a", special="yes")
+    with pytest.raises(InputError, match="ids 0 to 19"):
+        encoder.tokens([20])
+    with pytest.raises(InputError, match="the model reads at most 12"):
+        jaxsens.flip_sensitivity(encoder, [8] * 13, symbols=[9])
+    assert encoder.decode([]) == ""
+
+
+def test_roberta_does_not_count_padding(tmp_path):
+    write_folder(tmp_path, "roberta")
+    model = jaxsens.load_pretrained(tmp_path)
+    assert model.max_length == 8
+    with pytest.raises(InputError, match="padding, which roberta does not count"):
+        model([8, 1, 9])
+
+
+def test_a_model_says_what_it_is(encoder, decoder):
+    assert repr(encoder).startswith(
+        "PretrainedModel('bert', layers=2, width=8, symbols=20, max_length=12, output='hidden'"
+    )
+    assert "dtype='float64'" in repr(decoder)
+    assert encoder.embeddings().shape == (20, 8)
+
+
+def test_a_window_is_a_mask_that_compares_by_value():
+    mask = Attention(2, mask=SlidingWindow(3))
+    assert mask == Attention(2, mask=SlidingWindow(3))
+    assert hash(mask) == hash(Attention(2, mask=SlidingWindow(3)))
+    assert mask != Attention(2, mask=SlidingWindow(4))
+    i = jnp.arange(6)
+    seen = np.asarray(mask.sees(i[:, None], i[None, :]))
+    assert seen.tolist() == [[0 <= query - key < 3 for key in range(6)] for query in range(6)]
+
+
+def test_windows_as_wide_as_the_input_are_left_out(decoder):
+    masks = [
+        [one.attention(k).mask for k in range(2)] for one in (decoder.layered, decoder.layered.at_length(4))
+    ]
+    assert masks == [["future", SlidingWindow(4)], ["future", "future"]]
