@@ -24,7 +24,6 @@ from jaxsens.errors import no_rule
 from jaxsens.models.layered import Layered, by_head, head_scores, projections, readout_row
 from jaxsens.models.trace import scores_leave_cache
 from jaxsens.models.weighting import Softmax
-from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
@@ -36,6 +35,14 @@ from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
+
+
+LARGEST_SCORE = {"float32": 2.0**12, "float64": float("inf")}
+"""The largest scores at which the closed form is used, by dtype.
+
+A score s that is computed anew is rounded by eps |s|, relative to its key's weight: at the limit 5e-4 of what the flip
+changes there. A forward pass loses eps |s| of every key's weight.
+"""
 
 
 def refusal(model: Layered, subject: Measurable) -> str | None:
