@@ -18,7 +18,7 @@ from jaxsens import inputs
 from jaxsens.errors import InputError, Problems
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import value_of
-from jaxsens.sensitivity.vmap_engine import output_vector
+from jaxsens.sensitivity.vmap_engine import compiled_output
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,10 @@ def checked_function(
         InputError: if f raises an exception, does not return one floating-point number, indexes beyond its vector, or
             returns a number that is not finite.
     """
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
     checked = _Checked(argument, function)
-    checked.check_value(output := _output(subject.apply, parameters, jnp.asarray(words[0])))
+    checked.check_value(output := _output(subject, words[0]))
     for k, word in enumerate(words):
-        output = _output(subject.apply, parameters, jnp.asarray(word)) if k else output
+        output = _output(subject, word) if k else output
         value = float(_value(function, argument.outputs, output))
         if not np.isfinite(value):
             raise InputError(
@@ -167,9 +166,8 @@ class _Checked:
             )
 
 
-@partial(jax.jit, static_argnums=0)
-def _output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Array:
-    return output_vector(apply, parameters, tokens)
+def _output(subject: Measurable, word: Int[np.ndarray, " n"]) -> Array:
+    return jnp.asarray(compiled_output(subject.apply, subject.parameters, word))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -21,6 +21,7 @@ from jaxsens.sensitivity.functions import SIGNED
 from jaxsens.sensitivity.index_check import check_word_reads
 from jaxsens.sensitivity.measures import TWO_OUTPUTS
 from jaxsens.sensitivity.model_problems import check_is_array, raised
+from jaxsens.sensitivity.vmap_engine import compiled_output
 
 Shape = tuple[int, ...]
 
@@ -71,7 +72,8 @@ def checked_output(
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
-    A jaxsens transformer is not called: it is known to be a pure function that returns one vector. `outputs` and `norm`
+    A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
+    called once, compiled. `outputs` and `norm`
     are what is to be measured.
 
     Returns:
@@ -87,6 +89,10 @@ def checked_output(
         return subject, subject.config.dtype
     subject, shape, dtype = traced_output(subject, words.shape[1])
     _check_outputs(outputs, int(np.prod(shape)), norm)
+    if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
+        output = compiled_output(subject.apply, subject.parameters, words[0])
+        _check_values(output.reshape(shape), output.reshape(shape), shape)
+        return subject, dtype
     first, second = _called_twice(subject, words[0])
     check_word_reads(subject, words[0])
     _check_values(first, second, shape)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
@@ -144,6 +146,19 @@ def output_vector(
 def _innermost(apply: Any) -> Any:
     """Returns the model's own function, without what selects a row of its output."""
     return getattr(apply, "apply", apply)
+
+
+def compiled_output(
+    apply: Callable[[Any, Any], Any], parameters: Any, tokens: Any
+) -> Float[np.ndarray, " outputs"]:
+    """Returns `output_vector`, compiled once for each model and length."""
+    parameters = jax.tree.map(jnp.asarray, parameters)
+    return np.asarray(_compiled_output(apply, parameters, jnp.asarray(tokens)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled_output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Array:
+    return output_vector(apply, parameters, tokens)
 
 
 def _largest(program: Any) -> int:

@@ -151,8 +151,10 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
     Raises:
         EngineRefusal: if the model, or the scalar function, has no derivative.
     """
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     try:
-        return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+        return _abstract_estimate(engine, structure, shapes, n, jnp.result_type(float) == jnp.float64)
     except InputError:
         raise
     except Exception as error:
@@ -162,6 +164,15 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
             f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
             'use engine="vmap"'
         ) from error
+
+
+@lru_cache(maxsize=64)
+def _abstract_estimate(
+    engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> PreparedEstimate:
+    """Traces the preparation. `wide` (64-bit types are on) is part of the cache key."""
+    parameters = jax.tree.unflatten(structure, shapes)
+    return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
 
 
 def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:

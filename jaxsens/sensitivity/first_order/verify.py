@@ -22,7 +22,7 @@ from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.vmap_engine import VmapEngine, output_vector
+from jaxsens.sensitivity.vmap_engine import VmapEngine, compiled_output
 
 FAR_OFF = 0.3
 """A median error of the estimate above this raises an `EstimateWarning`."""
@@ -96,8 +96,7 @@ def _within_rounding(result: FlipSensitivity, subject: Measurable) -> bool:
     estimated = result.estimated
     if estimated is None:
         return False
-    parameters = jax.tree.map(jax.numpy.asarray, subject.parameters)
-    outputs = [output_vector(subject.apply, parameters, jax.numpy.asarray(word)) for word in result.tokens]
+    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
     size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
     drawn = estimated.stratum == RANDOM
     off = np.abs(estimated.estimates - estimated.compared)[drawn]
