@@ -275,7 +275,16 @@ def _described(
         "dtype": dtype,
         "versions": versions(),
         "asked": asked,
+        "names": _names(subject, words, flips),
     }
+
+
+def _names(subject: Measurable, words: np.ndarray, flips: Flips) -> dict[int, str] | None:
+    """Returns how to write every symbol of the inputs and flips; None for a model that knows numbers only."""
+    if subject.token_names is None:
+        return None
+    ids = np.union1d(words, flips.symbols).tolist()
+    return dict(zip(ids, subject.token_names(ids), strict=True))
 
 
 def _measured_by(runner: Engine) -> str:

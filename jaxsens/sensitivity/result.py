@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import InputError
-from jaxsens.inputs import is_count
+from jaxsens.errors import InputError, collecting
+from jaxsens.files import write_text
+from jaxsens.inputs import choice, is_count
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import Estimated
@@ -23,9 +25,11 @@ from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
+from jaxsens.sensitivity.view import ResultView, input_view
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
 class Flip(NamedTuple):
@@ -120,6 +124,8 @@ class FlipSensitivity:
         changes: for `scalar=f` the signed changes f(y_r(x')) - f(y_r(x)), for `change=f` the signed values
             f(y_r(x), y_r(x')); otherwise None.
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
+        names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
+            None.
 
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
@@ -146,6 +152,7 @@ class FlipSensitivity:
     asked: AskedArguments | None = None
     changes: Float[np.ndarray, " flips"] | None = None
     estimated: Estimated | None = None
+    names: Mapping[int, str] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -361,13 +368,102 @@ class FlipSensitivity:
 
     def to_pandas(self) -> pd.DataFrame:
         """Returns a table with the columns input, position, symbol, norm; change if a function was measured; and for an
-        estimated result estimate, and exact: whether the norm was measured."""
+        estimated result estimate, and exact: whether the norm was measured. If the model knows strings, the columns
+        token, after position, and replacement, after symbol, say what stood there and what was inserted."""
         import pandas as pd
 
         columns = {name: getattr(self, field) for name, field in self._columns().items()}
+        if self.names is not None:
+            token, replacement = (
+                self._strings(self.tokens[self.inputs, self.positions]),
+                self._strings(self.symbols),
+            )
+            others = {name: columns.pop(name) for name in list(columns)[3:]}
+            symbol = columns.pop("symbol")
+            columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
         return pd.DataFrame(columns)
+
+    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+        """Returns how to write each symbol."""
+        names = self.names or {}
+        found, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+
+    def view(self) -> ResultView:
+        """Returns the result by position, with the strings of its symbols, as pictures show it."""
+        shown = []
+        for k, word in enumerate(self.tokens):
+            mine = slice(*np.searchsorted(self.inputs, [k, k + 1]))
+            values, exact = self.values[mine], self.exact[mine]
+            shown.append(input_view(word, self.positions[mine], self.symbols[mine], values, exact))
+        return ResultView(
+            inputs=shown,
+            names=self.names,
+            norm=self.norm,
+            signed=self.changes is not None,
+            estimated=self.estimated is not None,
+            readout=self.readout,
+            flips=len(self),
+            population=self.population,
+            exact=int(self.exact.sum()),
+            engine=self.engine.name,
+        )
+
+    def plot(self, axes: Any = None) -> list[Axes]:
+        """Draws the largest and the mean sensitivity of every position, with the tokens below the axis if they are few.
+
+        Of a function's signed changes it draws the one of largest size, and the range. Hollow markers are estimates.
+        New axes are made by `matplotlib.pyplot`, so that notebooks and `pyplot.show()` show them.
+
+        Args:
+            axes: matplotlib Axes to draw in, one for each input; new ones by default.
+
+        Returns:
+            The axes, one for each input, from top to bottom; `axes[0].figure` is the figure.
+
+        Raises:
+            InputError: for unusable axes, or more than 12 inputs without axes.
+        """
+        from jaxsens.sensitivity.plot import draw_profile
+
+        return draw_profile(self.view(), axes)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes a page with the text, its tokens coloured by sensitivity, and the most sensitive of them, atomically.
+
+        It needs no other file, no network and no script. The bar beneath a token says the same as its colour, for print
+        in black and white; the values appear on hover. It shows 20,000 positions at most, and says so.
+
+        Args:
+            path: of the file.
+            by: what colours show of the flips of a position: the "largest" sensitivity, or the "mean". By default the
+                largest, and for norm="decision" the mean: the share of flips that change the decision.
+            title: of the page.
+
+        Raises:
+            InputError: for another `by` or title.
+        """
+        from jaxsens.sensitivity.picture import page
+
+        with collecting("to_html") as problems:
+            choice("by", by, ("largest", "mean", None), problems)
+            if not isinstance(title, str):
+                problems.add("title", title, "a text")
+        write_text(Path(path), page(self.view(), by, title))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: as `to_html`, with 1500 positions at most."""
+        from jaxsens.sensitivity.picture import fragment
+
+        return fragment(self.view())
 
     def _columns(self) -> dict[str, str]:
         """Returns the names of the columns of this result's table, and the fields that they hold."""
@@ -390,6 +486,7 @@ class FlipSensitivity:
             "versions": self.versions,
             **({} if self.asked is None else {"asked": self.asked.as_json()}),
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
+            **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -474,6 +571,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             versions=fields["versions"],
             populations=tuple(fields["populations"]) if "populations" in fields else None,
             asked=AskedArguments.from_json(fields["asked"]) if "asked" in fields else None,
+            names=dict(fields["names"]) if "names" in fields else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

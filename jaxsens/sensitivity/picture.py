@@ -1,0 +1,276 @@
+"""The text with its tokens coloured by sensitivity, as HTML that needs no other file and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import jinja2
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.sensitivity.view import InputView, ResultView
+
+By = Literal["largest", "mean"]
+
+MOST_IN_NOTEBOOK, MOST_ON_PAGE = 1_500, 20_000
+"""The number of positions that are shown, of all inputs together."""
+
+TOP = 10
+"""The number of positions in the table."""
+
+_CONTEXT = 3
+"""Tokens on either side of a flip in the table."""
+
+_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%”")
+_AFTER_APOSTROPHE = frozenset(("t", "s", "m", "d", "ll", "re", "ve"))
+"""Where BERT's tokenizer leaves a word at its apostrophe."""
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token in the picture.
+
+    Attributes:
+        text: what is coloured.
+        space: what stands between it and the token before: nothing, a space, or a line break.
+        strength: 0 to 1, or None if it was not flipped.
+        kind: of its bar: "up", or "down" for a negative change.
+        exact: whether its value was measured; only told apart if some are estimates.
+        title: what is shown on hover.
+    """
+
+    text: str
+    space: str
+    strength: float | None
+    kind: str
+    exact: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class ShownInput:
+    """A paragraph: its heading, which may be empty, its tokens, and how many positions are left out after them."""
+
+    heading: str
+    tokens: Sequence[ShownToken]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One colour of the legend, with the value that it stands for."""
+
+    strength: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ShownFlip:
+    """A row of the table of the most sensitive positions: the token in its context, what replaces it, and the value."""
+
+    place: str
+    before: str
+    token: str
+    after: str
+    replacement: str
+    value: str
+    exact: bool
+
+
+def page(view: ResultView, by: By | None, title: str) -> str:
+    """Returns a whole page.
+
+    Args:
+        view: the result by position.
+        by: what colours show: the value of largest size at each position, or the mean; None for the largest, and the
+            mean of decisions.
+        title: of the page.
+    """
+    return _template().render(whole=True, title=title, **_parts(view, by, MOST_ON_PAGE))
+
+
+def fragment(view: ResultView, by: By | None = None) -> str:
+    """Returns what a notebook shows; its first positions only if there are many. Arguments as for `page`."""
+    return _template().render(whole=False, title="", **_parts(view, by, MOST_IN_NOTEBOOK))
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxsens.sensitivity"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("picture.html")
+
+
+def _parts(view: ResultView, by: By | None, most: int) -> dict[str, object]:
+    by = by or ("mean" if view.norm == "decision" else "largest")
+    shown, left, scale = [], most, _scale(view, by)
+    for k, one in enumerate(view.inputs):
+        taken = min(left, len(one.tokens))
+        heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
+        if taken:
+            tokens = list(_tokens(view, k, by, scale, taken))
+            shown.append(ShownInput(heading, tokens, len(one.tokens) - taken))
+        left -= taken
+    return {
+        "view": view,
+        "inputs": shown,
+        "hidden_inputs": len(view.inputs) - len(shown),
+        "steps": _steps(view, scale),
+        "numbers": view.names is None,
+        "explained": _explained(view, by),
+        "facts": _facts(view),
+        "unflipped": any(token.strength is None for one in shown for token in one.tokens),
+        "top": _most_sensitive(view, by),
+    }
+
+
+def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
+    """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
+    sizes = [np.nan_to_num(np.abs(values_by(one, by)), nan=-1) for one in view.inputs]
+    places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
+    order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
+    chosen = [places[j] for j in order]
+    return [_flip(view, k, i) for k, i in chosen if view.inputs[k].flipped[i]]
+
+
+def values_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    """Returns the value of each position that colours show."""
+    return one.largest if by == "largest" else one.mean
+
+
+def _scale(view: ResultView, by: By) -> float:
+    """Returns the largest size of a value; 0 if there is none."""
+    sizes = [np.abs(found) for one in view.inputs if (found := values_by(one, by)[one.flipped]).size]
+    return max((float(one.max()) for one in sizes), default=0.0)
+
+
+def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
+    """Yields the first tokens of an input."""
+    one, read = view.inputs[k], view.position_read(k)
+    values, pieces = values_by(one, by), text_pieces([view.name(int(s)) for s in one.tokens[:count]])
+    for i, (space, text) in enumerate(pieces):
+        value = float(values[i])
+        known = bool(one.flipped[i])
+        strength = (abs(value) / scale if scale else 0.0) if known else None
+        title = _title(view, k, i, read == i)
+        yield ShownToken(text, space, strength, "down" if value < 0 else "up", bool(one.measured[i]), title)
+
+
+def _title(view: ResultView, k: int, i: int, read: bool) -> str:
+    one = view.inputs[k]
+    lines = [f"{view.name(int(one.tokens[i]))!r} at position {i}"]
+    if read:
+        lines.append("the model reads its output here")
+    if not one.flipped[i]:
+        return "\n".join([*lines, "not flipped"])
+    how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
+    instead = view.name(int(one.symbol[i]))
+    lines.append(f"largest: {number(one.largest[i], view.signed)} with {instead!r}{how}")
+    if one.count[i] > 1:
+        lines.append(f"mean of {one.count[i]} flips: {number(one.mean[i], view.signed)}")
+    return "\n".join(lines)
+
+
+def text_pieces(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields each token's text, and what stands before it: "", " " or a line break.
+
+    Where tokens say themselves where words begin (" the", as of GPT-2 and Llama), nothing is added. Pieces with ## in
+    front (BERT) continue a word. Everything else is set apart by spaces, but for punctuation and apostrophes in words.
+    """
+    own_spaces = any(name[:1].isspace() for name in names)
+    in_words = any(len(name) > 1 and not _is_number(name) for name in names)
+    for k, name in enumerate(names):
+        if own_spaces:
+            text = name.lstrip(" ") or name
+            space = " " * (len(name) - len(text)) if k else ""
+        elif name.startswith("##") and len(name) > 2:
+            text, space = name[2:], ""
+        else:
+            ending = k > 1 and names[k - 1] in "'’" and name in _AFTER_APOSTROPHE
+            apostrophe = name in "'’" and k + 1 < len(names) and names[k + 1] in _AFTER_APOSTROPHE
+            joined = k == 0 or (in_words and (name in _NO_SPACE_BEFORE or ending or apostrophe))
+            text, space = name, "" if joined else " "
+        yield space, _visible(text)
+
+
+def _is_number(name: str) -> bool:
+    return name.lstrip("-").isdigit()
+
+
+def _visible(text: str) -> str:
+    """Returns a text that can be pointed at: white space as signs; a line break also breaks the line."""
+    if text.strip():
+        return text
+    return "".join({"\n": "↵\n", "\t": "⇥"}.get(one, "␣") for one in text) if text else "∅"
+
+
+def number(value: float, signed: bool = False, digits: int = 3) -> str:
+    """Returns a value to some digits, with a sign if values have signs."""
+    return (
+        f"{value:+.{digits}g}".replace("-", "\N{MINUS SIGN}") if signed and value else f"{value:.{digits}g}"
+    )
+
+
+def _steps(view: ResultView, scale: float) -> list[Step]:
+    """Returns the colours of the legend; none if every value is 0, or there is none."""
+    if not scale:
+        return []
+    parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
+    return [
+        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.signed, 2)) for part in parts
+    ]
+
+
+def _explained(view: ResultView, by: By) -> str:
+    which = "the mean" if by == "mean" else "the largest in size" if view.signed else "the largest"
+    return (
+        f"Colour and bar: {which} {view.measure} over the flips of a position, {view.unit}. x is the text, and x′ the "
+        "text with another token at the position"
+    )
+
+
+def _facts(view: ResultView) -> str:
+    part = "" if view.flips == view.population else f" of {view.population:,}"
+    read = {
+        None: "",
+        "mean": "; the output is the mean over positions",
+        "last": "; read at the last position",
+    }
+    where = (
+        read.get(view.readout)
+        if isinstance(view.readout, str | None)
+        else f"; read at position {view.readout}"
+    )
+    how = f", engine {view.engine}"
+    if view.estimated:
+        how = f": {view.exact:,} measured, the others estimated to first order"
+    return f"{view.flips:,}{part} flips{how}{where or ''}"
+
+
+def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
+    """Returns the largest flip of a position."""
+    one = view.inputs[k]
+    first, last = max(0, position - _CONTEXT), position + _CONTEXT + 1
+    pieces = list(text_pieces([view.name(int(symbol)) for symbol in one.tokens]))
+    before = "".join(space + text for space, text in pieces[first:position]) + pieces[position][0]
+    after = "".join(space + text for space, text in pieces[position + 1 : last])
+    where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
+    instead = next(text_pieces([view.name(int(one.symbol[position]))]))[1]
+    return ShownFlip(
+        where,
+        ("…" if first else "") + before.lstrip(),
+        pieces[position][1],
+        after + ("…" if last < len(one.tokens) else ""),
+        instead,
+        number(one.largest[position], view.signed),
+        bool(one.measured[position]),
+    )

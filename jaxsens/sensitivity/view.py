@@ -1,0 +1,131 @@
+"""A result by position, with the strings of its symbols and what was measured in words: what pictures show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.errors import rule_for
+
+MEASURED: dict[str, tuple[str, str]] = {
+    "l2": ("‖y(x′) − y(x)‖₂", "in the units of the output y"),
+    "l1": ("‖y(x′) − y(x)‖₁", "in the units of the output y"),
+    "linf": ("‖y(x′) − y(x)‖∞", "in the units of the output y"),
+    "cosine": ("1 − cos(y(x), y(x′))", "from 0 to 2"),
+    "kl": ("KL(softmax y(x) ‖ softmax y(x′))", "in nats"),
+    "decision": ("change of decision", "1 if the largest output y is another one, otherwise 0"),
+    "scalar": ("f(y(x′)) − f(y(x))", "in the units of f"),
+    "change": ("f(y(x), y(x′))", "in the units of f"),
+}
+"""What a result's numbers are, and their unit, by the name of its norm. x is the input, x′ the input with a flip."""
+
+
+@dataclass(frozen=True, eq=False)
+class InputView:
+    """One input of a result, position by position. Arrays have one entry a position, NaN (symbols: -1) where nothing
+    was flipped.
+
+    Attributes:
+        tokens: the symbols of the input.
+        count: the number of its flips at each position that are in the result.
+        largest: the value of largest size at each position; signed where a function was measured.
+        symbol: the symbol that it inserts.
+        measured: whether it was measured rather than estimated.
+        mean: the mean of the values at each position.
+        low, high: their smallest and largest.
+    """
+
+    tokens: Int[np.ndarray, " n"]
+    count: Int[np.ndarray, " n"]
+    largest: Float[np.ndarray, " n"]
+    symbol: Int[np.ndarray, " n"]
+    measured: Bool[np.ndarray, " n"]
+    mean: Float[np.ndarray, " n"]
+    low: Float[np.ndarray, " n"]
+    high: Float[np.ndarray, " n"]
+
+    @property
+    def flipped(self) -> Bool[np.ndarray, " n"]:
+        """Whether a position was flipped."""
+        return self.count > 0
+
+
+@dataclass(frozen=True, eq=False)
+class ResultView:
+    """All inputs of a result.
+
+    Attributes:
+        inputs: in order.
+        names: how to write each symbol; None if only numbers are known.
+        norm: what was measured, as the result names it.
+        signed: whether values have signs.
+        estimated: whether some values are estimates.
+        readout: where the model reads its output, as in the result.
+        flips: the number of flips in the result.
+        population: the number of all flips.
+        exact: the number of flips that were measured.
+        engine: the engine that ran.
+    """
+
+    inputs: Sequence[InputView]
+    names: Mapping[int, str] | None
+    norm: str
+    signed: bool
+    estimated: bool
+    readout: int | str | None
+    flips: int
+    population: int
+    exact: int
+    engine: str
+
+    @property
+    def measure(self) -> str:
+        """What the values are."""
+        return rule_for("picture", "norm", self.norm, MEASURED)[0]
+
+    @property
+    def unit(self) -> str:
+        """Their unit, or their range."""
+        return rule_for("picture", "norm", self.norm, MEASURED)[1]
+
+    def name(self, symbol: int) -> str:
+        """Returns how to write a symbol: its string, or its number."""
+        return str(symbol) if self.names is None else self.names.get(symbol, str(symbol))
+
+    def position_read(self, k: int) -> int | None:
+        """Returns the position of input k at which the model reads its output, if it is one."""
+        if self.readout == "last":
+            return len(self.inputs[k].tokens) - 1
+        return self.readout if isinstance(self.readout, int) else None
+
+
+def input_view(
+    tokens: Int[np.ndarray, " n"],
+    positions: Int[np.ndarray, " flips"],
+    symbols: Int[np.ndarray, " flips"],
+    values: Float[np.ndarray, " flips"],
+    measured: Bool[np.ndarray, " flips"],
+) -> InputView:
+    """Returns the summary of one input's flips. Values that are not finite, as a partial result may have, are left
+    out."""
+    n, finite = len(tokens), np.isfinite(values)
+    positions, symbols, measured = positions[finite], symbols[finite], measured[finite]
+    values = values[finite].astype(np.float64)
+    count = np.bincount(positions, minlength=n)
+    total = np.bincount(positions, weights=values, minlength=n)
+    # The last of a position's flips in this order has the largest size; of equal ones it is the first flip.
+    order = np.lexsort((-np.arange(len(values)), np.abs(values), positions))
+    ends = np.cumsum(count)[count > 0] - 1
+    best = order[ends]
+    nothing = np.full(n, np.nan)
+    largest, low, high, symbol = nothing.copy(), nothing.copy(), nothing.copy(), np.full(n, -1)
+    exact = np.zeros(n, bool)
+    where = positions[best]
+    largest[where], symbol[where], exact[where] = values[best], symbols[best], measured[best]
+    np.fmin.at(low, positions, values)
+    np.fmax.at(high, positions, values)
+    mean = np.divide(total, count, out=nothing, where=count > 0)
+    return InputView(tokens, count, largest, symbol, exact, mean, low, high)
