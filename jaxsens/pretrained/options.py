@@ -17,13 +17,13 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False, None),
     "add_cross_attention": (False, None),
     "cross_attention_hidden_size": (None,),
-    "tie_encoder_decoder": (False, None),
     "pruned_heads": ({}, None),
     "per_layer_config": ({}, None),
     "quantization_config": (None,),
     "compression_config": (None,),
     "auto_map": ({}, None),
     "partial_rotary_factor": (1, 1.0, None),
+    "rope_interleaved": (False, None),
     "position_embedding_type": ("absolute", None),
 }
 """Options that change a forward pass, and the values with which they do not. Any other value is refused."""
@@ -39,6 +39,7 @@ REASONS = {
     "compression_config": "compressed weights are not served; get the model's weights in bfloat16 or float32",
     "auto_map": "the folder names code of its own, which is not run; only the families' own forward passes are served",
     "partial_rotary_factor": "turning a part of each head is not served",
+    "rope_interleaved": "only pairs that are half a head apart are served",
     "position_embedding_type": 'only "absolute" positions are served',
 }
 
@@ -46,7 +47,8 @@ _IRRELEVANT = """
     model_type architectures transformers_version name_or_path tokenizer_class torch_dtype dtype
     use_bfloat16 torchscript
     initializer_range initializer_factor use_cache gradient_checkpointing output_attentions output_hidden_states
-    return_dict use_return_dict output_past chunk_size_feed_forward tie_last_hidden_states tf_legacy_loss
+    return_dict use_return_dict output_past chunk_size_feed_forward tie_encoder_decoder tie_last_hidden_states
+    tf_legacy_loss
     hidden_dropout_prob attention_probs_dropout_prob classifier_dropout hidden_dropout attention_dropout dropout
     qa_dropout seq_classif_dropout resid_pdrop embd_pdrop attn_pdrop
     pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
@@ -55,7 +57,7 @@ _IRRELEVANT = """
     typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
     num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    unsloth_version unsloth_fixed
+    unsloth_version unsloth_fixed is_llama_config transformers.js_config max_sequence_length tie_weights_
 """
 
 IRRELEVANT = frozenset(_IRRELEVANT.split())
@@ -155,7 +157,7 @@ class Options:
         Those that begin with an underscore are notes of the transformers library, and null is no option.
         """
         for name, harmless in HARMLESS.items():
-            self.only(name, harmless, REASONS.get(name, "not served"))
+            self.only(name, harmless, REASONS[name])
         self.ignore(*IRRELEVANT)
         self.finish_table(
             f"no option of {family} that is known here; remove it if its forward pass ignores it"

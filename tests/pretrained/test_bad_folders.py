@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -287,7 +287,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "fewer layers by config": (options(num_hidden_layers=1), "16 tensors are unknown: .*layer.1.*, among others"),
     "eight bits": (tensors({QUERY: lambda x: x.astype(np.int8)}), "weight I8: quantised weights are not served"),
     "eight-bit floats": (
-        tensors({QUERY: lambda x: x.astype(ml_dtypes.float8_e4m3fn)}),
+        tensors({QUERY: lambda x: x.astype(jnp.dtype("float8_e4m3fn"))}),
         "weight F8_E4M3: quantised weights are not served",
     ),
     "not a number": (tensors({QUERY: lambda x: x * np.nan}), "query.weight: it holds numbers that are not finite"),
