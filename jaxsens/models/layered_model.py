@@ -44,6 +44,11 @@ class LayeredModel:
         """The symbols that are not flipped unless their positions are asked for, sorted; all are `reserved`."""
         return ()
 
+    @property
+    def mask(self) -> int | None:
+        """The symbol that stands for an unknown one, as models trained with masks have; None without one."""
+        return None
+
     def embeddings(self) -> Float[np.ndarray, "symbols width"] | None:
         """Returns the rows of the symbols' embeddings, without positions; None if there is no such table."""
         return None

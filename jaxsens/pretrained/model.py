@@ -73,6 +73,11 @@ class PretrainedModel(LayeredModel):
         return self.tokenizer.special
 
     @property
+    def mask(self) -> int | None:
+        """The id of the mask that the model was trained with; None if its tokenizer has none."""
+        return self.tokenizer.mask
+
+    @property
     def reserved(self) -> tuple[int, ...]:
         """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
         return self._reserved

@@ -46,6 +46,12 @@ class FolderTokenizer:
         """The ids that are marked as special, sorted."""
         return tuple(sorted(number for number, one in self.added.items() if one.special))
 
+    @cached_property
+    def mask(self) -> int | None:
+        """The id of the symbol for an unknown one, as BERT ([MASK]) and RoBERTa (<mask>) write it; None without one."""
+        named = (k for k in self.special if self.added[k].content in ("[MASK]", "<mask>"))
+        return next(named, None)
+
     def reserved(self, symbols: int) -> tuple[int, ...]:
         """Returns the ids below `symbols` that are special, unused, or unknown to the tokenizer, sorted."""
         known = self.vocabulary

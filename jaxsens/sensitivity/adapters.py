@@ -54,6 +54,7 @@ class Measurable:
         max_length: the length of the longest input; None without a limit.
         reserved: the symbols that are not inserted unless they are asked for, sorted.
         special: the symbols that are not flipped unless their positions are asked for, sorted.
+        mask: the symbol that stands for an unknown one; None if the model has none, or does not say.
         embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
         token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
         torch: the model if PyTorch runs it, outside JAX; otherwise None.
@@ -73,6 +74,7 @@ class Measurable:
     max_length: int | None = None
     reserved: tuple[int, ...] = ()
     special: tuple[int, ...] = ()
+    mask: int | None = None
     embeddings: Callable[[], np.ndarray] | None = None
     token_names: Callable[[Sequence[int]], list[str]] | None = None
     torch: TorchModel | None = None
@@ -369,6 +371,7 @@ def _from_layered_model(model: LayeredModel) -> Measurable:
         max_length=model.max_length,
         reserved=model.reserved,
         special=model.special,
+        mask=model.mask,
         embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )

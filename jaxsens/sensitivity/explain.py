@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, Problems
+from jaxsens.inputs import MEASURES, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
+from jaxsens.sensitivity.candidates import Candidates, Wanted, select
 from jaxsens.sensitivity.choice import ENGINES, choose
 from jaxsens.sensitivity.engine import EngineChoice, EngineCost
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
@@ -69,6 +73,9 @@ def explain(
     engine: str = "auto",
     alphabet_size: int | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    norm: Measure = "l2",
+    candidates: Candidates | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> Explanation:
     """Reports which engine would measure all flips of an input of length n, why, and at what cost.
 
@@ -80,6 +87,10 @@ def explain(
         engine: "auto" or the name of an engine.
         alphabet_size: the number of symbols that flips may insert; known for jaxsens models.
         readout: where the model reads its output, as for `flip_sensitivity`.
+        norm: what is measured, as for `flip_sensitivity`.
+        candidates: what is inserted, as for `flip_sensitivity`. Flips that would put back the symbol that stands there
+            are counted: there are fewer if the candidates include it.
+        groups: positions that are flipped together, as for `flip_sensitivity`.
 
     Raises:
         InputError: for unusable arguments, an engine that does not support the model, or a model that
@@ -90,28 +101,47 @@ def explain(
     n = inputs.length(n, problems)
     if n:
         subject.check_length(n, problems)
-    size = len(inputs.alphabet(alphabet_size, None, subject.alphabet_size, subject.vocabulary_size, problems))
-    if not problems:
-        needed = n * (TOKEN_BYTES + (size - 1) * FLIP_BYTES)
-        remedy = "give a shorter input; samples of its flips take less"
-        check_fits("n", n, needed, "the list of its flips", remedy, problems)
     inputs.choice("engine", engine, ("auto", *ENGINES, NAME), problems)
-    inputs.readout(readout, subject.readout, n, problems)
+    inputs.choice("norm", norm, MEASURES, problems)
+    if inputs.readout(readout, subject.readout, n, problems):
+        subject = subject.reading(readout)
+    wanted = Wanted(alphabet_size, candidates=candidates, groups=groups)
+    flips = _count_flips(wanted, subject, n, problems)
     problems.raise_if_any()
-    subject = subject.reading(readout)
     platform = jax.default_backend()
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        flips = (n - (subject.position_read(n) is not None)) * (size - 1)
-        if engine == NAME:
-            return _of_estimate(subject, n, flips, platform)
-        runner, choice = choose(subject, engine, "l2", subject.outputs, n)
+        if engine == NAME and wanted.edit == "replace":
+            return _of_estimate(subject, norm, n, flips, platform)
+        runner, choice = choose(subject, engine, norm, subject.outputs, n, edit=wanted.edit)
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
-        cost = runner.cost(subject.parameters, tokens, platform)
-        prepared = jax.eval_shape(runner.prepare, subject.parameters, tokens)
+        parameters = subject.parameters
+        if wanted.edit == "groups":
+            parameters = parameters, None, None  # the tables of groups, which `prepare` does not read
+        cost = runner.cost(parameters, tokens, platform)
+        prepared = jax.eval_shape(runner.prepare, parameters, tokens)
         found = _explanation(choice, subject, n, flips, cost, prepared, platform)
-        return dataclasses.replace(found, first_order=_instead(subject, n, flips, platform))
+        if wanted.edit != "replace":
+            return found
+        return dataclasses.replace(found, first_order=_instead(subject, norm, n, flips, platform))
+
+
+def _count_flips(wanted: Wanted, subject: Measurable, n: int, problems: Problems) -> int:
+    """Returns the number of flips of an input of length n; adds the errors of what says them."""
+    remedy = "give a shorter input; samples of its flips take less"
+    if n and not check_fits("n", n, n * TOKEN_BYTES, "an input of this length", remedy, problems):
+        n = 0
+    special = set(subject.special)
+    ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
+    word = np.full((1, n) if n else (0, 0), ordinary, np.int32)
+    selection = select(wanted, subject, word, problems)
+    if problems:
+        return 0
+    listed = wanted.candidates is not None or wanted.groups is not None
+    needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
+    check_fits("n", n, needed, "the list of its flips", remedy, problems)
+    return selection.number(word, own=not listed)
 
 
 def _explanation(
@@ -135,13 +165,13 @@ def _seconds(cost: EngineCost, flips: int, subject: Measurable) -> float:
     return (cost.prepare + flips * cost.per_flip) / rate
 
 
-def _of_estimate(subject: Measurable, n: int, flips: int, platform: str) -> Explanation:
+def _of_estimate(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> Explanation:
     """Returns what an estimate of all outputs costs, without the verified flips.
 
     Raises:
         EngineRefusal: if the first-order engine cannot serve the model.
     """
-    engine = first_order_engine(subject, "l2", subject.outputs, None)
+    engine = first_order_engine(subject, norm, subject.outputs, None)
     cost, pair, count = _estimate_cost(engine, subject, n, platform)
     choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
     return _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
@@ -158,10 +188,10 @@ def _estimate_cost(
     return *estimate_cost(engine, subject.parameters, n, size, count, budget, platform), count
 
 
-def _instead(subject: Measurable, n: int, flips: int, platform: str) -> str | None:
+def _instead(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
-        engine = first_order_engine(subject, "l2", subject.outputs, None)
+        engine = first_order_engine(subject, norm, subject.outputs, None)
         whole, pair, _ = _estimate_cost(engine, subject, n, platform)
         abstract_estimate(engine, pair, n)  # refuses a model without a derivative
     except EngineRefusal:

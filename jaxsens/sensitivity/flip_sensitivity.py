@@ -13,20 +13,21 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsens import inputs, stopping
-from jaxsens.errors import InputError, PrecisionWarning, collecting
+from jaxsens.errors import PrecisionWarning, collecting
 from jaxsens.inputs import FEWER_FLIPS, MEASURES, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
+from jaxsens.sensitivity.candidates import Candidates, Selection, Wanted, select
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import NAME, Estimation, check_estimation, estimated
 from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
-from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
+from jaxsens.sensitivity.flips import DELETED, Flips, Sample
 from jaxsens.sensitivity.functions import FUNCTIONS, SIGNED, check_functions, checked_function
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_finite, checked_output
@@ -53,6 +54,9 @@ def flip_sensitivity(
     *,
     symbols: Sequence[int] | None = None,
     positions: Sequence[int] | Sample | None = None,
+    flips: Sequence[tuple[int, int]] | None = None,
+    candidates: Candidates | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
     norm: Measure = "l2",
     outputs: Sequence[int] | Literal["all"] | None = None,
@@ -84,10 +88,20 @@ def flip_sensitivity(
         tokens: integers (n,), or (batch, n) for several inputs.
         alphabet_size: flips insert symbols 0 .. alphabet_size - 1; known for jaxsens models. Larger tokens (the
             end-of-sequence symbol, id alphabet_size) are never inserted, and positions that hold one are not flipped.
-        symbols: insert these symbols instead.
+        symbols: insert these symbols instead, also at positions with larger tokens.
         positions: 0-based positions to flip, or `jaxsens.sample(count, seed)` for a random sample of the flips.
-            By default all except the readout position: it reaches the output through the skip connection and changes it
-            by O(1) in every model.
+            By default all except the readout position, which reaches the output through the skip connection and changes
+            it by O(1) in every model, and positions with special symbols, of models that have some.
+        flips: exactly these flips of every input: pairs (position, symbol).
+        candidates: what to insert, instead of `symbols` or an alphabet: a sequence of symbols, as `symbols`; a mapping
+            of positions to their symbols, which says the positions too; `jaxsens.neighbours(k)`, for every position the
+            k symbols most like its own; `jaxsens.masking()`, the model's mask symbol; `jaxsens.deletion()`, nothing; or
+            `jaxsens.sample(count)`, a random sample of the flips to the model's alphabet, at `positions` or where
+            flips are by default. Symbols that a model reserves (special and unused ones) are inserted only by name: by
+            `flips`, `symbols`, a sequence, a mapping or `masking`.
+        groups: positions to flip together, such as those of the pieces of a word: [(3, 4, 5), (9,)]. The j-th flip of a
+            group inserts the j-th candidate of each of its positions; a mapping gives them all equally many. No
+            position is in two groups. Served by "vmap", as deletions are.
         readout: where the model reads its output: a 0-based position (0: a leading [CLS] symbol), "last", "mean" over
             all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
             required. If the model returns a vector, it only sets the position not flipped by default: the last for
@@ -162,34 +176,29 @@ def flip_sensitivity(
             subject.check_length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        alphabet = inputs.alphabet(
-            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
-        )
-        where = places(positions, n, subject.position_read(n), problems)
+        wanted = Wanted(alphabet_size, symbols, positions, flips, candidates, groups)
+        selection = select(wanted, subject, words, problems)
         check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,), MEASURES)
         estimation = Estimation(sketch, verify, seed)
         check_estimation(engine, norm, scalar, estimation, problems)
         check_functions(scalar, change, norm, outputs, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
-    drawn = positions if isinstance(positions, Sample) else None
-    _check_size(subject, words, where, alphabet, drawn)
+    _check_size(subject, words, selection)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen, norm)
+        subject, dtype = checked_output(subject, words, chosen, norm, selection.edit)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, n, scalar, change)
+        runner, choice = choose(subject, name, norm, chosen, n, scalar, change, selection.edit)
         _warn_of_rounding(subject, words, runner)
-        listed = positions is not None and drawn is None
-        flips = _flips(words, alphabet, where, drawn, anywhere=symbols is not None or listed)
-        check_reads(subject, words, flips, alphabet)
-        inserted, flipped = None if symbols is None else alphabet, where if listed else None
-        asked = _asked(subject, words, flips, engine, (scalar, change), inserted, flipped, drawn)
-        call = _described(subject, words, alphabet, flips, runner, dtype, asked)
+        listed = selection.flips(words)
+        check_reads(subject, words, listed)
+        asked = _asked(subject, words, listed, engine, (scalar, change), selection)
+        call = _described(subject, words, selection, listed, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         if isinstance(runner, FirstOrderEngine):
-            return _estimated(subject, words, flips, call, runner, estimation, partial, devices, progress)
-        return _measured(subject, words, flips, call, runner, choice, partial, devices, progress)
+            return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
+        return _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
 
 
 def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> None:
@@ -204,33 +213,13 @@ def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) ->
         warnings.warn(said, PrecisionWarning, stacklevel=3)
 
 
-def _flips(
-    words: np.ndarray, alphabet: np.ndarray, where: np.ndarray, drawn: Sample | None, anywhere: bool
-) -> Flips:
-    """Returns the requested flips. Unless `anywhere`, symbols that are never inserted, such as the end symbol, stay.
-
-    Raises:
-        InputError: if there are none.
-    """
-    replaced = np.full(words.shape, anywhere) | (words <= alphabet[-1])
-    flips = enumerate_flips(words, alphabet, where, replaced, drawn)
-    if not len(flips):
-        raise InputError(
-            f"tokens of shape {words.shape}: nothing to flip, because the readout position is excluded by default; "
-            "give a longer input or positions=..."
-        )
-    return flips
-
-
 def _asked(
     subject: Measurable,
     words: np.ndarray,
     flips: Flips,
     engine: str,
     functions: tuple[Scalar | None, ChangeFunction | None],
-    symbols: np.ndarray | None,
-    positions: np.ndarray | None,
-    drawn: Sample | None,
+    selection: Selection,
 ) -> AskedArguments:
     """Returns the arguments that no other field of the result has. It runs `functions`, which are `scalar` and
     `change`, on the output of every input.
@@ -245,9 +234,11 @@ def _asked(
     return AskedArguments(
         model=fingerprint(subject, words.shape[1]),
         engine=engine,
-        symbols=None if symbols is None else tuple(symbols.tolist()),
-        positions=None if positions is None else tuple(positions.tolist()),
-        sample=drawn,
+        symbols=selection.symbols,
+        positions=selection.positions,
+        candidates=selection.candidates,
+        groups=selection.groups,
+        sample=selection.drawn,
         flips=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
         scalar=scalar,
         change=change,
@@ -257,7 +248,7 @@ def _asked(
 def _described(
     subject: Measurable,
     words: np.ndarray,
-    alphabet: np.ndarray,
+    selection: Selection,
     flips: Flips,
     runner: Engine,
     dtype: str,
@@ -266,7 +257,7 @@ def _described(
     """Returns the fields of a result that say what was measured. `resume=` requires them to be equal."""
     return {
         "tokens": words,
-        "alphabet": tuple(alphabet.tolist()),
+        "alphabet": selection.alphabet,
         "population": flips.population,
         "populations": tuple(flips.populations.tolist()),
         "readout": subject.readout,
@@ -276,6 +267,7 @@ def _described(
         "versions": versions(),
         "asked": asked,
         "names": _names(subject, words, flips),
+        "joint": flips.joint,
     }
 
 
@@ -283,7 +275,8 @@ def _names(subject: Measurable, words: np.ndarray, flips: Flips) -> dict[int, st
     """Returns how to write every symbol of the inputs and flips; None for a model that knows numbers only."""
     if subject.token_names is None:
         return None
-    ids = np.union1d(words, flips.symbols).tolist()
+    inserted = flips.symbols if flips.joint is None else flips.joint.insertions
+    ids = [one for one in np.union1d(words, inserted).tolist() if one != DELETED]
     return dict(zip(ids, subject.token_names(ids), strict=True))
 
 
@@ -312,6 +305,13 @@ def _measured(
     known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
     rest = np.delete(np.arange(len(flips)), known)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    if flips.joint is not None:
+        parameters = (
+            parameters,
+            jnp.asarray(flips.joint.members(words.shape[1])),
+            jnp.asarray(flips.joint.insertions),
+        )
+    first, second = flips.edits
     interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
     try:
         with stopping.noting(signal.SIGINT), telling(progress) as told:
@@ -320,8 +320,8 @@ def _measured(
                 parameters,
                 words,
                 flips.inputs[rest],
-                flips.positions[rest],
-                flips.symbols[rest],
+                first[rest],
+                second[rest],
                 devices,
                 _counting_from(len(known), told),
             )
@@ -338,6 +338,7 @@ def _measured(
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],
+        insertion=None if flips.insertion is None else flips.insertion[finished],
         engine=choice.after(elsewhere, len(flips)),
         **call,
     )
@@ -396,18 +397,13 @@ def _counting_from(known: int, progress: placement.Progress | None) -> placement
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
-def _check_size(
-    subject: Measurable, words: np.ndarray, where: np.ndarray, alphabet: np.ndarray, drawn: Sample | None
-) -> None:
+def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> None:
     """Rejects more flips than fit in this machine's memory, before they are listed.
-
-    Positions with a symbol that is never inserted are counted like the others.
 
     Raises:
         InputError: with the bytes that the flips take.
     """
-    flips = len(words) * len(where) * max(1, len(alphabet) - 1)
-    counted = flips if drawn is None else min(flips, drawn.count)
+    counted = selection.entries(words)
     needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
     if subject.config is not None:
         needed += activation_bytes(subject.config, words.shape[1])

@@ -1,20 +1,31 @@
-"""Enumerates the single-symbol flips of inputs: all of them or a random sample.
+"""Enumerates the flips of inputs: all of them or a random sample.
 
 A flip (b, i, s) replaces the i-th symbol of input b by s. Hahn (2020, Lemma 5) changes x_i with i < n, where x_n is the
 end-of-sequence symbol and y_n is read out. The readout position reaches the output through the skip connection, changes
-it by O(1) in every model, and would hide the scaling of the rest.
+it by O(1) in every model, and would hide the scaling of the rest. Flips of groups (`Joint`) replace several symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens import inputs
 from jaxsens.errors import Problems, collecting
+
+DELETED = -1
+"""What stands for the symbol of a flip that deletes its position."""
+
+DELETED_NAME = "(deleted)"
+"""How to write it where symbols are written as strings."""
+
+_SPAN = 2**32
+"""More than there are symbols."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,12 @@ class Sample:
     count: int
     seed: int = 0
     positions: tuple[int, ...] | None = None
+
+    def of(self, total: int) -> Int[np.ndarray, " drawn"]:
+        """Returns the numbers of the flips drawn of `total`, sorted."""
+        if self.count >= total:
+            return np.arange(total)
+        return np.sort(np.random.default_rng(self.seed).choice(total, size=self.count, replace=False))
 
 
 def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) -> Sample:
@@ -56,14 +73,73 @@ def places(
 
 
 @dataclass(frozen=True, eq=False)
+class Joint:
+    """Positions that are flipped together, and the symbols that flips insert there.
+
+    Attributes:
+        groups: the positions of each group, sorted. No two groups share one, and groups are sorted by their first.
+        insertions: (insertions, largest), what flips insert at the positions of a group, in their order; -1 beyond the
+            last. Rows are different and sorted.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    insertions: Int[np.ndarray, "insertions largest"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns a JSON object for `from_json`."""
+        return {"groups": [list(group) for group in self.groups], "insertions": self.insertions.tolist()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Joint:
+        """Returns the groups from a JSON object made by `as_json`."""
+        groups = tuple(tuple(group) for group in fields["groups"])
+        largest = max(map(len, groups))
+        return cls(groups, np.array(fields["insertions"], np.int32).reshape(-1, largest))
+
+    def members(self, beyond: int) -> Int[np.ndarray, "groups largest"]:
+        """Returns the positions of each group, and `beyond` after the last."""
+        found = np.full((len(self.groups), self.insertions.shape[1]), beyond, np.int32)
+        for k, group in enumerate(self.groups):
+            found[k, : len(group)] = group
+        return found
+
+    def columns(
+        self, positions: Int[np.ndarray, " flips"], insertion: Int[np.ndarray, " flips"]
+    ) -> dict[str, list[tuple[int, ...]]]:
+        """Returns the positions and the symbols of flips, each a tuple, from their first position and insertion."""
+        groups = [self.groups[k] for k in self.group_at(positions)]
+        symbols = [tuple(row) for row in self.insertions.tolist()]
+        pairs = zip(groups, insertion, strict=True)
+        return {"positions": groups, "symbols": [symbols[k][: len(group)] for group, k in pairs]}
+
+    def by_position(
+        self, positions: Int[np.ndarray, " flips"], insertion: Int[np.ndarray, " flips"]
+    ) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
+        """Returns the flip, the position and the symbol of every place that flips replace, in the order of the flips."""
+        members = self.members(DELETED)[self.group_at(positions)]
+        flip, place = np.nonzero(members != DELETED)
+        return flip, members[flip, place], self.insertions[insertion][flip, place]
+
+    def group_at(self, positions: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
+        """Returns the number of the group that begins at each of the positions."""
+        return np.searchsorted([group[0] for group in self.groups], positions)
+
+
+@dataclass(frozen=True, eq=False)
 class Flips:
     """Flat arrays with one entry per flip, sorted by input, position, symbol. `populations` is the number of flips of
-    each input, drawn or not."""
+    each input, drawn or not.
+
+    Of flips of groups, which `joint` describes, the position and the symbol are the first of those that are flipped,
+    and `insertion` is the row of `joint.insertions`, by which they are sorted next.
+    """
 
     inputs: Int[np.ndarray, " flips"]
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
     populations: Int[np.ndarray, " batch"]
+    joint: Joint | None = None
+    insertion: Int[np.ndarray, " flips"] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -77,6 +153,61 @@ class Flips:
     def exhaustive(self) -> bool:
         """Whether these are all flips, rather than a sample."""
         return len(self) == self.population
+
+    @cached_property
+    def edits(self) -> tuple[Int[np.ndarray, " flips"], Int[np.ndarray, " flips"]]:
+        """What an engine is told of each flip: position and symbol, or for groups the group and the insertion."""
+        if self.joint is None or self.insertion is None:
+            return self.positions, self.symbols
+        return self.joint.group_at(self.positions), self.insertion
+
+    def largest(self, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
+        """Returns the inputs with the largest symbol that a flip inserts at every position that is flipped."""
+        found = words.copy()
+        if len(self) and self.symbols[0] == DELETED:
+            return found
+        if self.joint is None or self.insertion is None:
+            found[self.inputs, self.positions] = (
+                self.symbols
+            )  # of equal places the last symbol, the largest, stays
+            return found
+        members = self.joint.members(0)[self.edits[0]]
+        for k in range(members.shape[1]):
+            inserted = self.joint.insertions[self.insertion, k]
+            held = inserted >= 0
+            place = self.inputs[held], members[held, k]
+            found[place] = DELETED
+            np.maximum.at(found, place, inserted[held])
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Lists of symbols, one after the other, each of the length that `counts` says."""
+
+    symbols: Int[np.ndarray, " symbols"]
+    counts: Int[np.ndarray, " lists"]
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int] | Int[np.ndarray, " symbols"]]) -> Lists:
+        """Returns the lists, in the order given."""
+        arrays = [np.asarray(symbols, np.int64) for symbols in lists]
+        whole = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        return cls(whole, np.array([len(array) for array in arrays], np.int64))
+
+    @property
+    def starts(self) -> Int[np.ndarray, " lists"]:
+        """Where each list begins."""
+        return np.cumsum(self.counts) - self.counts
+
+    def keys(self) -> Int[np.ndarray, " keys"]:
+        """Returns the key (`_key`) of each symbol of each list, once, sorted: by list, then by symbol."""
+        return np.unique(_key(np.repeat(np.arange(len(self.counts)), self.counts), self.symbols))
+
+
+def _key(lists: Any, symbols: Any) -> Any:
+    """Returns one number for a list's number and a symbol, which may be `DELETED`."""
+    return lists * _SPAN + (symbols - DELETED)
 
 
 def enumerate_flips(
@@ -92,22 +223,82 @@ def enumerate_flips(
         keep: boolean; positions of an input where it is False are not flipped (such as end-of-sequence symbols).
         drawn: draw this sample instead of listing all flips. Cost and memory are then those of the sample.
     """
-    n = tokens.shape[1]
-    flipped = np.zeros(n, bool)
+    flipped = np.zeros(tokens.shape[1], bool)
     flipped[positions] = True
-    own = np.isin(tokens, symbols)
-    each = np.where(flipped & keep, len(symbols) - own, 0).ravel()
-    ends = np.cumsum(each)
-    total = int(ends[-1])
-    if drawn is None or drawn.count >= total:
-        index = np.arange(total)
+    return flips_of_lists(tokens, Lists.of([symbols]), np.where(flipped & keep, 0, -1), drawn)
+
+
+def flips_of_lists(
+    tokens: Int[np.ndarray, "batch n"],
+    lists: Lists,
+    rows: Int[np.ndarray, "batch n"],
+    drawn: Sample | None,
+) -> Flips:
+    """Returns the flips of each place to every symbol of its list other than the one there.
+
+    Args:
+        rows: the number of each place's list; -1 for a place that is not flipped.
+        drawn: draw this sample instead of listing all flips. Cost and memory are then those of the sample.
+    """
+    n, keys, each = tokens.shape[1], lists.keys(), flips_at_each(tokens, lists, rows).ravel()
+    ends, row = np.cumsum(each), np.maximum(rows.ravel(), 0)
+    if drawn is None or drawn.count >= ends[-1]:
+        index, place = np.arange(ends[-1]), np.repeat(np.arange(tokens.size), each)
     else:
-        index = np.sort(np.random.default_rng(drawn.seed).choice(total, size=drawn.count, replace=False))
-    place = np.searchsorted(ends, index, side="right")
-    rank = index - (ends[place] - each[place])
-    ordered = np.sort(symbols)
-    # The rank counts symbols other than the present one, so skip that one.
-    here = tokens.ravel()[place]
-    skipped = np.searchsorted(ordered, here)
-    rank = rank + (own.ravel()[place] & (rank >= skipped))
-    return Flips(place // n, place % n, ordered[rank], each.reshape(tokens.shape).sum(axis=1))
+        index = drawn.of(int(ends[-1]))
+        place = np.searchsorted(ends, index, side="right")
+    # The present symbol is not counted among a place's flips, so it is skipped.
+    starts, own_key = np.searchsorted(keys, _key(row, DELETED)), _key(row, tokens.ravel())
+    at = np.searchsorted(keys, own_key)
+    own = np.append(keys, -1)[at] == own_key
+    found = index + (starts - (ends - each))[place]
+    found += own[place] & (found >= at[place])
+    symbols = keys[found] % _SPAN + DELETED
+    return Flips(place // n, place % n, symbols, each.reshape(tokens.shape).sum(axis=1))
+
+
+def flips_at_each(
+    tokens: Int[np.ndarray, "batch n"], lists: Lists, rows: Int[np.ndarray, "batch n"]
+) -> Int[np.ndarray, "batch n"]:
+    """Returns the number of flips of each place: of the symbols of its list other than the one there."""
+    keys, row = lists.keys(), np.maximum(rows, 0)
+    counts = np.diff(np.searchsorted(keys, _key(np.arange(len(lists.counts) + 1), DELETED)))
+    return np.where(rows >= 0, counts[row] - np.isin(_key(row, tokens), keys), 0)
+
+
+def flips_of_groups(
+    tokens: Int[np.ndarray, "batch n"],
+    lists: Lists,
+    rows: Int[np.ndarray, "batch n"],
+    groups: tuple[tuple[int, ...], ...],
+    drawn: Sample | None,
+) -> Flips:
+    """Returns the flips of groups: the j-th inserts the j-th symbol of its list at every position of the group.
+
+    Flips that change no symbol, or the same word in the same way as another, are left out. All lists of a group are of
+    equal length. `rows` and `drawn` are those of `flips_of_lists`, but all flips are listed before some are drawn.
+
+    Args:
+        groups: sorted positions, sorted by the first.
+    """
+    batch, largest, starts = len(tokens), max(map(len, groups)), lists.starts
+    parts: list[np.ndarray] = []
+    for k, group in enumerate(groups):
+        place = list(group)
+        own = rows[:, place]
+        ranks = np.arange(int(lists.counts[own[0, 0]]))
+        inserted = lists.symbols[starts[own][:, None, :] + ranks[:, None]]
+        changed = (inserted != tokens[:, None, place]).any(axis=2)
+        b, j = np.nonzero(changed)
+        part = np.full((len(b), 2 + largest), DELETED, np.int64)
+        part[:, 0], part[:, 1], part[:, 2 : 2 + len(place)] = b, k, inserted[b, j]
+        parts.append(part)
+    every = np.unique(np.concatenate(parts), axis=0)
+    insertions, insertion = np.unique(every[:, 2:], axis=0, return_inverse=True)
+    joint, insertion = Joint(groups, insertions.astype(np.int32)), insertion.ravel()
+    populations = np.bincount(every[:, 0], minlength=batch)
+    if drawn is not None:
+        chosen = drawn.of(len(every))
+        every, insertion = every[chosen], insertion[chosen]
+    firsts = np.array([group[0] for group in groups])
+    return Flips(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint, insertion)

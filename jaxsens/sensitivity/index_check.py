@@ -47,31 +47,31 @@ def check_reads(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     flips: Flips,
-    symbols: Int[np.ndarray, " alphabet"],
 ) -> None:
-    """Rejects inputs for which a model indexes beyond an array, unflipped or with the largest symbol inserted.
+    """Rejects inputs for which a model indexes beyond an array, unflipped or with the largest symbols inserted.
 
-    It runs one pass on each input, and one with the largest symbol at all flipped positions. Call it within
-    `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are not run.
-    PyTorch itself raises an exception for such an index.
+    It runs one pass on each input, and one with the largest symbols at all flipped positions; a deletion has none. Call
+    it within `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are
+    not run. PyTorch itself raises an exception for such an index.
 
     Raises:
         InputError: naming the axis, its size, and the remedy.
     """
     if subject.vocabulary_size is not None:
         return
-    largest = int(symbols[-1])
-    everywhere = words.copy()
-    everywhere[flips.inputs, flips.positions] = largest
+    everywhere = flips.largest(words)
     for k, word in enumerate(words):
         check_word_reads(subject, word)
-        if np.array_equal(everywhere[k], word) or _unread(subject, everywhere[k], largest, "") is None:
+        if (
+            np.array_equal(everywhere[k], word)
+            or _unread(subject, everywhere[k], int(everywhere[k].max()), "") is None
+        ):
             continue
         # That word is not measured, and a model may be right to fail on it: only a single flip is an error.
-        for position in np.unique(flips.positions[flips.inputs == k]):
+        for position in np.flatnonzero(everywhere[k] != word):
             flipped = word.copy()
-            flipped[position] = largest
-            found = _unread(subject, flipped, largest, f"at position {int(position)}")
+            flipped[position] = everywhere[k, position]
+            found = _unread(subject, flipped, int(flipped[position]), f"at position {int(position)}")
             if found is not None:
                 raise InputError(found)
 

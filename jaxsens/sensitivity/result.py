@@ -21,7 +21,7 @@ from jaxsens.inputs import choice, is_count
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import Estimated
-from jaxsens.sensitivity.flips import Sample
+from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
@@ -30,6 +30,10 @@ from jaxsens.sensitivity.view import ResultView, input_view
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+
+MOST_CELLS = 10**7
+"""The largest table that `FlipSensitivity.profile` returns: 80 MB in float64."""
 
 
 class Flip(NamedTuple):
@@ -57,6 +61,9 @@ class AskedArguments:
         engine: "auto", or the name of an engine.
         symbols: the argument `symbols`; None if all symbols of an alphabet were inserted.
         positions: the argument `positions`; None for the default or a sample.
+        candidates: the argument `candidates` or `flips` in a few words, with a hash of what it lists; None without one,
+            or if `symbols` or `sample` says it.
+        groups: the argument `groups`, sorted; None without it.
         sample: the argument `positions` if it was a sample; None for all flips.
         flips: the number of flips requested for each input.
         scalar, change: SHA-256 of the programs of these arguments; None without them.
@@ -70,6 +77,8 @@ class AskedArguments:
     flips: tuple[int, ...]
     scalar: str | None = None
     change: str | None = None
+    candidates: str | None = None
+    groups: tuple[tuple[int, ...], ...] | None = None
 
     def of_input(self, k: int) -> AskedArguments:
         """Returns the arguments for input k."""
@@ -92,6 +101,8 @@ class AskedArguments:
             flips=tuple(fields["flips"]),
             scalar=fields.get("scalar"),
             change=fields.get("change"),
+            candidates=fields.get("candidates"),
+            groups=None if fields.get("groups") is None else tuple(map(tuple, fields["groups"])),
         )
 
 
@@ -106,7 +117,7 @@ class FlipSensitivity:
             Of an estimated result: exact where flips were measured (`exact`), the sizes of the estimates elsewhere.
         inputs: the row of `tokens` to which each flip belongs.
         positions: the 0-based positions flipped.
-        symbols: the symbols inserted.
+        symbols: the symbols inserted; -1 for a deleted position.
         tokens: the inputs, (batch, n).
         alphabet: the symbols that flips may insert, sorted.
         population: the number of all flips; more than `len(result)` for a random sample or a partial result.
@@ -126,6 +137,9 @@ class FlipSensitivity:
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
         names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
             None.
+        joint: for flips of groups, the groups and what is inserted; `positions` and `symbols` are then the first of
+            those that a flip replaces. None for flips of single positions.
+        insertion: for flips of groups, the row of `joint.insertions` that each flip inserts; otherwise None.
 
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
@@ -153,6 +167,8 @@ class FlipSensitivity:
     changes: Float[np.ndarray, " flips"] | None = None
     estimated: Estimated | None = None
     names: Mapping[int, str] | None = None
+    joint: Joint | None = None
+    insertion: Int[np.ndarray, " flips"] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -322,8 +338,20 @@ class FlipSensitivity:
 
     def profile(self) -> Float[np.ndarray, "*batch n alphabet"]:
         """Returns the sensitivities by position and symbol (columns follow `alphabet`), NaN where nothing was flipped.
-        The shape is (n, alphabet) for one input, (batch, n, alphabet) for several."""
+        The shape is (n, alphabet) for one input, (batch, n, alphabet) for several.
+
+        Raises:
+            InputError: for a table of more than 1e7 cells, and for flips of groups, which no position and symbol tells
+                apart.
+        """
         batch, n = self.tokens.shape
+        if self.joint is not None:
+            raise InputError("profile: these flips replace several symbols at once; use to_pandas()")
+        if (cells := batch * n * len(self.alphabet)) > MOST_CELLS:
+            raise InputError(
+                f"profile: a table of {cells} cells, of which {len(self)} are measured; beyond {MOST_CELLS}, use "
+                "to_pandas(), which has a row for each flip"
+            )
         table = np.full((batch, n, len(self.alphabet)), np.nan, self.norms.dtype)
         table[self.inputs, self.positions, np.searchsorted(self.alphabet, self.symbols)] = self.norms
         return table[0] if batch == 1 else table
@@ -369,7 +397,8 @@ class FlipSensitivity:
     def to_pandas(self) -> pd.DataFrame:
         """Returns a table with the columns input, position, symbol, norm; change if a function was measured; and for an
         estimated result estimate, and exact: whether the norm was measured. If the model knows strings, the columns
-        token, after position, and replacement, after symbol, say what stood there and what was inserted."""
+        token, after position, and replacement, after symbol, say what stood there and what was inserted. Flips of
+        groups have the columns positions and symbols as well: tuples of all that a flip replaces and inserts."""
         import pandas as pd
 
         columns = {name: getattr(self, field) for name, field in self._columns().items()}
@@ -383,21 +412,29 @@ class FlipSensitivity:
             columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
+        if self.joint is not None and self.insertion is not None:
+            del columns["insertion"]
+            columns |= self.joint.columns(self.positions, self.insertion)
         return pd.DataFrame(columns)
 
     def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""
-        names = self.names or {}
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
         found, place = np.unique(symbols, return_inverse=True)
         return np.array([names.get(int(one), str(one)) for one in found], object)[place]
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        shown = []
+        shown, flip = [], np.arange(len(self))
+        positions, symbols = self.positions, self.symbols
+        if (
+            self.joint is not None and self.insertion is not None
+        ):  # a flip counts at every position that it replaces
+            flip, positions, symbols = self.joint.by_position(positions, self.insertion)
         for k, word in enumerate(self.tokens):
-            mine = slice(*np.searchsorted(self.inputs, [k, k + 1]))
-            values, exact = self.values[mine], self.exact[mine]
-            shown.append(input_view(word, self.positions[mine], self.symbols[mine], values, exact))
+            mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
+            values, exact = self.values[flip][mine], self.exact[flip][mine]
+            shown.append(input_view(word, positions[mine], symbols[mine], values, exact))
         return ResultView(
             inputs=shown,
             names=self.names,
@@ -467,8 +504,9 @@ class FlipSensitivity:
 
     def _columns(self) -> dict[str, str]:
         """Returns the names of the columns of this result's table, and the fields that they hold."""
-        further = {} if self.changes is None else _OF_SCALAR
-        return {**_COLUMNS, **further}
+        of_function = {} if self.changes is None else _OF_SCALAR
+        of_groups = {} if self.insertion is None else _OF_GROUPS
+        return {**_COLUMNS, **of_function, **of_groups}
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON. It has `populations` only if the rest does not imply them."""
@@ -487,6 +525,7 @@ class FlipSensitivity:
             **({} if self.asked is None else {"asked": self.asked.as_json()}),
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
+            **({} if self.joint is None else {"joint": self.joint.as_json()}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -533,6 +572,9 @@ _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "no
 _OF_SCALAR = {"change": "changes"}
 """Further columns for a function, given as `scalar` or `change`."""
 
+_OF_GROUPS = {"insertion": "insertion"}
+"""Further columns for flips of groups."""
+
 _OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
 """Further columns in a file of an estimated result, and the fields of `Estimated` that they hold."""
 
@@ -548,9 +590,9 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    further = (*_OF_SCALAR, *_OF_ESTIMATES)
+    further = (*_OF_SCALAR, *_OF_GROUPS, *_OF_ESTIMATES)
     columns, fields, metadata = read_columns(path, tuple(_COLUMNS), further)
-    known = {**_COLUMNS, **_OF_SCALAR}
+    known = {**_COLUMNS, **_OF_SCALAR, **_OF_GROUPS}
     estimated = None
     try:
         if "estimated" in fields:
@@ -560,6 +602,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         result = FlipSensitivity(
             **given,  # pyright: ignore[reportArgumentType]
             estimated=estimated,
+            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],

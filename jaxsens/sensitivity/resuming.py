@@ -18,7 +18,7 @@ from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.result import FlipSensitivity
 
 _FIELDS = ("tokens", "alphabet", "norm", "outputs", "readout", "dtype")
-_ASKED = ("symbols", "positions", "sample", "engine")
+_ASKED = ("symbols", "positions", "candidates", "groups", "sample", "engine")
 _PROGRAMS = {
     "model": "model, parameters and function as SHA-256,",
     "scalar": "scalar, its program as SHA-256,",
@@ -66,8 +66,7 @@ def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) 
             problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
     problems.raise_if_any()
     # Both are sorted in the same way, so one search finds them all.
-    shape = (*partial.tokens.shape, partial.alphabet[-1] + 1)
-    keys, wanted = (_keys(part, shape) for part in (partial, flips))
+    keys, wanted = (_keys(part, partial) for part in (partial, flips))
     index = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
     if not np.array_equal(wanted[index], keys) or (np.diff(index) < 1).any():
         raise InputError(
@@ -96,9 +95,13 @@ def _same(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
 
 
-def _keys(flips: FlipSensitivity | Flips, shape: tuple[int, ...]) -> Int[np.ndarray, " flips"]:
-    """Returns one number per flip, increasing with input, position and symbol."""
-    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, flips.symbols), shape))
+def _keys(flips: FlipSensitivity | Flips, partial: FlipSensitivity) -> Int[np.ndarray, " flips"]:
+    """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
+    last, kinds = np.searchsorted(partial.alphabet, flips.symbols), len(partial.alphabet)
+    if partial.joint is not None and flips.insertion is not None:
+        last, kinds = flips.insertion, len(partial.joint.insertions)
+    shape = (*partial.tokens.shape, kinds)
+    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, last), shape))
 
 
 def merged(

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import rule_for
+from jaxsens.sensitivity.flips import DELETED, DELETED_NAME
 
 MEASURED: dict[str, tuple[str, str]] = {
     "l2": ("‖y(x′) − y(x)‖₂", "in the units of the output y"),
@@ -93,6 +94,8 @@ class ResultView:
 
     def name(self, symbol: int) -> str:
         """Returns how to write a symbol: its string, or its number."""
+        if symbol == DELETED:
+            return DELETED_NAME
         return str(symbol) if self.names is None else self.names.get(symbol, str(symbol))
 
     def position_read(self, k: int) -> int | None:

@@ -76,3 +76,38 @@ def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
         jaxsens.explain(model(weighting="sparsemax"), 10, engine="difference")
     with pytest.raises(jaxsens.EngineRefusal, match="not a jaxsens transformer"):
         jaxsens.flip_sensitivity(lambda tokens: tokens.sum() * 1.0, [0, 1], 2, engine="difference")
+
+
+@pytest.mark.parametrize(
+    ("options", "flips"),
+    [
+        ({}, 9),
+        ({"candidates": [0, 1]}, 18),
+        ({"candidates": {0: [0], 3: [0, 1]}}, 3),
+        ({"candidates": jaxsens.masking(1)}, 9),
+        ({"candidates": jaxsens.neighbours(1)}, 9),
+        ({"candidates": jaxsens.sample(4)}, 4),
+        ({"candidates": jaxsens.deletion()}, 9),
+        ({"groups": [(0, 1), (5,)]}, 4),
+        ({"groups": [(0, 1), (5,)], "candidates": jaxsens.sample(3)}, 3),
+    ],
+)
+def test_flips_of_other_kinds_are_counted(options, flips):
+    told = jaxsens.explain(model(), 10, **options)
+    assert told.flips == flips
+    edits = isinstance(options.get("candidates"), type(jaxsens.deletion())) or "groups" in options
+    assert (told.engine.name == "vmap") >= edits
+    assert (told.first_order is None) >= edits
+    assert told.seconds > 0
+
+
+def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
+    with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate norm = "kl"'):
+        jaxsens.explain(model(), 10, engine="first-order", norm="kl")
+    assert jaxsens.explain(model(), 10, norm="kl").first_order is None
+    with pytest.raises(jaxsens.EngineRefusal, match="cannot serve flips that delete a position"):
+        jaxsens.explain(model(), 10, engine="first-order", candidates=jaxsens.deletion())
+    with pytest.raises(
+        jaxsens.InputError, match=r"(?s)2 errors.*norm = 'l3'.*candidates = 7: a sequence of symbol ids"
+    ):
+        jaxsens.explain(model(), 10, norm="l3", candidates=7)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,591 @@
+"""What is flipped: candidates, exact flips, groups, masks and deletions, beside plain loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxsens
+from jaxsens import InputError, Transformer, load_result, sample
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.flips import Lists, enumerate_flips, flips_of_groups, flips_of_lists
+from jaxsens.sensitivity.nearest import nearest_symbols
+from tests import reference
+from tests.small_models import small
+
+flip_sensitivity: Any = jaxsens.flip_sensitivity
+
+CONFIG = small(alphabet_size=5, layers=1, readout="last")
+MODEL = Transformer(CONFIG, seed=1)
+WORD = np.array([0, 4, 2, 1, 3, 0, 5])
+TWO = np.stack([WORD, [1, 1, 0, 2, 4, 3, 5]])
+
+
+def measure(**options):
+    return flip_sensitivity(MODEL, WORD, **options)
+
+
+def listed(result):
+    return list(
+        zip(*(getattr(result, name).tolist() for name in ("inputs", "positions", "symbols")), strict=True)
+    )
+
+
+def plain(word, model=MODEL):
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    return reference.output(model.config, parameters, [int(token) for token in word])
+
+
+def distance(one, other):
+    return np.linalg.norm(plain(other) - plain(one))
+
+
+# Lists
+
+
+def brute_force(tokens, lists, rows):
+    found = []
+    for b, word in enumerate(tokens):
+        for p, token in enumerate(word):
+            if rows[b, p] >= 0:
+                found += [(b, p, s) for s in sorted({*lists[rows[b, p]]}) if s != token]
+    return found
+
+
+@st.composite
+def list_problems(draw):
+    batch, n, kinds = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    tokens = np.array(draw(st.lists(st.integers(0, 6), min_size=batch * n, max_size=batch * n)))
+    lists = [draw(st.lists(st.integers(0, 6), max_size=4)) for _ in range(kinds)]
+    rows = np.array(draw(st.lists(st.integers(-1, kinds - 1), min_size=batch * n, max_size=batch * n)))
+    return tokens.reshape(batch, n), lists, rows.reshape(batch, n)
+
+
+@given(list_problems(), st.integers(1, 20))
+def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
+    tokens, lists, rows = problem
+    flips = flips_of_lists(tokens, Lists.of(lists), rows, None)
+    everything = brute_force(*problem)
+    assert listed(flips) == everything
+    assert flips.populations.tolist() == [sum(b == k for b, _, _ in everything) for k in range(len(tokens))]
+    drawn = flips_of_lists(tokens, Lists.of(lists), rows, sample(count))
+    assert len(drawn) == min(count, len(everything)) == len(set(listed(drawn)))
+    assert set(listed(drawn)) <= set(everything)
+    largest = tokens.copy()
+    for b, p, s in everything:
+        largest[b, p] = s
+    np.testing.assert_array_equal(flips.largest(tokens), largest)
+
+
+def test_four_million_flips_are_listed_in_two_seconds():
+    tokens = np.random.default_rng(0).integers(0, 30_522, (1, 138))
+    began = time.perf_counter()
+    flips = enumerate_flips(tokens, np.arange(30_522), np.arange(137), np.ones(tokens.shape, bool), None)
+    assert len(flips) == 137 * 30_521
+    assert time.perf_counter() - began < 2
+
+
+# Candidates
+
+
+@pytest.mark.parametrize(
+    ("options", "pairs"),
+    [
+        ({"candidates": [1, 3]}, [(p, s) for p in range(6) for s in (1, 3)]),
+        ({"candidates": {4: range(3), 0: [2, 0, 2]}}, [(0, 2), (4, 0), (4, 1), (4, 2)]),
+        ({"candidates": {6: [1]}}, [(6, 1)]),
+        ({"flips": [(5, 2), (0, 3), (0, 1), (5, 2)]}, [(0, 1), (0, 3), (5, 2)]),
+        ({"flips": np.array([[6, 1]])}, [(6, 1)]),
+        ({"candidates": jaxsens.masking(4)}, [(p, 4) for p in range(6)]),
+        ({"candidates": jaxsens.masking(5), "positions": [1]}, [(1, 5)]),
+    ],
+)
+def test_the_flips_asked_for_are_measured_and_no_others(options, pairs):
+    result = measure(**options)
+    assert listed(result) == [(0, p, s) for p, s in pairs if WORD[p] != s]
+    truth = [distance(WORD, np.where(np.arange(7) == p, s, WORD)) for _, p, s in listed(result)]
+    np.testing.assert_allclose(result.norms, truth, rtol=1e-9)
+    assert result.alphabet == tuple(sorted({s for _, s in pairs}))
+    assert result.population == len(result)
+    table = result.profile()
+    assert table.shape == (7, len(result.alphabet))
+    for k, (_, p, s) in enumerate(listed(result)):
+        assert table[p, result.alphabet.index(s)] == result.norms[k]
+    assert np.isfinite(table).sum() == len(result)
+
+
+def test_a_sequence_of_candidates_is_symbols():
+    one, other = measure(candidates=[3, 1]), measure(symbols=[3, 1])
+    assert one.asked == other.asked
+    np.testing.assert_array_equal(one.norms, other.norms)
+
+
+def test_a_sample_of_candidates_is_that_of_all_flips():
+    one, other = measure(candidates=sample(6, seed=3)), measure(positions=sample(6, seed=3))
+    assert listed(one) == listed(other)
+    assert one.population == 24
+    where = measure(candidates=sample(3), positions=[1, 2])
+    assert {*where.positions.tolist()} <= {1, 2}
+    assert where.population == 8
+    drawn = measure(candidates={1: [0, 1, 2], 3: [0, 4]}, positions=sample(2))
+    assert (len(drawn), drawn.population) == (2, 5)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "difference", "first-order"])
+def test_every_engine_measures_candidates(engine):
+    wanted = {0: [1, 3], 4: [2]}
+    result = measure(candidates=wanted, engine=engine)
+    np.testing.assert_allclose(result.norms, measure(candidates=wanted, engine="vmap").norms, rtol=1e-7)
+
+
+# Neighbours
+
+
+def cosines(table):
+    sizes = np.linalg.norm(table, axis=1)
+    units = table / np.where(sizes > 0, sizes, 1)[:, None]
+    return units @ units.T
+
+
+def nearest(table, token, k, allowed):
+    others = [s for s in allowed if s != token]
+    return sorted(others, key=lambda s: (-cosines(table)[token, s], s))[:k]
+
+
+@given(st.integers(0, 10**6), st.integers(3, 40), st.integers(1, 6))
+@settings(max_examples=40)
+def test_the_nearest_symbols_are_those_of_plain_loops(seed, size, width):
+    rng = np.random.default_rng(seed)
+    table = rng.integers(-2, 3, (size, width)).astype(float)  # ties, equal rows, and rows of zeros
+    allowed = np.sort(rng.choice(size, rng.integers(2, size + 1), replace=False))
+    k, true = int(rng.integers(1, len(allowed))), cosines(table)
+    for token, found in enumerate(nearest_symbols(table, np.arange(size), k, allowed)):
+        assert len(set(found.tolist())) == k
+        assert token not in found
+        own, rest = true[token, found], np.setdiff1d(allowed, [token, *found])
+        assert np.all(np.diff(own) <= 2e-6)
+        assert not rest.size or true[token, rest].max() <= own.min() + 2e-6
+
+
+def test_of_symbols_equally_near_the_smaller_come_first():
+    table = np.array([[1, 0], [2, 0], [0, 1], [3, 0], [0, 0], [-1, 0], [0.5, 0]])
+    found = nearest_symbols(table, np.array([3, 2, 4]), 4, np.arange(7))
+    assert found.tolist() == [[0, 1, 6, 2], [0, 1, 3, 4], [0, 1, 2, 3]]
+
+
+def test_neighbours_differ_by_the_symbol_that_stands_there():
+    result = flip_sensitivity(MODEL, TWO, candidates=jaxsens.neighbours(2))
+    table = np.asarray(MODEL.parameters.embedding)
+    expected = [
+        (b, p, s)
+        for b, word in enumerate(TWO)
+        for p in range(6)
+        for s in sorted(nearest(table, word[p], 2, range(5)))
+    ]
+    assert listed(result) == expected
+    assert 5 not in result.alphabet
+
+
+def test_neighbours_need_embeddings_and_enough_symbols():
+    with pytest.raises(
+        InputError, match=r"candidates = Neighbours\(k=3\): the model does not show its embeddings"
+    ):
+        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 2], candidates=jaxsens.neighbours(3))
+    with pytest.raises(InputError, match=r"Neighbours\(k=8\): k of at most 4: 5 symbols may be inserted"):
+        measure(candidates=jaxsens.neighbours())
+    with pytest.raises(InputError, match="neighbours: k = 0"):
+        jaxsens.neighbours(0)
+
+
+# Reserved and special symbols, masks
+
+
+SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), mask=2)
+"""Of the symbols 0 to 4 it reserves 0, which is unused, and 2, which is special and the mask; 5 is the end symbol."""
+
+
+@pytest.mark.parametrize(
+    ("options", "positions", "symbols"),
+    [
+        ({}, [0, 1, 3, 4, 5], {1, 3, 4}),
+        ({"alphabet_size": 4}, [0, 3, 4, 5], {1, 3}),
+        ({"positions": [2, 6]}, [2, 6], {1, 3, 4}),
+        ({"positions": sample(99, positions=[1, 2])}, [1, 2], {1, 3, 4}),
+        ({"symbols": [0, 2]}, [0, 1, 3, 4, 5], {0, 2}),
+        ({"candidates": [0, 2]}, [0, 1, 3, 4, 5], {0, 2}),
+        ({"candidates": {2: [0, 1]}}, [2], {0, 1}),
+        ({"flips": [(2, 0), (0, 2)]}, [0, 2], {0, 2}),
+        ({"candidates": jaxsens.neighbours(2)}, [0, 1, 3, 4, 5], {1, 3, 4}),
+        ({"candidates": jaxsens.masking()}, [0, 1, 3, 4, 5], {2}),
+        ({"candidates": jaxsens.deletion()}, [0, 1, 3, 4, 5], {-1}),
+        ({"candidates": sample(99)}, [0, 1, 3, 4, 5], {1, 3, 4}),
+        ({"groups": [(1, 2)]}, [1], {1, 3, 4}),
+    ],
+)
+def test_reserved_symbols_are_inserted_and_special_ones_flipped_only_by_name(options, positions, symbols):
+    result = flip_sensitivity(SUBJECT, WORD, **options)
+    assert sorted({*result.positions.tolist()}) == positions
+    assert {*result.symbols.tolist()} == symbols
+
+
+def test_a_mask_that_nobody_names_is_asked_for():
+    with pytest.raises(
+        InputError, match=r"candidates = Masking\(symbol=None\): the model does not say which.*masking"
+    ):
+        measure(candidates=jaxsens.masking())
+    with pytest.raises(InputError, match="candidates: mask = 9: the model reads ids 0 to 5"):
+        measure(candidates=jaxsens.masking(9))
+    with pytest.raises(InputError, match="masking: symbol = -1"):
+        jaxsens.masking(-1)
+
+
+def test_only_special_symbols_are_nothing_to_flip():
+    with pytest.raises(InputError, match=r"nothing to flip\. The readout position, and special"):
+        flip_sensitivity(SUBJECT, [2, 2, 5])
+
+
+# Deletions
+
+
+@pytest.mark.parametrize("readout", ["last", "mean", 0])
+@pytest.mark.parametrize("positions", [None, [1, 5]])
+def test_a_deletion_compares_with_the_shorter_word(readout, positions):
+    model = Transformer(CONFIG.replace(readout=readout), seed=1)
+    result = flip_sensitivity(model, WORD, candidates=jaxsens.deletion(), positions=positions)
+    assert (result.engine.name, result.alphabet, {*result.symbols.tolist()}) == ("vmap", (-1,), {-1})
+    everywhere = {"last": range(6), "mean": range(6), 0: range(1, 6)}[readout]
+    assert result.positions.tolist() == (positions or list(everywhere))
+    y = plain(WORD, model)
+    truth = [np.linalg.norm(plain(np.delete(WORD, p), model) - y) for p in result.positions]
+    np.testing.assert_allclose(result.norms, truth, rtol=1e-9)
+    assert result.profile().shape == (7, 1)
+
+
+def test_deletions_of_several_inputs_and_of_models_of_others(tmp_path):
+    def mean(tokens):
+        return jnp.stack([jnp.mean(tokens * 1.0), jnp.sum(tokens) * 1.0])
+
+    words = np.array([[3, 1, 2], [5, 5, 1]])
+    result = flip_sensitivity(mean, words, candidates=jaxsens.deletion(), readout=None, norm="linf")
+    truth = [max(abs(w.sum() - w[p]) / 2 - w.mean(), w[p], key=abs) for w in words for p in range(3)]
+    np.testing.assert_allclose(result.norms, np.abs(truth), rtol=1e-6)
+    result.save(tmp_path / "r.parquet")
+    assert load_result(tmp_path / "r.parquet").description() == result.description()
+    assert listed(result.of_input(1)) == [(0, 0, -1), (0, 1, -1), (0, 2, -1)]
+    table = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), np.float32)
+    rows = flip_sensitivity(
+        lambda t: jnp.asarray(table)[t], WORD, candidates=jaxsens.deletion(), readout="last", positions=[5, 6]
+    )
+    np.testing.assert_allclose(rows.norms, [0, float(np.linalg.norm(table[0] - table[5]))], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "options", "match"),
+    [
+        (
+            MODEL,
+            WORD,
+            {"engine": "difference"},
+            'engine = "difference": .*cannot serve flips that delete a posi',
+        ),
+        (MODEL, WORD, {"engine": "first-order"}, 'engine = "first-order": .*flips that delete a position'),
+        (MODEL, WORD, {"engine": "incremental"}, 'engine = "incremental": .*use engine="vmap"'),
+        (MODEL, [3], {}, r"tokens = 'shape \(1, 1\)': at least two symbols"),
+        (MODEL, WORD, {"groups": [(1, 2)]}, r"groups = .*: not with deletion\(\)"),
+        (
+            lambda t: t * 1.0,
+            WORD,
+            {"readout": 3},
+            'readout = 3: a shorter word has another symbol there: .*"last"',
+        ),
+        (lambda t: t[:, None] * 1.0, WORD, {"readout": 0, "positions": [0]}, "positions = 0: it is read"),
+        (lambda t: (t * 1.0).reshape(7), WORD, {"readout": None}, "."),
+    ],
+)
+def test_what_deletion_cannot_do_is_refused_by_name(model, word, options, match):
+    with pytest.raises(InputError, match=match):
+        flip_sensitivity(model, word, candidates=jaxsens.deletion(), **options)
+
+
+# Groups
+
+
+def group_flips(word, groups, candidates):
+    """The flips of groups in plain loops: input, sorted group, and what is inserted there."""
+    found = []
+    for b, tokens in enumerate(word):
+        for group in sorted(tuple(sorted(group)) for group in groups):
+            lists = [candidates[p] if isinstance(candidates, dict) else candidates for p in group]
+            joint = {tuple(one[j] for one in lists) for j in range(len(lists[0]))}
+            joint.discard(tuple(int(tokens[p]) for p in group))
+            found += [(b, group, new) for new in sorted(joint)]
+    return found
+
+
+@st.composite
+def group_problems(draw):
+    batch, n = draw(st.integers(1, 3)), draw(st.integers(2, 6))
+    tokens = np.array(draw(st.lists(st.integers(0, 3), min_size=batch * n, max_size=batch * n))).reshape(
+        batch, n
+    )
+    order = draw(st.permutations(range(n)))
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    cuts = np.minimum(np.cumsum([0, *sizes]), n)
+    groups = [tuple(order[a:b]) for a, b in pairwise(cuts) if b > a]
+    count = draw(st.integers(1, 3))
+    each = st.lists(st.integers(0, 3), min_size=count, max_size=count)
+    mapping = {p: draw(each) for group in groups for p in group}
+    return tokens, groups, mapping
+
+
+@given(group_problems(), st.integers(1, 8))
+def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
+    tokens, groups, mapping = problem
+    ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
+    rows = np.full(tokens.shape, -1)
+    rows[:, list(mapping)] = np.arange(len(mapping))
+    arguments = tokens, Lists.of([*mapping.values()]), rows, ordered
+    flips: Any = flips_of_groups(*arguments, None)
+    found = []
+    for b, (g, row) in zip(flips.inputs, zip(*flips.edits, strict=True), strict=True):
+        group = flips.joint.groups[g]
+        found.append((b, group, tuple(flips.joint.insertions[row][: len(group)].tolist())))
+    everything = group_flips(tokens, groups, mapping)
+    assert found == everything
+    assert flips.positions.tolist() == [group[0] for _, group, _ in everything]
+    assert flips.symbols.tolist() == [new[0] for _, _, new in everything]
+    drawn = flips_of_groups(*arguments, sample(count))
+    assert len(drawn) == min(count, len(everything))
+    assert drawn.population == len(everything)
+    largest = tokens.copy()
+    for b, group, new in everything:
+        for p, s in zip(group, new, strict=True):
+            others = [o[group.index(p)] for c, g, o in everything if (c, g) == (b, group)]
+            largest[b, p] = max(*others, s)
+    np.testing.assert_array_equal(flips.largest(tokens), largest)
+
+
+PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}
+GROUPS = [(4, 1), (0,)]
+
+
+@pytest.mark.parametrize("options", [{"candidates": PIECES}, {"candidates": [2, 3]}, {"symbols": [2, 3]}, {}])
+def test_a_group_is_flipped_together(options):
+    result = flip_sensitivity(MODEL, TWO, groups=GROUPS, **options)
+    candidates = options.get("candidates", options.get("symbols", list(range(5))))
+    expected = group_flips(TWO, GROUPS, candidates)
+    table = result.to_pandas()
+    assert list(zip(table["input"], table["positions"], table["symbols"], strict=True)) == expected
+    truth = []
+    for b, group, new in expected:
+        word = TWO[b].copy()
+        word[list(group)] = new
+        truth.append(distance(TWO[b], word))
+    np.testing.assert_allclose(result.norms, truth, rtol=1e-9)
+    assert (result.engine.name, result.asked.groups) == ("vmap", ((0,), (1, 4)))
+    assert "replace the symbols of a group" in result.engine.reason
+    with pytest.raises(
+        InputError, match="profile: these flips replace several symbols at once; use to_pandas"
+    ):
+        result.profile()
+
+
+def test_neighbours_of_a_group_are_those_of_each_of_its_symbols():
+    result = flip_sensitivity(MODEL, WORD, groups=[(1, 2)], candidates=jaxsens.neighbours(2))
+    table = np.asarray(MODEL.parameters.embedding)
+    pairs = zip(*(nearest(table, WORD[p], 2, range(5)) for p in (1, 2)), strict=True)
+    assert result.to_pandas()["symbols"].tolist() == sorted(pairs)
+
+
+def test_a_result_of_groups_comes_back_and_gives_its_parts(tmp_path):
+    result = flip_sensitivity(MODEL, TWO, groups=GROUPS, candidates=PIECES, scalar=lambda y: y[0])
+    result.save(tmp_path / "r.parquet")
+    loaded = load_result(tmp_path / "r.parquet")
+    assert loaded.to_pandas().equals(result.to_pandas())
+    assert loaded.description() == result.description()
+    part, table = loaded.of_input(1), result.to_pandas()
+    assert part.to_pandas()["symbols"].tolist() == table[table["input"] == 1]["symbols"].tolist()
+    assert part.argmax.norm == table[table["input"] == 1]["norm"].max()
+
+
+def test_groups_are_sampled_and_measured_by_any_measure():
+    whole = flip_sensitivity(MODEL, TWO, groups=GROUPS, norm="cosine")
+    some = flip_sensitivity(MODEL, TWO, groups=GROUPS, norm="cosine", positions=sample(4))
+    assert (len(some), some.population) == (4, len(whole))
+    every, drawn = whole.to_pandas(), some.to_pandas()
+    both = drawn.merge(every, on=["input", "positions", "symbols"], suffixes=("", "_of_all"))
+    assert len(both) == 4
+    np.testing.assert_allclose(both["norm"], both["norm_of_all"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["incremental", "difference", "first-order"])
+def test_other_engines_refuse_groups_by_name(engine):
+    match = f'engine = "{engine}": it replaces one symbol at a time.*replace the symbols of a group; use engine="vmap"'
+    with pytest.raises(jaxsens.EngineRefusal, match=match):
+        measure(groups=[(0, 1)], engine=engine)
+
+
+# Unusable arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"flips": [(1, 0)], "symbols": [1]},
+            r"flips = .*: not with symbols: each of them says what is inserted",
+        ),
+        ({"candidates": [1], "alphabet_size": 3}, "candidates = .*: not with alphabet_size"),
+        ({"candidates": jaxsens.neighbours(1), "flips": [(1, 0)]}, "flips = .*: not with candidates"),
+        ({"symbols": [1], "alphabet_size": 3}, "give alphabet_size or symbols, not both"),
+        (
+            {"flips": [(1, 0)], "positions": [1]},
+            r"positions = \[1\]: not with flips, which say the positions",
+        ),
+        ({"flips": [(1, 0)], "groups": [(1,)]}, "groups = .*: not with flips"),
+        ({"candidates": {1: [0]}, "positions": [1]}, "positions = .*: not with candidates, which say"),
+        (
+            {"candidates": {1: [0]}, "positions": sample(3, positions=[1])},
+            "positions = .*: not with candidates",
+        ),
+        ({"groups": [(1, 2)], "positions": [1]}, "positions = .*: not with groups"),
+        (
+            {"candidates": sample(2), "positions": sample(2)},
+            "candidates = .*: not with positions, which is a sample",
+        ),
+        ({"flips": []}, r"flips = \[\]: pairs of a 0-based position and a symbol id"),
+        ({"flips": [1, 2]}, r"flips = \[1, 2\]: pairs"),
+        ({"flips": [(1, 2, 3)]}, "pairs of a 0-based"),
+        ({"flips": [(1, 0.5)]}, "pairs of a 0-based"),
+        ({"flips": [(7, 0)]}, "flips: position = 7: positions from 0 to 6"),
+        ({"flips": [(-1, 0)]}, "flips: position = -1"),
+        ({"flips": [(1, 6)]}, "flips: symbol = 6: the model reads ids 0 to 5"),
+        ({"flips": [(1, -1)]}, "flips: symbol = -1: ids of at least 0"),
+        ({"flips": [(0, 1), (1, 4)]}, r"flips = \(1, 4\): input 0 has this symbol there already"),
+        ({"candidates": "abc"}, "candidates = 'abc': a sequence of symbol ids, a mapping of positions"),
+        ({"candidates": 3}, "candidates = 3: a sequence of symbol ids"),
+        ({"candidates": []}, r"candidates = \[\]: a sequence"),
+        ({"candidates": [[1, 2]]}, "a sequence of symbol ids, a mapping"),
+        ({"candidates": [1, 6]}, "candidates = 6: the model reads ids 0 to 5"),
+        ({"candidates": {}}, r"candidates = \{\}: at least one position"),
+        ({"candidates": {7: [1]}}, "candidates: position = 7: 0-based positions below 7"),
+        ({"candidates": {"1": [1]}}, "candidates: position = '1'"),
+        ({"candidates": {1: 2}}, r"candidates\[1\] = 2: at least one symbol id, in a sequence"),
+        ({"candidates": {1: [9]}}, r"candidates\[1\] = 9: the model reads"),
+        ({"groups": 3}, "groups = 3: sequences of 0-based positions"),
+        ({"groups": []}, r"groups = \[\]: sequences"),
+        ({"groups": [1, 2]}, r"groups = \[1, 2\]: sequences"),
+        ({"groups": [()]}, "sequences of 0-based"),
+        ({"groups": [(1, 9)]}, "groups: position = 9: positions from 0 to 6"),
+        ({"groups": [(1, 2), (2, 3)]}, "groups: position = 2: each position in one group, and once"),
+        ({"groups": [(1, 2)], "candidates": {1: [0]}}, r"groups = \(1, 2\): as many candidates for each"),
+        ({"groups": [(1, 2)], "candidates": {1: [0], 2: [1, 3]}}, r"there are \{1: 1, 2: 2\}"),
+        ({"groups": [(1,)], "candidates": {1: [0], 3: [1]}}, "candidates: position = 3: it is in no group"),
+        ({"candidates": {0: [0]}}, "nothing to flip"),
+    ],
+)
+def test_unusable_arguments_are_one_error_each(options, match):
+    with pytest.raises(InputError, match=match) as caught:
+        measure(**options)
+    assert "errors" not in str(caught.value)
+
+
+def test_errors_of_what_is_flipped_come_with_those_of_the_input():
+    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*flips: symbol = 9.*norm = 'l3'"):
+        flip_sensitivity(MODEL, [], flips=[(1, 9)], norm="l3")
+    for options in ({"candidates": {1: [0]}}, {"groups": [(1, 2)]}, {"candidates": jaxsens.deletion()}):
+        with pytest.raises(InputError, match="tokens = "):
+            flip_sensitivity(MODEL, [], **options)
+
+
+def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserted():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)), jnp.float32)
+
+    def model(tokens):
+        return jnp.mean(table[tokens], axis=0)
+
+    assert len(flip_sensitivity(model, WORD, candidates={0: [1, 5], 3: [2]}, readout=None)) == 3
+    for options in (
+        {"candidates": {0: [1, 5], 3: [2, 6]}},
+        {"groups": [(0, 3)], "candidates": {0: [1], 3: [6]}},
+    ):
+        with pytest.raises(InputError, match="symbols: with 6 at position 3"):
+            flip_sensitivity(model, WORD, readout=None, **options)
+
+
+# Memory, large tables, and completion
+
+
+def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
+    from jaxsens import memory
+
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2**20)
+    for options in ({"candidates": range(6)}, {"groups": [range(6)], "candidates": range(6)}):
+        with pytest.raises(InputError, match=r"a measurement of .* flips takes"):
+            flip_sensitivity(MODEL, np.tile(WORD, (2000, 1)), **options)
+    assert len(flip_sensitivity(MODEL, WORD, candidates={0: [1]})) == 1
+
+
+def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):
+    wide = lambda tokens: jnp.sum(tokens) * jnp.ones(2)  # noqa: E731
+    result = flip_sensitivity(wide, np.zeros(400, int), 30_000, positions=sample(2))
+    with pytest.raises(
+        InputError, match=r"profile: a table of 12000000 cells, of which 2 are measured; .*to_pandas"
+    ):
+        result.profile()
+
+
+def interrupted(**options):
+    def progress(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        flip_sensitivity(MODEL, TWO, progress=progress, batch_size=1, engine="vmap", **options)
+    return caught.value.partial
+
+
+@pytest.mark.parametrize(
+    ("options", "other", "named"),
+    [
+        (
+            {"candidates": {0: [1, 2, 4], 4: [0, 1]}},
+            {"candidates": {0: [1, 2, 3], 4: [0, 1]}},
+            "candidates = 'mapping",
+        ),
+        ({"flips": [(0, 2), (2, 1), (5, 1)]}, {"flips": [(0, 2), (2, 1), (5, 2)]}, "candidates = 'flips"),
+        (
+            {"candidates": jaxsens.neighbours(2)},
+            {"candidates": jaxsens.neighbours(1)},
+            r"candidates = 'neighbours\(2\)'",
+        ),
+        (
+            {"candidates": jaxsens.deletion()},
+            {"candidates": jaxsens.masking(3)},
+            r"candidates = 'deletion\(\)'",
+        ),
+        (
+            {"groups": GROUPS, "candidates": PIECES},
+            {"groups": [(0,), (1,), (4,)], "candidates": PIECES},
+            "groups = ",
+        ),
+        ({"groups": GROUPS}, {}, "groups = "),
+    ],
+)
+def test_an_interrupted_measurement_is_completed_with_the_same_flips_only(tmp_path, options, other, named):
+    interrupted(**options).save(tmp_path / "partial.parquet")
+    partial = load_result(tmp_path / "partial.parquet")
+    whole = flip_sensitivity(MODEL, TWO, engine="vmap", batch_size=1, **options)
+    assert 0 < len(partial) < len(whole)
+    completed = flip_sensitivity(MODEL, TWO, engine="vmap", batch_size=1, resume=partial, **options)
+    assert completed.to_pandas().equals(whole.to_pandas())
+    with pytest.raises(InputError, match=f"(?s)resume: .*{named}"):
+        flip_sensitivity(MODEL, TWO, engine="vmap", resume=partial, **other)
