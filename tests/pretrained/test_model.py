@@ -50,6 +50,20 @@ def test_text_to_ids_and_back_without_padding_or_cutting_off(encoder, decoder):
 def test_special_unused_and_unknown_ids_are_reserved(encoder):
     assert encoder.special == (0, 1, 2, 3, 4)
     assert encoder.reserved == (*encoder.special, *UNUSED_IDS, *UNKNOWN_IDS)
+    assert encoder.tokens([encoder.mask]) == ["[MASK]"]
+
+
+def test_what_is_flipped_of_a_text(encoder):
+    ids = encoder.encode("the cat sat on the mat")
+    masked = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.masking())
+    assert masked.positions.tolist() == [1, 2, 3, 4, 5, 6]
+    assert set(masked.symbols.tolist()) == {encoder.mask}
+    near = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.neighbours(2), norm="cosine")
+    assert len(near) == 12
+    assert not set(near.symbols.tolist()) & set(encoder.reserved)
+    shorter = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.deletion(), positions=[2])
+    row = encoder(np.asarray(ids))[0] - encoder(np.delete(ids, 2))[0]
+    np.testing.assert_allclose(shorter.norms, np.linalg.norm(row), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
