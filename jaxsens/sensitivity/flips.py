@@ -115,7 +115,7 @@ class Joint:
     def by_position(
         self, positions: Int[np.ndarray, " flips"], insertion: Int[np.ndarray, " flips"]
     ) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
-        """Returns the flip, the position and the symbol of every place that flips replace, in the order of the flips."""
+        """Returns the flip, the position and the symbol of every place that flips replace, by flip."""
         members = self.members(DELETED)[self.group_at(positions)]
         flip, place = np.nonzero(members != DELETED)
         return flip, members[flip, place], self.insertions[insertion][flip, place]

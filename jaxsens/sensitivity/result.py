@@ -398,7 +398,8 @@ class FlipSensitivity:
         """Returns a table with the columns input, position, symbol, norm; change if a function was measured; and for an
         estimated result estimate, and exact: whether the norm was measured. If the model knows strings, the columns
         token, after position, and replacement, after symbol, say what stood there and what was inserted. Flips of
-        groups have the columns positions and symbols as well: tuples of all that a flip replaces and inserts."""
+        groups have the columns positions and symbols as well: tuples of all that a flip replaces and inserts, of which
+        token and replacement have the strings, with blanks between them."""
         import pandas as pd
 
         columns = {name: getattr(self, field) for name, field in self._columns().items()}
@@ -414,8 +415,17 @@ class FlipSensitivity:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
         if self.joint is not None and self.insertion is not None:
             del columns["insertion"]
-            columns |= self.joint.columns(self.positions, self.insertion)
+            both = self.joint.columns(self.positions, self.insertion)
+            if self.names is not None:
+                words = zip(self.inputs, both["positions"], strict=True)
+                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
+                columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
+            columns |= both
         return pd.DataFrame(columns)
+
+    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
+        """Returns how to write several symbols, with blanks between them."""
+        return " ".join(self._strings(symbols))
 
     def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""

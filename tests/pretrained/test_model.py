@@ -62,8 +62,26 @@ def test_what_is_flipped_of_a_text(encoder):
     assert len(near) == 12
     assert not set(near.symbols.tolist()) & set(encoder.reserved)
     shorter = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.deletion(), positions=[2])
+    assert shorter.to_pandas()[["token", "replacement"]].values.tolist() == [["cat", "(deleted)"]]
+    assert "(deleted)" in shorter._repr_html_()
     row = encoder(np.asarray(ids))[0] - encoder(np.delete(ids, 2))[0]
     np.testing.assert_allclose(shorter.norms, np.linalg.norm(row), rtol=1e-4)
+
+
+def test_pieces_of_a_word_are_flipped_together(encoder, tmp_path):
+    ids = encoder.encode("the cat sat on the mat")
+    dog, mask = encoder.encode("dog", special=False)[0], encoder.mask
+    result = jaxsens.flip_sensitivity(
+        encoder, ids, groups=[(2, 3), (6,)], candidates={2: [dog, mask], 3: [mask, mask], 6: [dog]}
+    )
+    table = result.to_pandas()
+    assert sorted(table["token"]) == ["cat sat", "cat sat", "mat"]
+    assert sorted(table["replacement"]) == ["[MASK] [MASK]", "dog", "dog [MASK]"]
+    shown = result.view().inputs[0]
+    assert np.flatnonzero(shown.flipped).tolist() == [2, 3, 6]
+    assert shown.largest[2] == shown.largest[3] == table["norm"][table["token"] == "cat sat"].max()
+    result.save(tmp_path / "r.parquet")
+    assert jaxsens.load_result(tmp_path / "r.parquet").to_pandas().equals(table)
 
 
 @pytest.mark.parametrize(
