@@ -21,6 +21,7 @@ from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.errors import PrecisionWarning
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.sources import FormulaModel
+from jaxsens.inputs import MEASURES
 from jaxsens.models.masks import MASKS
 from jaxsens.models.weighting import WEIGHTINGS
 from jaxsens.sensitivity.choice import ENGINES
@@ -60,7 +61,7 @@ def test_the_defaults_and_choices_that_help_states_are_those_of_the_library(caps
     assert f"(default: {defaults['dtype']}; float64 if constructed)" in text
     formula = {field.name: field.default for field in dataclasses.fields(FormulaModel)}
     assert (formula["condition"], formula["read"], formula["dtype"]) == ("temperature", "output", "float64")
-    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read), ("auto", *ENGINES, NAME)):
+    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read), MEASURES, ("auto", *ENGINES, NAME)):
         assert "{" + ",".join(names) + "}" in text.replace(",  ", ","), names
 
 
