@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, collecting
-from jaxsens.models.masks import MASKS, Span, visible
+from jaxsens.models.masks import MASKS, Mask, SlidingWindow, Span, visible
 from jaxsens.models.weighting import Softmax, Weighting
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -39,8 +39,8 @@ class Attention:
         heads: the number of query heads.
         key_heads: the number of heads of keys and values, a divisor of `heads`: query head h reads key head
             h // (heads / key_heads). None for as many as query heads.
-        mask: a name of `jaxsens.models.masks.MASKS`, or a hashable `MaskRule` (a module-level function, not a lambda
-            made anew for each call).
+        mask: a name of `jaxsens.models.masks.MASKS`, a `SlidingWindow` of that module, or a hashable `MaskRule` (a
+            module-level function, not a lambda made anew for each call).
         weighting: `Softmax(...)`, with its temperature.
         scale: the factor of dot products; None for 1 / sqrt(head_width).
 
@@ -78,15 +78,22 @@ class Attention:
     @property
     def one_sided(self) -> bool:
         """Whether it is known that no row sees keys on one of its sides."""
-        return isinstance(self.mask, str) and MASKS[self.mask].one_sided
+        return self._spans is not None and self._spans.one_sided
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
-        return MASKS[self.mask].rows_that_see(keys, n) if isinstance(self.mask, str) else (0, n)
+        return (0, n) if self._spans is None else self._spans.rows_that_see(keys, n)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
-        return MASKS[self.mask].keys_seen_by(rows, n) if isinstance(self.mask, str) else (0, n)
+        return (0, n) if self._spans is None else self._spans.keys_seen_by(rows, n)
+
+    @property
+    def _spans(self) -> Mask | SlidingWindow | None:
+        """The mask, if it knows what it connects."""
+        if isinstance(self.mask, str):
+            return MASKS[self.mask]
+        return self.mask if isinstance(self.mask, SlidingWindow) else None
 
 
 class Layered(abc.ABC):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxsens import inputs
 from jaxsens.errors import rule_for
 
 Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
@@ -77,6 +78,42 @@ MASKS: dict[str, Mask] = {
 }
 """The masks by name. The non-strict ones are those of Yang et al. (2024), section 2. A row that sees no key gets weight
 0 on every key, so its head's output is the zero vector."""
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """The future is masked, and so is what lies `width` or more positions back. A mask for `jaxsens.Attention`.
+
+    Attributes:
+        width: the number of keys that a row sees, itself included; at least 1.
+
+    Raises:
+        InputError: for another width.
+    """
+
+    width: int
+
+    def __post_init__(self) -> None:
+        inputs.checked_count("SlidingWindow", least=1, width=self.width)
+
+    @property
+    def one_sided(self) -> bool:
+        """No row sees later keys."""
+        return True
+
+    def __call__(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+        """Returns whether each query position sees each key position; the two arrays broadcast."""
+        return (keys <= queries) & (keys > queries - self.width)
+
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows, of n, outside of which none sees a key of the span."""
+        stop = keys[1] + self.width - 1
+        return keys[0], min(n, stop) if isinstance(stop, int) else jnp.minimum(n, stop)
+
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys, of n, outside of which none is seen by a row of the span."""
+        first = rows[0] - self.width + 1
+        return max(0, first) if isinstance(first, int) else jnp.maximum(0, first), rows[1]
 
 
 def visible(mask: str, queries: Int[Array, "*q"], keys: Int[Array, "*k"]) -> Bool[Array, "*b"]:

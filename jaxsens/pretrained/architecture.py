@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.layered import Attention, Layered
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.pretrained.activations import ACTIVATIONS
 from jaxsens.pretrained.rotary import RotaryAngles, turned
-from jaxsens.pretrained.windows import SlidingWindow
 
 Output = Literal["hidden", "logits"]
 """What is read from a row of the last layer: the row itself, or what the language-model head makes of it."""

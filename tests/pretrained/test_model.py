@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
 from jaxsens.errors import EstimateWarning, InputError, collecting
-from jaxsens.models.layered import Attention
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.pretrained.tokenizer import UNUSED, read_tokenizer
-from jaxsens.pretrained.windows import SlidingWindow
 from tests.pretrained.folders import write_folder
 
 UNUSED_IDS, UNKNOWN_IDS = (5, 6, 7), (18, 19)
@@ -203,16 +201,6 @@ def test_a_model_says_what_it_is(encoder, decoder):
     )
     assert "dtype='float64'" in repr(decoder)
     assert encoder.embeddings().shape == (20, 8)
-
-
-def test_a_window_is_a_mask_that_compares_by_value():
-    mask = Attention(2, mask=SlidingWindow(3))
-    assert mask == Attention(2, mask=SlidingWindow(3))
-    assert hash(mask) == hash(Attention(2, mask=SlidingWindow(3)))
-    assert mask != Attention(2, mask=SlidingWindow(4))
-    i = jnp.arange(6)
-    seen = np.asarray(mask.sees(i[:, None], i[None, :]))
-    assert seen.tolist() == [[0 <= query - key < 3 for key in range(6)] for query in range(6)]
 
 
 def test_windows_as_wide_as_the_input_are_left_out(decoder):
