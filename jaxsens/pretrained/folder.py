@@ -77,6 +77,8 @@ class Folder:
                 "it is an adapter, not a model; merge it into its base model with peft's "
                 "`merge_and_unload()`, and save that"
             )
+        if (self.path / "snapshots").is_dir():
+            absent = "it is the hub's cache of a model; give a folder within its snapshots"
         path = self.file(CONFIG, problems, named_by="folder", absent=absent)
         return {} if path is None else read_json(path, problems)
 

@@ -189,6 +189,7 @@ ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
 BAD: dict[str, tuple[Change, str]] = {
     # Files
     "empty folder": (lambda folder: None, "it has no config.json; it is no model"),
+    "cache of the hub": (lambda folder: (folder / "snapshots").mkdir(), "give a folder within its snapshots"),
     "no config": (gone("config.json"), "it has no config.json; .* It has model.safetensors, tokenizer.json"),
     "no weights": (gone("model.safetensors"), r"it has no \*.safetensors; download the model again"),
     "no tokenizer": (gone("tokenizer.json"), "it has no tokenizer.json; make it .* AutoTokenizer"),
@@ -324,7 +325,7 @@ def test_one_clear_error(name, tmp_path, monkeypatch, nothing_is_unpickled):
         jaxsens.load_pretrained(folder, output="logits" if name == "two heads" else "hidden")
     message = str(caught.value)
     assert message.startswith(f"load_pretrained({str(folder)!r})") or "not finite" in message
-    if name not in ("empty folder", "adapter"):
+    if name not in ("empty folder", "cache of the hub", "adapter"):
         assert "errors\n" not in message, message
     assert not (folder / "unpickled").exists()
     assert not any(one.endswith((".bin", ".ckpt", ".gguf")) for one in opened)
