@@ -185,7 +185,10 @@ def test_the_script_is_the_command(config, tmp_path):
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/proc/x.parquet"],
             "/proc cannot be written to",
         ),
-        (["measure", "--alphabet-size", "2", "--n", "8", "--quiet"], "--quiet = True: give --save too"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--quiet"],
+            "--quiet = True: give --save or --html too",
+        ),
         (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
         (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': a directory name"),
         (["constructions", "--measure", "--out", "/dev/null"], "a regular file"),

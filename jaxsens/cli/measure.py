@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.cli.measuring import MeasuringOptions, OutputOptions, check_options
+from jaxsens.cli.published import PublishedOptions, check_absent, check_published, measure_published
 from jaxsens.cli.shared import (
     Count,
     File,
@@ -20,13 +22,11 @@ from jaxsens.cli.shared import (
     Names,
     Number,
     Text,
-    check_output,
     default,
     flag,
     flags_named,
     one_of,
     say,
-    write_output,
 )
 from jaxsens.errors import Problems, collecting
 
@@ -155,20 +155,11 @@ def measure(
     variant: Annotated[Text, default("")] = None,
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = ModelOptions(),  # noqa: B008, RUF100 - frozen
     constructed: tyro.conf.OmitArgPrefixes[ConstructedOptions] = ConstructedOptions(),  # noqa: B008, RUF100 - frozen
-    seed: Number = 0,
-    engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference", "first-order")] = "auto",
-    sketch: Annotated[Count, default("all outputs")] = None,
-    verify: Annotated[Count, default("64 with --engine first-order")] = None,
-    norm: Annotated[str, one_of("l2", "l1", "linf", "cosine", "kl", "decision")] = "l2",
-    sample: Annotated[Count, default("all flips")] = None,
-    batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None,
-    memory_budget: Annotated[Count, default("2 GiB on CPUs, 8 GiB on accelerators")] = None,
-    top: Number = 5,
-    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
-    save: Annotated[File, default("not written")] = None,
-    quiet: Flag = False,
+    published: tyro.conf.OmitArgPrefixes[PublishedOptions] = PublishedOptions(),  # noqa: B008, RUF100 - frozen
+    measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = OutputOptions(),  # noqa: B008, RUF100 - frozen
 ) -> int:
-    """Measure one model with random, constructed or trained weights on one input, and print the result.
+    """Measure one model with random, constructed, trained or published weights on one input, and print the result.
 
     For example: jaxsens measure --alphabet-size 2 --n 64
 
@@ -179,73 +170,91 @@ def measure(
         inputs: The number of random inputs.
         config: A TOML file with a [model] table, such as a sweep config.
         variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
-        seed: The seed for the weights and the random inputs.
-        engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
-        sketch: With first-order, estimate this many random combinations of the outputs instead of all.
-        verify: With first-order, measure this many flips exactly, half of them the largest estimates.
-        norm: What is measured of the change in the output: a norm, the cosine distance, the divergence KL of softmax
-            in nats, or whether the largest output changes.
-        sample: Measure this many flips, drawn at random.
-        batch_size: The number of flips per batch.
-        memory_budget: Bytes of temporary memory to use if --batch-size is not given.
-        top: The number of largest flips to print.
-        json_output: Print JSON instead of a table.
-        save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`.
-        quiet: Print only errors and warnings; requires --save.
+        model: Of a network with random weights.
+        constructed: Of constructed weights.
+        published: Of a published model.
+        measuring: How flips are measured.
+        output: What is printed and written.
     """
-    counts = {"--seed": seed, "--sample": sample, "--sketch": sketch, "--verify": verify}
-    counts |= {"--batch-size": batch_size, "--memory-budget": memory_budget, "--top": top}
+    options = {**model.table(), **constructed.table()}
     # Report the errors that can be found without loading JAX first.
     with collecting("measure") as problems:
-        _check_input(tokens, n, inputs, problems)
-        _check_options(counts, engine, save, quiet, problems)
-    from jaxsens.experiments.single import input_tokens, model_source
-    from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted, flip_sensitivity
-    from jaxsens.sensitivity.flips import sample as draw
+        if published.pretrained is None:
+            _check_input(tokens, n, inputs, problems)
+            check_absent(published, problems)
+        else:
+            others = {flag(key): value for key, value in options.items() if key != "dtype"}
+            others |= _given(checkpoint, tokens, n, inputs, config, variant)
+            check_published(published, measuring, others, problems)
+        check_options(measuring, output, problems)
+    from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted
 
-    options = {**model.table(), **constructed.table()}
-    trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
-    given = {"sketch": sketch, "verify": verify, "seed": seed if engine == "first-order" else None}
-    estimation = {key: value for key, value in given.items() if value is not None}
     try:
-        with flags_named(_flags(_OPTIONS if config is None else tuple(options))):
-            source = model_source(config, variant, {**options, **trained})
-            words = input_tokens(source, tokens, n, inputs, seed)
-            result = flip_sensitivity(
-                source.build(seed),
-                words,
-                positions=None if sample is None else draw(sample, seed),
-                norm=norm,  # pyright: ignore[reportArgumentType] - one of the choices
-                engine=engine,  # pyright: ignore[reportArgumentType] - one of the choices
-                **estimation,  # pyright: ignore[reportArgumentType] - values of three arguments
-                batch_size=batch_size,
-                memory_budget=memory_budget,
-                progress=False if quiet else None,
-            )
+        if published.pretrained is not None:
+            return measure_published(published, model.dtype or "float32", measuring, output)
+        trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
+        asked = _Asked(config, variant, {**options, **trained}, tokens, n, inputs)
+        return _measure(asked, measuring, output)
     except MeasurementInterrupted as stop:
         done = f"{len(stop.partial)} of {stop.partial.population} flips were measured; nothing was written"
         say(Console(stderr=True), f"stopped; {done}")
         return 128 + signal.SIGINT
-    return _report(result, source, top, save, json_output, quiet)
 
 
-def _report(
-    result: FlipSensitivity,
-    source: ModelSource,
-    top: int,
-    save: Path | None,
-    json_output: bool,
-    quiet: bool,
-) -> int:
-    """Saves and prints a result. Returns the exit code."""
+@dataclass(frozen=True)
+class _Asked:
+    """The model and the input that the options ask for."""
+
+    config: Path | None
+    variant: str | None
+    options: dict[str, Any]
+    tokens: str | None
+    n: int | None
+    inputs: int
+
+
+def _given(
+    checkpoint: Path | None,
+    tokens: str | None,
+    n: int | None,
+    inputs: int,
+    config: Path | None,
+    variant: str | None,
+) -> dict[str, Any]:
+    """Returns the options given that say the model or the input, by name."""
+    found = {
+        "CHECKPOINT": None if checkpoint is None else str(checkpoint),
+        "--tokens": tokens,
+        "--n": n,
+        "--inputs": None if inputs == 1 else inputs,
+        "--config": None if config is None else str(config),
+        "--variant": variant,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _measure(asked: _Asked, measuring: MeasuringOptions, output: OutputOptions) -> int:
+    """Measures a model with random, constructed or trained weights. Returns the exit code."""
+    from jaxsens.experiments.single import input_tokens, model_source
+    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+
+    with flags_named(_flags(_OPTIONS if asked.config is None else tuple(asked.options))):
+        source = model_source(asked.config, asked.variant, asked.options)
+        words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
+        result = flip_sensitivity(source.build(measuring.seed), words, **measuring.arguments(output.quiet))
+    return _report(result, source, output)
+
+
+def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions) -> int:
+    """Writes and prints a result. Returns the exit code."""
     from jaxsens.experiments.single import summarise
 
     # Save first: printing fails if the reader has closed the pipe.
-    code = 0 if save is None else write_output("--save", save, lambda: result.save(save))
-    summary = summarise(result, source, top)
-    if json_output and not quiet:
+    code = output.write(result, "Sensitivity by position")
+    summary = summarise(result, source, output.top)
+    if output.json_output and not output.quiet:
         print(json.dumps(summary, indent=1), flush=True)
-    elif not quiet:
+    elif not output.quiet:
         _print_summary(summary)
     return code
 
@@ -267,23 +276,6 @@ def _check_input(word: str | None, n: int | None, count: int, problems: Problems
         problems.add("--inputs", count, "at least 1")
     if word is not None and count != 1:
         problems.add("--inputs", count, "1 with --tokens, which gives one input")
-
-
-def _check_options(
-    counts: dict[str, int | None], engine: str, save: Path | None, quiet: bool, problems: Problems
-) -> None:
-    for option, value in counts.items():
-        least = 0 if option in ("--seed", "--top") else 1
-        if value is not None and value < least:
-            problems.add(option, value, f"at least {least}")
-    for option in ("--sketch", "--verify"):
-        if counts[option] is not None and engine != "first-order":
-            problems.add(option, counts[option], "only with --engine first-order; leave it out")
-    if save is not None and save.suffix != ".parquet":
-        problems.add("--save", str(save), "a file name that ends in .parquet")
-    check_output("--save", save, problems)
-    if quiet and save is None:
-        problems.add("--quiet", quiet, "give --save too; otherwise the result is lost")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

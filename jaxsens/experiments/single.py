@@ -145,7 +145,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "mean": result.mean,
         "max": result.max,
         "average sensitivity": result.average_sensitivity if result.norm == DECISION else None,
-        "estimate": _of_estimate(result),
+        "estimate": estimate_facts(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [
             {
@@ -165,7 +165,8 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     }
 
 
-def _of_estimate(result: FlipSensitivity) -> dict[str, str] | None:
+def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:
+    """What is said of how good an estimate is, by name; None if all flips were measured."""
     if result.accuracy is None:
         return None
     low, high = result.mean_interval()

@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.sensitivity.pieces import in_context, text_pieces
 from jaxsens.sensitivity.view import InputView, ResultView
 
 By = Literal["largest", "mean"]
@@ -20,13 +21,6 @@ MOST_IN_NOTEBOOK, MOST_ON_PAGE = 1_500, 20_000
 
 TOP = 10
 """The number of positions in the table."""
-
-_CONTEXT = 3
-"""Tokens on either side of a flip in the table."""
-
-_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%”")
-_AFTER_APOSTROPHE = frozenset(("t", "s", "m", "d", "ll", "re", "ve"))
-"""Where BERT's tokenizer leaves a word at its apostrophe."""
 
 
 @dataclass(frozen=True)
@@ -180,39 +174,6 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
     return "\n".join(lines)
 
 
-def text_pieces(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each token's text, and what stands before it: "", " " or a line break.
-
-    Where tokens say themselves where words begin (" the", as of GPT-2 and Llama), nothing is added. Pieces with ## in
-    front (BERT) continue a word. Everything else is set apart by spaces, but for punctuation and apostrophes in words.
-    """
-    own_spaces = any(name[:1].isspace() for name in names)
-    in_words = any(len(name) > 1 and not _is_number(name) for name in names)
-    for k, name in enumerate(names):
-        if own_spaces:
-            text = name.lstrip(" ") or name
-            space = " " * (len(name) - len(text)) if k else ""
-        elif name.startswith("##") and len(name) > 2:
-            text, space = name[2:], ""
-        else:
-            ending = k > 1 and names[k - 1] in "'’" and name in _AFTER_APOSTROPHE
-            apostrophe = name in "'’" and k + 1 < len(names) and names[k + 1] in _AFTER_APOSTROPHE
-            joined = k == 0 or (in_words and (name in _NO_SPACE_BEFORE or ending or apostrophe))
-            text, space = name, "" if joined else " "
-        yield space, _visible(text)
-
-
-def _is_number(name: str) -> bool:
-    return name.lstrip("-").isdigit()
-
-
-def _visible(text: str) -> str:
-    """Returns a text that can be pointed at: white space as signs; a line break also breaks the line."""
-    if text.strip():
-        return text
-    return "".join({"\n": "↵\n", "\t": "⇥"}.get(one, "␣") for one in text) if text else "∅"
-
-
 def number(value: float, signed: bool = False, digits: int = 3) -> str:
     """Returns a value to some digits, with a sign if values have signs."""
     return (
@@ -259,17 +220,14 @@ def _facts(view: ResultView) -> str:
 def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
     """Returns the largest flip of a position."""
     one = view.inputs[k]
-    first, last = max(0, position - _CONTEXT), position + _CONTEXT + 1
-    pieces = list(text_pieces([view.name(int(symbol)) for symbol in one.tokens]))
-    before = "".join(space + text for space, text in pieces[first:position]) + pieces[position][0]
-    after = "".join(space + text for space, text in pieces[position + 1 : last])
+    before, token, after = in_context([view.name(int(symbol)) for symbol in one.tokens], position)
     where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
     instead = next(text_pieces([view.name(int(one.symbol[position]))]))[1]
     return ShownFlip(
         where,
-        ("…" if first else "") + before.lstrip(),
-        pieces[position][1],
-        after + ("…" if last < len(one.tokens) else ""),
+        before,
+        token,
+        after,
         instead,
         number(one.largest[position], view.signed),
         bool(one.measured[position]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsens.errors import collecting
-from jaxsens.sensitivity.picture import text_pieces
+from jaxsens.sensitivity.pieces import text_pieces
 from jaxsens.sensitivity.view import InputView, ResultView
 
 if TYPE_CHECKING:

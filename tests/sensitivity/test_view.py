@@ -19,7 +19,7 @@ from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity import picture
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import Estimated
-from jaxsens.sensitivity.picture import text_pieces
+from jaxsens.sensitivity.pieces import text_pieces
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.view import MEASURED
 

@@ -1,0 +1,190 @@
+"""`jaxsens measure --pretrained`: a published model on a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+
+from jaxsens.cli.measuring import MeasuringOptions, OutputOptions
+from jaxsens.cli.shared import File, Names, Text, default, flags_named, one_of
+from jaxsens.errors import Problems, collecting
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.published import TextMeasurement
+
+
+@dataclass(frozen=True)
+class PublishedOptions:
+    """A published model on a text: --pretrained and --text. Of the options above, only --dtype goes with it.
+
+    Attributes:
+        pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
+        text: The file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
+        readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
+        output: What is read there: the hidden row, or the logits of the language-model head.
+        candidates: What is inserted at each position: neighbours K, the K tokens most like its own; mask, the
+            model's mask token; delete, nothing; or all, every token.
+        log_probability: Instead of --norm, measure the change of this token's log-probability: a piece of text that is
+            one token, or id:NUMBER.
+    """
+
+    pretrained: Annotated[File, default("", "DIR")] = None
+    text: Annotated[File, default("", "FILE|-")] = None
+    readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
+    output: Annotated[
+        str | None, one_of("hidden", "logits"), default("hidden; logits with --log-probability")
+    ] = None
+    candidates: Annotated[Names, default("neighbours 8", "neighbours [K] | mask | delete | all")] = None
+    log_probability: Annotated[Text, default("", "TOKEN")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options given, by name."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+
+def check_absent(options: PublishedOptions, problems: Problems) -> None:
+    """Collects an error for each of these options that is given without --pretrained."""
+    for key, value in options.given().items():
+        shown = str(value) if isinstance(value, Path) else value
+        problems.add(f"--{key.replace('_', '-')}", shown, "only with --pretrained; leave it out")
+
+
+def check_published(
+    options: PublishedOptions, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems
+) -> None:
+    """Collects the errors that can be found without loading the model.
+
+    Args:
+        options: with --pretrained.
+        measuring: how flips are measured.
+        others: the options given for other models.
+        problems: collects the errors.
+    """
+    for option, value in others.items():
+        problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
+    if options.text is None:
+        problems.add("--text", None, "give the file that holds the text, or - for standard input")
+    elif str(options.text) != "-" and not options.text.is_file():
+        problems.add("--text", str(options.text), "no such file")
+    _check_readout(options.readout, problems)
+    _candidates(options.candidates, problems)
+    if options.log_probability is not None:
+        if options.output == "hidden":
+            problems.add("--output", "hidden", "leave it out; --log-probability reads the logits")
+        if measuring.norm != "l2":
+            problems.add("--norm", measuring.norm, "leave it out; --log-probability is measured instead")
+    elif measuring.norm in ("kl", "decision") and options.output != "logits":
+        problems.add("--norm", measuring.norm, "give --output logits: a hidden row is no distribution")
+
+
+def _check_readout(value: str | None, problems: Problems) -> None:
+    if value is None or value in ("cls", "last", "mean"):
+        return
+    if not (value.isascii() and value.isdigit()):
+        problems.add("--readout", value, "cls, last, mean, or a 0-based position")
+
+
+def _candidates(words: tuple[str, ...] | None, problems: Problems) -> tuple[str, int]:
+    """Returns the kind of candidates and, for neighbours, their number."""
+    match words:
+        case None | ("neighbours",):
+            return "neighbours", 8
+        case ("neighbours", number) if number.isascii() and number.isdigit() and int(number) > 0:
+            return "neighbours", int(number)
+        case ("mask" | "delete" | "all" as kind,):
+            return kind, 0
+        case _:
+            wanted = "neighbours, neighbours K with a whole number K of at least 1, mask, delete, or all"
+            problems.add("--candidates", " ".join(words), wanted)
+            return "neighbours", 8
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a file, or of standard input for "-", without a line break at its end.
+
+    Raises:
+        InputError: if it is not UTF-8, or empty.
+    """
+    with collecting("measure") as problems:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        text = ""
+        try:
+            text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            problems.add(
+                "--text", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
+            )
+        if not text and not problems:
+            problems.add("--text", str(path), "a text; it is empty")
+    return text
+
+
+def measure_published(
+    options: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
+) -> int:
+    """Measures a published model on a text, and prints and writes the result. Returns the exit code."""
+    from jaxsens.experiments.published import measure_text
+
+    problems = Problems("measure")
+    kind, count = _candidates(options.candidates, problems)
+    problems.raise_if_any()
+    if options.pretrained is None or options.text is None:
+        raise RuntimeError("measure_published needs --pretrained and --text")
+    names = {"folder": "--pretrained", "text": "--text", "readout": "--readout", "engine": "--engine"}
+    names |= {
+        key: f"--{key.replace('_', '-')}" for key in ("sketch", "verify", "batch_size", "memory_budget")
+    }
+    with flags_named(names):
+        measured = measure_text(
+            options.pretrained,
+            read_text(options.text),
+            output=options.output,
+            dtype=dtype,
+            readout=options.readout,
+            candidates=(kind, count),
+            log_probability=options.log_probability,
+            arguments=measuring.arguments(output.quiet),
+        )
+    # Save first: printing fails if the reader has closed the pipe.
+    code = output.write(measured.result, measured.title)
+    if output.json_output and not output.quiet:
+        print(json.dumps(measured.summary(output.top), indent=1), flush=True)
+    elif not output.quiet:
+        _print(measured, output.top)
+    return code
+
+
+def _print(measured: TextMeasurement, top: int) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text as Plain
+
+    console = Console()
+    facts = Table.grid(padding=(0, 2))
+    for name, value in measured.facts().items():
+        facts.add_row(name, value)
+    console.print(facts, highlight=False, markup=False)
+    rows = measured.top(top)
+    if not rows:
+        return
+    estimated = measured.result.estimated is not None
+    # Light enough for a token's context to fit a terminal of 80 columns.
+    table = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("at", justify="right", no_wrap=True)
+    table.add_column("in the text")
+    table.add_column("replaced by")
+    table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
+    for row in rows:
+        value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
+        about = "~" if estimated and not row["exact"] else ""
+        marked = Plain.assemble(row["before"], (f"«{row['token']}»", "bold"), row["after"])
+        table.add_row(str(row["position"]), marked, Plain(row["replacement"]), about + value)
+    console.print(table)
+    if any(estimated and not row["exact"] for row in rows):
+        console.print("~ estimated to first order, not measured", highlight=False)

@@ -1,0 +1,177 @@
+"""`jaxsens measure --pretrained`: agrees with the library, says what it measured, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.cli import main
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+
+from tests.pretrained.folders import write_folder
+
+TEXT = "the cat sat on the mat"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    write_folder(folder, "bert")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen2")
+    write_folder(folder, "qwen2")
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT + "\n", "utf-8")
+    return tmp_path / "text.txt"
+
+
+def run(capsys, *arguments):
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        code = end.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, capsys):
+    page, saved = tmp_path / "o.html", tmp_path / "o.parquet"
+    options = ("--candidates", "neighbours", "3", "--readout", "mean", "--html", page, "--save", saved)
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+    assert (code, err) == (0, "")
+    model = jaxsens.load_pretrained(encoder)
+    expected = jaxsens.flip_sensitivity(
+        model, model.encode(TEXT), candidates=jaxsens.neighbours(3), readout="mean"
+    )
+    np.testing.assert_array_equal(jaxsens.load_result(saved).norms, expected.norms)
+    assert "the mean over positions" in out
+    assert "‖y(x′) − y(x)‖₂" in out
+    assert f"{expected.max:.4g}" in out
+    assert out.count("«") == 5
+    assert ">sat</span>" in page.read_text("utf-8")
+
+
+def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\r\n".encode())))
+    options = ("--log-probability", "cat", "--json", "--top", "2", "--dtype", "float64")
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", "-", *options)
+    told = json.loads(out)
+    model = jaxsens.load_pretrained(decoder, output="logits", dtype="float64")
+    (token,) = model.encode("cat", special=False)
+    expected = jaxsens.flip_sensitivity(
+        model, model.encode(TEXT), candidates=jaxsens.neighbours(8), scalar=jaxsens.log_probability(token)
+    )
+    assert (code, told["norm"], told["readout"], told["text"]) == (0, "scalar", "last", TEXT)
+    assert told["max"] == pytest.approx(expected.max, rel=1e-9)
+    largest = told["top"][0]
+    assert largest["value"] == pytest.approx(expected.changes[np.argmax(expected.norms)], rel=1e-9)  # pyright: ignore[reportOptionalSubscript]
+    assert largest["token"] == model.tokens([told["tokens"][largest["position"]]])[0]
+    assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
+
+
+@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
+def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys):
+    options = ("--log-probability", "id:9", "--engine", "first-order", "--verify", "2", "--top", "30")
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", text, *options)
+    assert code == 0
+    assert "the change of the log-probability of 'cat', in nats" in out
+    assert "~ estimated to first order, not measured" in out
+    assert "~+" in out + "~-"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "replacement"), [("mask", "[MASK]"), ("delete", "(deleted)"), ("all", "the")]
+)
+def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsys):
+    options = ("--candidates", candidates, "--readout", "cls", "--json", "--top", "99")
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+    assert (code, err) == (0, "")
+    assert replacement in {flip["replacement"] for flip in json.loads(out)["top"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--text", "none.txt"], "--text = 'none.txt': no such file"),
+        ([], "--text = None: give the file that holds the text"),
+        (["--text", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
+        (["--text", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
+        (["--text", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
+        (["--text", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
+        (["results", "--text", "t.txt"], "CHECKPOINT = 'results': leave it out"),
+        (["--text", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
+        (["--text", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
+        (["--text", "t.txt", "--candidates", "neighbours", "0"], "--candidates = 'neighbours 0': neighbours"),
+        (["--text", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours, neighbours K"),
+        (["--text", "t.txt", "--norm", "kl"], "--norm = 'kl': give --output logits"),
+        (["--text", "t.txt", "--log-probability", "cat", "--norm", "l1"], "--norm = 'l1': leave it out"),
+        (["--text", "t.txt", "--log-probability", "cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
+        (["--text", "t.txt", "--log-probability", "the cat"], "one token; these are 2: 'the', 'cat'"),
+        (["--text", "t.txt", "--log-probability", "id:20"], "id: and a number from 0 to 19"),
+        (["--text", "t.txt", "--log-probability", ""], "a token; this is no text"),
+        (["--text", "empty.txt"], "--text = 'empty.txt': a text; it is empty"),
+        (["--text", "latin.txt"], "--text = 'latin.txt': UTF-8, which it is not (invalid start byte at byte 1)"),
+        (["--text", "long.txt"], "tokens; the model reads at most"),
+        (["--text", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
+        (["--text", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_message(arguments, said, encoder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text(TEXT, "utf-8")
+    (tmp_path / "empty.txt").write_text("\n", "utf-8")
+    (tmp_path / "latin.txt").write_bytes("fünf".encode("latin-1"))
+    (tmp_path / "long.txt").write_text("the " * 500, "utf-8")
+    code, out, err = run(capsys, "measure", *arguments, "--pretrained", encoder)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_read_is_named(text, tmp_path, capsys):
+    code, _, err = run(capsys, "measure", "--pretrained", tmp_path / "none", "--text", text)
+    assert code == 2
+    assert "none" in err
+
+
+def test_options_of_published_models_need_one(text, capsys):
+    code, _, err = run(
+        capsys, "measure", "--alphabet-size", "2", "--n", "8", "--text", text, "--readout", "cls"
+    )
+    assert code == 2
+    assert "--readout = 'cls': only with --pretrained" in err
+    assert "--text" in err
+
+
+def test_a_page_is_written_for_other_models_too(tmp_path, capsys):
+    page = tmp_path / "o.html"
+    arguments = (
+        "--alphabet-size",
+        "2",
+        "--n",
+        "6",
+        "--width",
+        "4",
+        "--heads",
+        "1",
+        "--layers",
+        "1",
+        "--quiet",
+    )
+    assert run(capsys, "measure", *arguments, "--html", page) == (0, "", "")
+    assert 'class="text numbers"' in page.read_text("utf-8")
