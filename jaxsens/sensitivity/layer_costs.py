@@ -18,19 +18,23 @@ _HERE = jax.ShapeDtypeStruct((), jnp.int32)
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """Floating-point operations of one layer, and its width.
+    """Floating-point operations of one layer, and its sizes.
 
     Attributes:
         pair: of attention, for each pair of rows.
         row: of the row maps, for each row.
         keys: of keys and values alone, for each row.
         width: the numbers of a row.
+        queries: the numbers of a row's queries.
+        attended: the numbers of what a row's heads attend to.
     """
 
     pair: float
     row: float
     keys: float
     width: int
+    queries: int
+    attended: int
 
 
 def layer_costs(model: Layered, parameters: Any, layer: int) -> LayerCosts:
@@ -57,7 +61,8 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
     whole = _operations(lambda own, x, i: model.project(own, layer, x, i), parameters, row, _HERE)
     whole += _operations(merge, parameters, row, attended)
     pair = 2.0 * (q.size + q.shape[0] * v.shape[1])
-    return LayerCosts(pair, whole, _operations(keys, parameters, row, _HERE), row.size)
+    of_keys = _operations(keys, parameters, row, _HERE)
+    return LayerCosts(pair, whole, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
 
 
 def _operations(function: Callable[..., Any], *given: Any) -> float:

@@ -21,6 +21,7 @@ from jaxsens.sensitivity.engine import EngineCost, Scalar
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.layer_costs import layer_costs
 from jaxsens.sensitivity.norms import ORDERS
 
 NAME = "first-order"
@@ -180,14 +181,12 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
 
     Blocks are of equal size, so that they share a compilation. Memory is linear in n and in the combinations.
     """
-    model, here = engine.layered.at_length(n), jax.ShapeDtypeStruct((), jnp.int32)
-    row = jax.eval_shape(model.embed, parameters, here, here)
-    each = row.size
-    for k in range(model.layers):
-        q, _, v = jax.eval_shape(lambda p, r, i, k=k: model.project(p, k, r, i), parameters, row, here)
-        # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
-        each += v.shape[1] * q.shape[0] + 2 * (2 * q.size + v.shape[1] * q.shape[0]) // model.layers
-    bytes_each = 2 * n * each * row.dtype.itemsize
+    model = engine.layered.at_length(n)
+    costs = [layer_costs(model, parameters, k) for k in range(model.layers)]
+    # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
+    kept = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
+    widest = max((leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)), default=4)
+    bytes_each = 2 * n * (kept + max((one.width for one in costs), default=1)) * widest
     fitting = max(1, int(budget / 2 / bytes_each))
     blocks = -(-count // min(fitting, LARGEST_BLOCK))
     return -(-count // blocks)
