@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.measuring import MeasuringOptions, OutputOptions, check_options
 from jaxsens.cli.published import PublishedOptions, check_absent, check_published, measure_published
 from jaxsens.cli.shared import (
@@ -158,6 +159,7 @@ def measure(
     published: tyro.conf.OmitArgPrefixes[PublishedOptions] = PublishedOptions(),  # noqa: B008, RUF100 - frozen
     measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = OutputOptions(),  # noqa: B008, RUF100 - frozen
+    compilation_cache: CacheFolder = None,
 ) -> int:
     """Measure one model with random, constructed, trained or published weights on one input, and print the result.
 
@@ -175,6 +177,8 @@ def measure(
         published: Of a published model.
         measuring: How flips are measured.
         output: What is printed and written.
+        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
+            backend and processor; off to keep none.
     """
     options = {**model.table(), **constructed.table()}
     # Report the errors that can be found without loading JAX first.
@@ -191,10 +195,12 @@ def measure(
 
     try:
         if published.pretrained is not None:
-            return measure_published(published, model.dtype or "float32", measuring, output)
+            with programs_kept(compilation_cache):
+                return measure_published(published, model.dtype or "float32", measuring, output)
         trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
         asked = _Asked(config, variant, {**options, **trained}, tokens, n, inputs)
-        return _measure(asked, measuring, output)
+        with programs_kept(compilation_cache):
+            return _measure(asked, measuring, output)
     except MeasurementInterrupted as stop:
         done = f"{len(stop.partial)} of {stop.partial.population} flips were measured; nothing was written"
         say(Console(stderr=True), f"stopped; {done}")

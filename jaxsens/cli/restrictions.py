@@ -6,6 +6,7 @@ from typing import Annotated
 
 from rich.console import Console
 
+from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.shared import Count, File, Flag, check_table, default, put_out, rows_folder
 from jaxsens.errors import Problems
 
@@ -16,6 +17,7 @@ def restrictions(
     longest: Annotated[Count, default("1024")] = None,
     free_fraction: float = 0.5,
     out: Annotated[File, default("printed")] = None,
+    compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
     """Restrict random hard-attention models (Hahn 2020, Theorem 1), check the result, and print a Markdown table.
@@ -29,6 +31,8 @@ def restrictions(
         longest: The greatest input length.
         free_fraction: The smallest share of inputs to leave free.
         out: Write the table to this file. If the command is stopped, running it again resumes it.
+        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
+            backend and processor; off to keep none.
         quiet: Do not print progress.
     """
     from jaxsens.experiments.job import run
@@ -45,7 +49,8 @@ def restrictions(
     check_table("--out", out, problems)
     problems.raise_if_any()
     job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
-    outcome = run(job, Console(stderr=True, quiet=quiet))
+    with programs_kept(compilation_cache):
+        outcome = run(job, Console(stderr=True, quiet=quiet))
     sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
     code = put_out(out, table(outcome.records) + "\n", outcome, job)
     return code if sound else 1

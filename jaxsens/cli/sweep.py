@@ -11,11 +11,12 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
+from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
 from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say, say_why_ended
 
 if TYPE_CHECKING:
     from jaxsens.analysis.data import SweepData
-    from jaxsens.experiments.job import Job
+    from jaxsens.experiments.job import Job, Outcome
     from jaxsens.experiments.points import Point
     from jaxsens.experiments.sweep import Sweep
 
@@ -30,6 +31,7 @@ def sweep(
     ] = (),
     shard: Annotated[Text, default("all", "K/M")] = None,
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False,
+    compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
@@ -44,6 +46,8 @@ def sweep(
         shard: Measure part K of M of the points, such as 3/16, for job arrays. The last part to finish writes the
             report.
         list_points: List the points and bounds, with their state, and exit.
+        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
+            backend and processor; off to keep none.
         quiet: Print only failures and warnings.
     """
     if not list_points:
@@ -51,24 +55,20 @@ def sweep(
     from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.job import why_unwritable
     from jaxsens.experiments.points import select
-    from jaxsens.experiments.sweep import BoundsJob, run_bounds, run_sweep, strangers
+    from jaxsens.experiments.sweep import BoundsJob
     from jaxsens.experiments.sweep_config import load_sweep_config
 
     loaded = load_sweep_config(config)
     chosen = select(loaded.points, only, shard)
     if list_points:
         return _list(loaded, chosen, out)
-    again = _again(config, out, only, shard)
+    again = _again(config, out, only, shard, compilation_cache)
     console = Console(stderr=True)
     progress = Console(stderr=True, quiet=quiet)
-    with flags_named({"directory": "--out"}):
-        outcomes = [run_sweep(loaded, out, chosen, progress)]
-    others = strangers(loaded.plan, out)
-    if others:
-        say(progress, f"{others} points in {out} belong to another config; they are kept but not shown")
-    if loaded.bounds is not None and not outcomes[0].ended_early:
-        say(progress, "all points are measured; computing the bounds over all inputs")
-        outcomes.append(run_bounds(loaded, out, chosen, progress))
+    with flags_named({"directory": "--out"}), programs_kept(compilation_cache) as programs:
+        outcomes = _run(loaded, out, chosen, progress)
+    if any(outcome.computed for outcome in outcomes):
+        say(progress, f"{programs}")
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure}")
     first, last = outcomes[0], outcomes[-1]
@@ -90,6 +90,20 @@ def sweep(
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
+
+
+def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
+    """Measures the points and, if the sweep asks for them, computes the bounds."""
+    from jaxsens.experiments.sweep import run_bounds, run_sweep, strangers
+
+    outcomes = [run_sweep(loaded, out, chosen, progress)]
+    others = strangers(loaded.plan, out)
+    if others:
+        say(progress, f"{others} points in {out} belong to another config; they are kept but not shown")
+    if loaded.bounds is not None and not outcomes[0].ended_early:
+        say(progress, "all points are measured; computing the bounds over all inputs")
+        outcomes.append(run_bounds(loaded, out, chosen, progress))
+    return outcomes
 
 
 def report(
@@ -143,9 +157,10 @@ def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
     return f"{points} of {of_points} points{beside} are done"
 
 
-def _again(config: Path, out: Path, only: Sequence[str], shard: str | None) -> str:
+def _again(config: Path, out: Path, only: Sequence[str], shard: str | None, cache: str | None) -> str:
     """Returns the command that resumes this one."""
     parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
+    parts += cache_again(cache)
     return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
 
 

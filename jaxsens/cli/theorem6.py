@@ -7,10 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
 from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
 
 
-def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
+def theorem6(
+    config: Config, /, *, out: Out, compilation_cache: CacheFolder = None, quiet: Flag = False
+) -> int:
     """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
 
     Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
@@ -18,6 +21,8 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
         out: The output directory.
+        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
+            backend and processor; off to keep none.
         quiet: Print only failures.
     """
     check_folder("theorem6", out)
@@ -25,10 +30,14 @@ def theorem6(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
     console = Console(stderr=True)
-    outcome = run_theorem6(load_theorem6_config(config), out, Console(stderr=True, quiet=quiet))
+    loaded = load_theorem6_config(config)
+    with programs_kept(compilation_cache):
+        outcome = run_theorem6(loaded, out, Console(stderr=True, quiet=quiet))
     for failure in outcome.failures:
         say(console, f"failed: {failure}")
-    again = shlex.join(["jaxsens", "theorem6", str(config), "--out", str(out)])
+    again = shlex.join(
+        ["jaxsens", "theorem6", str(config), "--out", str(out), *cache_again(compilation_cache)]
+    )
     done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
     if outcome.ended_early:
         say_why_ended(console, outcome, done, again)

@@ -6,10 +6,11 @@ import shlex
 
 from rich.console import Console
 
+from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
 from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say
 
 
-def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
+def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None, quiet: Flag = False) -> int:
     """Train a model on a formal language; then measure it with `jaxsens measure OUT`.
 
     Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
@@ -17,6 +18,8 @@ def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     Args:
         config: A TOML file; see docs/learned.md.
         out: The output directory.
+        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
+            backend and processor; off to keep none.
         quiet: Print only failures.
     """
     check_folder("train", out)
@@ -29,10 +32,13 @@ def train(config: Config, /, *, out: Out, quiet: Flag = False) -> int:
     console = Console(stderr=True)
     try:
         progress = watching(Console(stderr=True, quiet=quiet), read.optimiser.steps)
-        with flags_named({"directory": "--out"}), progress as watch:
+        kept = programs_kept(compilation_cache)
+        with flags_named({"directory": "--out"}), kept, progress as watch:
             trained = run(read, out, watch)
     except TrainingInterrupted as stop:
-        again = shlex.join(["jaxsens", "train", str(config), "--out", str(out)])
+        again = shlex.join(
+            ["jaxsens", "train", str(config), "--out", str(out), *cache_again(compilation_cache)]
+        )
         say(console, f"stopped; {stop.step} of {read.optimiser.steps} steps are done. To resume: {again}")
         return stop.exit_code
     except TrainingDiverged as error:

@@ -1,0 +1,284 @@
+"""Keeps compiled programs between commands: JAX's persistent compilation cache, made safe to share.
+
+    BASE/jaxlib-VERSION-BACKEND-CPU/NAME-cache      a compiled program; CPU is a digest of what the processor can do
+
+A program compiled for one processor may end the process on another, and JAX's own key does not tell them apart. JAX
+also writes its files in place, so that a process that is killed, or one that reads at the same time, meets half a
+program. Here JAX works in a folder that only this process sees. It holds links to the shared programs, and new ones are
+copied out of it whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from jaxsens.cli.shared import Text, default
+from jaxsens.errors import Problems
+from jaxsens.files import takes_no_more, try_writing_to, write_bytes
+from jaxsens.processes import has_ended, own_mark
+
+CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]
+"""The option --compilation-cache."""
+
+_SUFFIX = "-cache"
+_EVENTS = "/jax/compilation_cache/"
+_FORGET_SECONDS = 30 * 24 * 3600
+_SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
+
+
+@dataclass
+class Compilations:
+    """What became of the programs that a command needed.
+
+    Attributes:
+        folder: where programs are kept between commands; None where they are not.
+        why_not: why not, in that case.
+        needed: how many programs could have come from there.
+        loaded: how many did.
+        saved: seconds that compiling those had taken, less the time to load them.
+    """
+
+    folder: Path | None = None
+    why_not: str = ""
+    needed: int = 0
+    loaded: int = 0
+    saved: float = 0.0
+
+    def __str__(self) -> str:
+        if self.folder is None:
+            return f"compiled programs are not kept between commands: {self.why_not}"
+        if self.needed == 0:
+            return "no program was compiled that could be kept"
+        text = f"{self.loaded} of {self.needed} compiled programs came from {self.folder}"
+        return f"{text}, which saved about {self.saved:.0f} s" if self.saved >= 1 else text
+
+
+@contextmanager
+def programs_kept(given: str | None) -> Iterator[Compilations]:
+    """Keeps the programs that JAX compiles in the block, and loads those kept by earlier commands.
+
+    The backend must be chosen before: with `jax.distributed`, call this after its initialisation. JAX's own settings
+    are respected: nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off, and JAX_COMPILATION_CACHE_DIR takes the
+    place of the user's cache folder. Programs that nobody used for 30 days are removed.
+
+    Args:
+        given: the base folder; "off" to keep nothing; None for the user's cache folder, if it can be written to.
+
+    Raises:
+        InputError: if the folder that was given cannot be written to.
+    """
+    counts = Compilations()
+    if given == "off" or not _setting("jax_enable_compilation_cache"):
+        counts.why_not = (
+            "--compilation-cache off" if given == "off" else "JAX_ENABLE_COMPILATION_CACHE is off"
+        )
+        yield counts
+        return
+    counts.folder = _made_ready(given, counts)
+    if counts.folder is None:
+        yield counts
+        return
+    with _working_folder() as own, _set(own), _linked(counts.folder, own, counts):
+        yield counts
+
+
+def _made_ready(given: str | None, counts: Compilations) -> Path | None:
+    """The folder for this jaxlib, backend and processor; None, with the reason in `counts`, if it cannot be used."""
+    import jax
+
+    base = Path(given) if given is not None else _default_base()
+    name = f"jaxlib-{version('jaxlib')}-{jax.default_backend()}-{processor()}"
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (base / name).mkdir(exist_ok=True)
+        try_writing_to(base / name)
+    except OSError as error:
+        why = f"{base} cannot be written to ({error.strerror or error})"
+        if given is not None:
+            problems = Problems("compilation cache")
+            problems.add("--compilation-cache", given, f"another folder, or off: {why}")
+            problems.raise_if_any()
+        counts.why_not = why
+        return None
+    _forget_unused(base)
+    return base / name
+
+
+def _default_base() -> Path:
+    set_for_jax = _setting("jax_compilation_cache_dir")
+    if set_for_jax:
+        return Path(set_for_jax)
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(home) / "jaxsens" / "compiled"
+
+
+def cache_again(given: str | None) -> list[str]:
+    """Returns --compilation-cache as it was given, for the command that resumes one."""
+    return [] if given is None else ["--compilation-cache", given]
+
+
+def processor() -> str:
+    """Returns a digest of what this machine's processor can do: equal where code may be exchanged.
+
+    It covers maker, model and every feature that Linux lists. Elsewhere it is one of the machine's own.
+    """
+    wanted = ("vendor_id", "cpu family", "model", "model name", "flags")  # x86
+    wanted += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")  # ARM
+    found = {platform.machine()}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in wanted:
+                found.add(f"{name.strip()}: {' '.join(sorted(value.split()))}")
+    except OSError:
+        found.add(f"host {socket.gethostname()}")
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
+
+
+def _forget_unused(base: Path) -> None:
+    """Removes programs, of any version and processor, that were neither read nor written for long."""
+    limit = time.time() - _FORGET_SECONDS
+    for folder in base.glob("jaxlib-*-*"):
+        with suppress(OSError):  # Another process may remove the same.
+            for entry in [*os.scandir(folder)]:
+                found = entry.stat()
+                if entry.name.endswith(_SUFFIX) and max(found.st_atime, found.st_mtime) < limit:
+                    os.unlink(entry.path)
+
+
+@contextmanager
+def _working_folder() -> Iterator[Path]:
+    """A folder of this process; removes those of processes that were killed."""
+    prefix = "jaxsens-compiled-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if has_ended(left.name.removeprefix(prefix).rpartition("-")[0]):
+            shutil.rmtree(left, ignore_errors=True)
+    own = Path(tempfile.mkdtemp(prefix=f"{prefix}{own_mark()}-"))
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def _set(own: Path) -> Iterator[None]:
+    """Has JAX cache every program in `own`; restores its settings afterwards."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(own),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_persistent_cache_enable_xla_caches": "none",  # they would be left in `own`
+        "jax_compilation_cache_max_size": -1,  # a limit needs locks
+    }
+    before = {name: _setting(name) for name in settings}
+    try:
+        _update(settings)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        _update(before)
+        compilation_cache.reset_cache()
+
+
+def _setting(name: str) -> Any:
+    import jax
+
+    return getattr(jax.config, name)
+
+
+def _update(settings: dict[str, Any]) -> None:
+    import jax
+
+    for name, value in settings.items():
+        jax.config.update(name, value)
+
+
+@contextmanager
+def _linked(shared: Path, own: Path, counts: Compilations) -> Iterator[None]:
+    """Keeps `own` and `shared` alike while the block runs, and counts."""
+    import jax.monitoring
+
+    exchange = _Exchange(shared, own)
+
+    def on_event(event: str, **more: Any) -> None:
+        if event == f"{_EVENTS}compile_requests_use_cache":  # before JAX looks into its folder
+            counts.needed += 1
+            exchange.run(_SETTLED_SECONDS)
+        elif event == f"{_EVENTS}cache_hits":
+            counts.loaded += 1
+
+    def on_duration(event: str, duration_secs: float, **more: Any) -> None:
+        if event == f"{_EVENTS}compile_time_saved_sec":
+            counts.saved += duration_secs
+
+    jax.monitoring.register_event_listener(on_event)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    try:
+        exchange.run()
+        yield
+    finally:
+        jax.monitoring.unregister_event_listener(on_event)
+        jax.monitoring.unregister_event_duration_listener(on_duration)
+        exchange.run(0.0)
+
+
+class _Exchange:
+    """Links shared programs into this process's folder and copies its new ones out."""
+
+    def __init__(self, shared: Path, own: Path) -> None:
+        self._shared, self._own = shared, own
+        self._seen = -1
+        self._full = False
+
+    def run(self, settled: float = _SETTLED_SECONDS) -> None:
+        """Exchanges what is new. A program counts as complete `settled` seconds after JAX began to write it.
+
+        Failures lose nothing but time: a program is then compiled again.
+        """
+        with suppress(OSError):
+            self._publish(settled)
+        with suppress(OSError):
+            self._link()
+
+    def _link(self) -> None:
+        changed = self._shared.stat().st_mtime_ns
+        if changed == self._seen:
+            return
+        for entry in os.scandir(self._shared):
+            if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
+                with suppress(FileExistsError):
+                    os.symlink(os.path.abspath(entry.path), self._own / entry.name)
+        self._seen = changed
+
+    def _publish(self, settled: float) -> None:
+        if self._full:
+            return
+        complete = time.time() - settled
+        for entry in os.scandir(self._own):
+            new = entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False)
+            if not new or entry.stat().st_mtime > complete:
+                continue
+            target = self._shared / entry.name
+            try:
+                if not target.exists():
+                    write_bytes(target, Path(entry.path).read_bytes())
+            except OSError as error:
+                self._full = takes_no_more(error)
+                raise
+            replaced = self._own / f"{entry.name}.link"
+            os.symlink(target.absolute(), replaced)
+            os.replace(replaced, entry.path)

@@ -1,0 +1,160 @@
+"""Compiled programs are kept between commands, whole, and only for the processor that they were compiled for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxsens.cli import compilation
+from jaxsens.cli.compilation import processor, programs_kept
+from jaxsens.errors import InputError
+from tests.experiments.tiny import TINY
+
+SETTINGS: Any = jax.config  # pyright knows none of its settings
+ROOT = Path(__file__).resolve().parents[1]
+ONE_POINT = TINY.replace("seeds = 2", "seeds = 1").replace('["softmax", "leftmost-hard"]', '["softmax"]')
+
+
+def compiled(factor: float) -> float:
+    """Compiles a program that no other test compiles, and runs it."""
+    jax.clear_caches()
+    return float(jax.jit(lambda x: jnp.sin(x) * factor)(jnp.float32(1.0)))
+
+
+def entries(base: Path) -> list[Path]:
+    return sorted(base.rglob("*-cache"))
+
+
+def test_what_one_command_compiled_the_next_one_loads(tmp_path):
+    with programs_kept(str(tmp_path)) as first:
+        value = compiled(0.731)
+    with programs_kept(str(tmp_path)) as second:
+        assert compiled(0.731) == value
+    assert first.needed >= 1
+    assert first.loaded == 0
+    assert second.loaded == second.needed == first.needed
+    assert f"{second.loaded} of {second.needed} compiled programs came from {tmp_path}" in str(second)
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == f"jaxlib-{compilation.version('jaxlib')}-cpu-{processor()}"
+    assert len(entries(tmp_path)) == first.needed
+    assert not [path for path in entries(tmp_path) if path.is_symlink()]
+
+
+def test_a_process_sees_what_another_published_meanwhile_and_publishes_before_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation, "_SETTLED_SECONDS", 0.0)
+    with programs_kept(str(tmp_path)):
+        compiled(0.733)
+        early = len(entries(tmp_path))
+        compiled(0.734)
+        assert len(entries(tmp_path)) > early
+
+
+def test_code_for_another_processor_is_never_loaded(tmp_path, monkeypatch):
+    with programs_kept(str(tmp_path)):
+        compiled(0.737)
+    monkeypatch.setattr(compilation, "processor", lambda: "0" * 12)
+    with programs_kept(str(tmp_path)) as other:
+        compiled(0.737)
+    assert other.loaded == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_processor_is_told_by_its_features(monkeypatch):
+    def told(text: str) -> str:
+        monkeypatch.setattr(Path, "read_text", lambda path, **options: text)
+        return processor()
+
+    plain = told("processor : 0\nvendor_id : X\nflags : sse avx\ncpu MHz : 1000\n")
+    assert plain == told("processor : 0\nvendor_id : X\nflags : avx sse\ncpu MHz : 2000\nprocessor : 1\n")
+    assert plain != told("processor : 0\nvendor_id : X\nflags : sse avx avx512f\n")
+
+
+def test_settings_of_jax_are_as_before_and_off_changes_nothing(tmp_path):
+    before = SETTINGS.jax_compilation_cache_dir
+    with programs_kept("off") as none:
+        assert SETTINGS.jax_compilation_cache_dir == before
+    assert "off" in str(none)
+    with programs_kept(str(tmp_path)):
+        assert SETTINGS.jax_compilation_cache_dir not in (before, str(tmp_path))
+    assert SETTINGS.jax_compilation_cache_dir == before
+
+
+def test_jax_own_settings_are_respected(tmp_path, monkeypatch):
+    before = SETTINGS.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "of jax"))
+        with programs_kept(None) as kept:
+            assert kept.folder is not None
+            assert kept.folder.parent == tmp_path / "of jax"
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with programs_kept(None) as kept:
+            assert kept.folder is not None
+            assert kept.folder.parent == tmp_path / "jaxsens" / "compiled"
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"--compilation-cache = .*/file'.*another folder, or off"):
+        programs_kept(str(tmp_path / "file")).__enter__()
+    before = SETTINGS.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        with programs_kept(None) as kept:
+            assert compiled(0.739) > 0
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert kept.folder is None
+    assert "cannot be written to" in str(kept)
+
+
+def test_programs_that_nobody_uses_are_removed(tmp_path):
+    with programs_kept(str(tmp_path)):
+        compiled(0.741)
+    (folder,) = tmp_path.iterdir()
+    month_ago = time.time() - 31 * 24 * 3600
+    for name in ("unused-cache", "foreign"):
+        (folder / name).write_bytes(b"x")
+        os.utime(folder / name, (month_ago, month_ago))
+    used = entries(tmp_path)[0]
+    os.utime(used, (time.time(), month_ago))
+    with programs_kept(str(tmp_path)):
+        pass
+    left = {path.name for path in folder.iterdir()}
+    assert "unused-cache" not in left
+    assert {"foreign", used.name} <= left
+
+
+def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(tmp_path):
+    (tmp_path / "tiny.toml").write_text(ONE_POINT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    logs = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(tmp_path / "tiny.toml")]
+        command += [
+            "--out",
+            str(tmp_path / name),
+            "--compilation-cache",
+            str(tmp_path / "kept"),
+            "--shard",
+            "0/2",
+        ]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        logs.append(ran.stderr)
+    assert "0 of " in logs[0]
+    words = next(line for line in logs[1].splitlines() if "compiled programs came from" in line).split()
+    assert words[0] == words[2] != "0"
+    assert (tmp_path / "first" / "points.csv").read_bytes() == (
+        tmp_path / "second" / "points.csv"
+    ).read_bytes()
