@@ -48,7 +48,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructions, measure, restrictions, sweep, theorem6, train
+    from jaxsens.cli import constructions, measure, restrictions, status, sweep, theorem6, train
     from jaxsens.cli.shared import Folded, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more
@@ -65,6 +65,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         "train": train.train,
         "theorem6": theorem6.theorem6,
         "report": sweep.report,
+        "status": status.status,
         "constructions": constructions.constructions,
         "restrictions": restrictions.restrictions,
     }

@@ -55,7 +55,7 @@ def sweep(
     from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.job import why_unwritable
     from jaxsens.experiments.points import select
-    from jaxsens.experiments.sweep import BoundsJob
+    from jaxsens.experiments.sweep import BoundsJob, PointsJob
     from jaxsens.experiments.sweep_config import load_sweep_config
 
     loaded = load_sweep_config(config)
@@ -72,20 +72,22 @@ def sweep(
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure}")
     first, last = outcomes[0], outcomes[-1]
-    bounds = BoundsJob(loaded, out)
-    bounded = (
-        last.finished if len(outcomes) > 1 else [bounds.state(item) for item in bounds.items].count("done")
-    )
-    done = _done(first.finished, first.planned, bounded, len(bounds.items))
+    bounds, finished = BoundsJob(loaded, out), first.finished
+    bounded = last.finished if len(outcomes) > 1 else _count(bounds)
+    if len(outcomes) > 1 and finished < first.planned:
+        finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed bounds
+    done = _done(finished, first.planned, bounded, len(bounds.items))
     if last.ended_early:
         say_why_ended(console, last, done, again)
-    elif first.finished == 0:
+    elif finished == 0:
         say(console, "no point could be measured")
-    elif shard is not None and (first.finished < first.planned or bounded < len(bounds.items)):
+    elif shard is not None and (finished < first.planned or bounded < len(bounds.items)):
         say(progress, f"{done}; `jaxsens report {out}` plots them")
     else:
         try:
-            _report(load_sweep(out), out, quiet)
+            data = load_sweep(out)
+            _write_tables(data, out)
+            _report(data, out, quiet)
         except OSError as error:
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
             return 1
@@ -119,16 +121,13 @@ def report(
         quiet: Print only errors.
     """
     from jaxsens.analysis.data import load_sweep
-    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
         theorem6.write_report(directory, quiet)
         return 0
     data = load_sweep(directory)
-    write_points_csv(directory, data.metadata, data.plan)
-    if data.plan.bounds:
-        write_bounds_csv(directory, data.bounds)
+    _write_tables(data, directory)
     _report(data, directory, quiet)
     return 0
 
@@ -149,6 +148,20 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
         counts += [states.count("done"), len(states)]
     say(console, _done(*counts))
     return 0
+
+
+def _count(job: Job[Any, Any]) -> int:
+    """Returns how many items of a job are done."""
+    return [job.state(item) for item in job.items].count("done")
+
+
+def _write_tables(data: SweepData, directory: Path) -> None:
+    """Writes points.csv and bounds.csv of all that is done."""
+    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
+
+    write_points_csv(directory, data.metadata, data.plan)
+    if data.plan.bounds:
+        write_bounds_csv(directory, data.bounds)
 
 
 def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:

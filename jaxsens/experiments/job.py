@@ -26,9 +26,16 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from jaxsens.errors import InputError
+from jaxsens.experiments.claims import (
+    claim,
+    clear_claims,
+    forget_failure,
+    is_claimed,
+    note_failure,
+    see_what_others_wrote,
+)
 from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
 from jaxsens.files import clear_leftovers, remedy, takes_no_more, write_text
-from jaxsens.processes import has_ended, own_mark
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import check, noting
 
@@ -52,9 +59,6 @@ class Computed(Protocol):
 
 Item = TypeVar("Item", bound=Planned)
 Kept = TypeVar("Kept", bound=Computed)
-
-STALE_SECONDS = 6 * 3600
-"""A claim this old is taken for that of a process that died."""
 
 _TABLES_EVERY = 30.0
 
@@ -246,6 +250,8 @@ class _Run(Generic[Item, Kept]):
         if not self._looked:
             return
         known = -1
+        missing = [self.job.path(item) for item in self.job.items if item not in self.done]
+        see_what_others_wrote(path.parent for path in missing if path is not None)
         self._look(self.job.items)
         while known < len(self.done):  # Others may have finished more while this one wrote.
             known = len(self.done)
@@ -272,17 +278,18 @@ class _Run(Generic[Item, Kept]):
         self._look([item])
         if item in self.done:
             return "done by another process"
-        began = time.perf_counter()
+        began, path = time.perf_counter(), self.job.path(item)
         try:
-            path = self.job.path(item)
             with nullcontext() if path is None else claim(path), self._warnings_shown(item, reporter):
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
             if takes_no_more(error):
                 raise
             self.failures.append(Failure(item, one_line(error)))
-            reporter.note(f"failed: {self.failures[-1]}")
+            reporter.failed(f"failed: {self.failures[-1]}")
+            note_failure(path, self.failures[-1].message)
             return "failed"
+        forget_failure(path)
         self.done[item] = record
         self.computed += 1
         seconds = time.perf_counter() - began
@@ -318,50 +325,11 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 400 else text[:397] + "..."
 
 
-# A claim is a hint for other processes that somebody has begun an item. Nothing depends on it being right: a record
-# appears whole or not at all, and two processes that compute one item write the same numbers.
-
-
-def _claim_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.claim")
-
-
-def is_claimed(path: Path | None) -> bool:
-    """Whether another process, which is not known to have died, says that it computes the record that belongs at
-    `path`."""
-    try:
-        return path is not None and not _is_stale(_claim_of(path))
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _is_stale(claimed: Path) -> bool:
-    if time.time() - claimed.stat().st_mtime >= STALE_SECONDS:
-        return True
-    return has_ended(claimed.read_text(encoding="utf-8").strip())
-
-
-@contextmanager
-def claim(path: Path) -> Iterator[None]:
-    """Claims the record that belongs at `path` for the length of a block."""
-    claimed = _claim_of(path)
-    claimed.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        claimed.write_text(f"{own_mark()}\n", encoding="utf-8")
-        yield
-    finally:
-        claimed.unlink(missing_ok=True)
-
-
 def _clear_away(job: Job[Item, Kept]) -> None:
     """Removes what killed processes left: temporary files, and claims on records that are there or of the dead."""
     for folder in job.folders:
         clear_leftovers((job.directory / folder).rglob(".*.tmp"))
-        for claimed in (job.directory / folder).rglob(".*.claim"):
-            record = claimed.with_name(claimed.name.removeprefix(".").removesuffix(".claim"))
-            with suppress(OSError, UnicodeDecodeError):  # Another process may remove the same.
-                if record.exists() or _is_stale(claimed):
-                    claimed.unlink()
+        clear_claims(job.directory / folder)
 
 
 # Records, and the tables made from them

@@ -17,26 +17,34 @@ from rich.table import Column
 from jaxsens.training.evaluation import CrossEntropy
 from jaxsens.training.events import Evaluated, Event, Note, Stepped
 
-_INSIDE_EVERY = 30.0
+_LINE_EVERY = 60.0
+_FARTHEST = 16  # times the longest length of which the cost is known
 _GOOD_FIT = 0.1  # root mean square of the relative errors
 
 
 class Reporter:
-    """Prints timed lines. See `reporting` for the arguments."""
+    """Prints timed lines, at most one a minute about how far all is. See `reporting` for the arguments."""
 
     _of = " of "
+    _told_all = False  # whether every failure is printed
 
-    def __init__(
-        self, console: Console, total: int, done: int, name: str, every: float = 1.0, at_once: bool = False
-    ) -> None:
+    def __init__(self, console: Console, total: int, done: int, name: str, at_once: bool = False) -> None:
         self.console, self.total, self.done = console, total, done
-        self._prefix, self._every = f"{name}: " if name else "", every
+        self._prefix = f"{name}: " if name else ""
         self._began = time.monotonic()
+        self._failed, self._last_failure = 0, -math.inf
         self._last = -math.inf if at_once else self._began
 
     def note(self, text: str) -> None:
         """Prints what must not be missed, such as a damaged file or a failed item."""
         say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
+
+    def failed(self, text: str) -> None:
+        """Counts a failed item, and prints it unless another one was printed within the last minute."""
+        self._failed += 1
+        if self._told_all or time.monotonic() - self._last_failure >= _LINE_EVERY:
+            self._last_failure = time.monotonic()
+            self.note(text)
 
     def warn(self, text: str) -> None:
         """Prints a warning, on a quiet console too."""
@@ -48,7 +56,7 @@ class Reporter:
     def inside(self, name: str, done: int, of: int | None, unit: str = "flips") -> None:
         """Tells that the item `name` is under way: `done` of its `of` parts; None where their number is not known."""
         part = f"{done}" if of is None else f"{done}{self._of}{of}"
-        self._show(f"{name}: {part} {unit}", None, _INSIDE_EVERY)
+        self._show(f"{name}: {part} {unit}", None, _LINE_EVERY)
 
     def finished(self, text: str, left: float | None) -> None:
         """Tells that one more item has ended. `left` is the time left in seconds; None where it is not known."""
@@ -57,13 +65,14 @@ class Reporter:
     def reached(self, done: int, text: str, left: float | None) -> None:
         """Tells that `done` items or steps have ended."""
         self.done = done
-        self._show(text, left_text(left), 0.0 if done == self.total else self._every)
+        self._show(text, left_text(left), 0.0 if done == self.total else _LINE_EVERY)
 
     def _show(self, text: str, left: str | None, every: float) -> None:
         """Prints how far all is, if the last line of this kind is `every` seconds old."""
         if time.monotonic() - self._last >= every:
             self._last = time.monotonic()
-            self.note(f"{self.done}/{self.total}  {text}{left or ''}")
+            failed = f", {self._failed} failed" if self._failed else ""
+            self.note(f"{self.done}/{self.total}{failed}  {text}{left or ''}")
 
 
 class BarReporter(Reporter):
@@ -74,6 +83,7 @@ class BarReporter(Reporter):
     """
 
     _of = "/"
+    _told_all = True
 
     def __init__(self, console: Console, total: int, done: int, name: str, bar: Progress) -> None:
         super().__init__(console, total, done, name)
@@ -91,20 +101,21 @@ class BarReporter(Reporter):
 
 @contextmanager
 def reporting(
-    console: Console, total: int, done: int = 0, name: str = "", every: float = 1.0, at_once: bool = False
+    console: Console, total: int, done: int = 0, name: str = "", at_once: bool = False
 ) -> Iterator[Reporter]:
-    """Yields the reporter that suits the console: a bar on a terminal, else lines.
+    """Yields the reporter that suits the console: a bar on a terminal, else a line a minute.
+
+    Notes and the last item are always printed. In lines, so is the first failure of every minute.
 
     Args:
         console: where to print.
         total: the number of items or steps.
         done: how many of them were done before.
         name: printed before every text; may be empty.
-        every: seconds between two lines about finished items. Notes and the last item are always printed.
         at_once: whether the first finished item is printed however soon it comes.
     """
     if console.quiet or not console.is_terminal:
-        yield Reporter(console, total, done, name, every, at_once)
+        yield Reporter(console, total, done, name, at_once)
         return
     columns = (
         BarColumn(bar_width=20),
@@ -140,7 +151,7 @@ def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[
         elif isinstance(event, Note):
             reporter.note(event.text)
 
-    with reporting(console, steps, name=name, every=5.0, at_once=True) as reporter:
+    with reporting(console, steps, name=name, at_once=True) as reporter:
         yield watch
 
 
@@ -221,6 +232,10 @@ class TimeLeft:
 def _is_enough(costs: Sequence[_Cost], longest: int) -> bool:
     """Whether these costs tell what an item of length `longest` costs."""
     lengths = [cost.n for cost in costs]
+    if (
+        lengths and _FARTHEST * max(lengths) < longest
+    ):  # A slip in the fit would say days where hours are left.
+        return False
     if not lengths or max(lengths) >= longest:
         return bool(lengths)
     if any(not cost.first for cost in costs):

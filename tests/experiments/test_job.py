@@ -10,7 +10,7 @@ import pytest
 
 from jaxsens.analysis.data import load_sweep
 from jaxsens.errors import InputError
-from jaxsens.experiments import job
+from jaxsens.experiments import claims
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.points import select
@@ -233,19 +233,19 @@ def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(c
 def test_points_that_another_process_has_begun_come_last(calls, tmp_path):
     sweep = tiny_sweep()
     first = select(sweep.points)[0]
-    with job.claim(first.path(tmp_path)):
+    with claims.claim(first.path(tmp_path)):
         run(sweep, tmp_path)
     assert calls == [4] * 3 + [6] * 4 + [4]
 
 
 def test_a_claim_that_is_very_old_counts_for_nothing(tmp_path):
     path = tmp_path / "point.parquet"
-    with job.claim(path):
-        assert job.is_claimed(path)
+    with claims.claim(path):
+        assert claims.is_claimed(path)
         (claimed,) = tmp_path.iterdir()
         os.utime(claimed, (0, 0))
-        assert not job.is_claimed(path)
-    assert not job.is_claimed(path)
+        assert not claims.is_claimed(path)
+    assert not claims.is_claimed(path)
 
 
 def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
@@ -301,11 +301,11 @@ def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
 
 def test_the_claim_of_a_process_that_died_counts_for_nothing(calls, tmp_path):
     path = tmp_path / "point.parquet"
-    with job.claim(path):
+    with claims.claim(path):
         (claimed,) = tmp_path.iterdir()
-        assert claimed.read_text().strip() == own_mark()
+        assert claimed.read_text().splitlines()[0] == own_mark()
         claimed.write_text(dead_mark())
-        assert not job.is_claimed(path)
+        assert not claims.is_claimed(path)
 
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):

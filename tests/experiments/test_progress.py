@@ -59,6 +59,7 @@ def test_nothing_is_said_where_it_would_be_a_guess():
     assert model_of([32]).of([("soft", 64)]) is None
     assert model_of([32]).of([("soft", 32)]) == pytest.approx(cost("soft", 32, False), rel=0.5)
     assert model_of([32]).of([]) == 0.0
+    assert model_of([32, 64]).of([("soft", 2048)]) is None  # half an hour, or 179 h: too far to tell
 
 
 def test_a_single_seed_whose_every_point_compiles_is_estimated_too():
@@ -98,17 +99,33 @@ def test_lines_are_timed_and_rare(monkeypatch):
         now = 0.1
         reporter.finished("a", None)  # too soon after the start
         reporter.inside("b", 1, 9)  # too soon
-        now = 2.0
+        now = 62.0
         reporter.finished("b", 5.0)
         reporter.note("careful")  # always
-        now = 40.0
+        now = 130.0
         reporter.inside("c", 3, 9)
-        now = 40.5
+        now = 180.5
         reporter.finished("c", None)  # too soon
     assert printed(console).splitlines() == [
-        "[     2.0 s]  2/4  b; about 5 s left",
-        "[     2.0 s]  careful",
-        "[    40.0 s]  2/4  c: 3 of 9 flips",
+        "[    62.0 s]  2/4  b; about 5 s left",
+        "[    62.0 s]  careful",
+        "[   130.0 s]  2/4  c: 3 of 9 flips",
+    ]
+
+
+def test_a_log_has_one_failure_a_minute_and_counts_them_all(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = quiet()
+    with reporting(console, 100) as reporter:
+        for k in range(70):
+            now = float(k)
+            reporter.failed(f"failed: {k}")
+            reporter.finished(f"{k}", None)
+    assert printed(console).splitlines() == [
+        "[     0.0 s]  failed: 0",
+        "[    60.0 s]  failed: 60",
+        "[    60.0 s]  61/100, 61 failed  60",
     ]
 
 
@@ -147,16 +164,16 @@ def stepped(step: int) -> Stepped:
     return Stepped(step=step, steps=100, length=16, loss=0.9, optimum=0.8)
 
 
-def test_lines_come_first_every_five_seconds_and_last_with_the_time_left(clock):
+def test_lines_come_first_every_minute_and_last_with_the_time_left(clock):
     console = quiet()
     with watching(console, 100, "lstm") as watcher:
-        for step, now in ((10, 100), (20, 104), (30, 106), (40, 108), (100, 110)):
+        for step, now in ((10, 100), (20, 140), (30, 160), (40, 180), (100, 210)):
             clock[0] = float(now)
             watcher(stepped(step))
     assert printed(console).splitlines() == [
         "[     0.0 s]  lstm: 10/100  loss 0.9000 (optimum 0.8000), n = 16",
-        "[     6.0 s]  lstm: 30/100  loss 0.9000 (optimum 0.8000), n = 16; about 21 s left",
-        "[    10.0 s]  lstm: 100/100  loss 0.9000 (optimum 0.8000), n = 16; about 0 s left",
+        "[    60.0 s]  lstm: 30/100  loss 0.9000 (optimum 0.8000), n = 16; about 4 min left",
+        "[   110.0 s]  lstm: 100/100  loss 0.9000 (optimum 0.8000), n = 16; about 0 s left",
     ]
 
 

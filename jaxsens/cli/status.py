@@ -1,0 +1,36 @@
+"""`jaxsens status`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from jaxsens.cli.shared import Flag, say
+
+
+def status(
+    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]],
+    /,
+    *,
+    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
+) -> int:
+    """Print the state of a sweep, running or not, from any machine that sees its directory.
+
+    Args:
+        directory: The --out of `jaxsens sweep`.
+        json_output: Print JSON, for scripts; its "state" is finished, running, failed or stopped.
+    """
+    from jaxsens.experiments.status import sweep_status
+
+    found = sweep_status(directory)
+    if json_output:
+        print(json.dumps(asdict(found), indent=1))
+    else:
+        for line in found.lines():
+            say(Console(), line)
+    return 0

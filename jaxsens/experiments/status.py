@@ -1,0 +1,172 @@
+"""The state of a sweep, from its directory alone: what is done, under way and failed, and how long the rest takes.
+
+Only names and times of files are looked at, and the measured seconds of some points. So it is quick on large sweeps,
+works from any machine that sees the directory, and takes files for sound: the sweep itself checks every byte.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jaxsens.errors import InputError
+from jaxsens.experiments.claims import claim_of, failure_of, read_claim, read_failure, see_what_others_wrote
+from jaxsens.experiments.points import read_point
+from jaxsens.experiments.progress import TimeLeft, duration
+from jaxsens.experiments.sweep import PlannedPoint, SweepPlan, read_plan
+from jaxsens.sealed import DamagedFile
+
+State = Literal["finished", "running", "failed", "stopped"]
+
+_SAMPLE = 200
+"""From so many points, taken evenly, the time left is estimated."""
+
+
+@dataclass(frozen=True)
+class Working:
+    """An item under way: its name, the host that computes it, and the seconds since that host was last heard of."""
+
+    item: str
+    host: str
+    heard_seconds_ago: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An item that failed, and why, in one line."""
+
+    item: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """The state of a sweep.
+
+    Attributes:
+        directory: of the sweep.
+        title: of the sweep.
+        state: "finished": all is done; "running": somebody is at work; "failed": nobody is, and something failed;
+            "stopped": nobody is, and something is left.
+        points: how many points are done.
+        of_points: how many there are.
+        bounds: how many bounds over all inputs are done.
+        of_bounds: how many there are.
+        report: whether report.html is there.
+        working: what is under way.
+        failed: what failed and was not computed since.
+        compute_seconds_left: seconds of computation that the missing points take together; None if not known.
+        seconds_left: the same shared by the processes that are at work now; None if not known, or nobody is.
+    """
+
+    directory: str
+    title: str
+    state: State
+    points: int
+    of_points: int
+    bounds: int
+    of_bounds: int
+    report: bool
+    working: tuple[Working, ...]
+    failed: tuple[Failed, ...]
+    compute_seconds_left: float | None
+    seconds_left: float | None
+
+    def lines(self) -> list[str]:
+        """Returns the state in words, a line each."""
+        bounds = f" and {self.bounds} of {self.of_bounds} bounds" if self.of_bounds else ""
+        lines = [f"{self.state}: {self.points} of {self.of_points} points{bounds} are done: {self.title}"]
+        if self.seconds_left is not None:
+            lines.append(f"about {duration(self.seconds_left)} left, as many at work as now")
+        elif self.compute_seconds_left:
+            lines.append(f"about {duration(self.compute_seconds_left)} of one process left")
+        for one in self.working:
+            lines.append(
+                f"under way: {one.item}, on {one.host}, heard of {duration(one.heard_seconds_ago)} ago"
+            )
+        lines += [f"failed: {one.item}: {one.message}" for one in self.failed]
+        if self.state == "finished" and not self.report:
+            lines.append(f"no report yet: `jaxsens report {self.directory}` writes it")
+        return lines
+
+
+def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
+    """Returns the state of a sweep that runs, was stopped or is finished.
+
+    Raises:
+        InputError: if no sweep was run in the directory, or its plan is damaged.
+    """
+    folder = Path(directory)
+    plan = read_plan(folder)
+    items = [*plan.points, *plan.bounds]
+    see_what_others_wrote((folder / item.file).parent for item in items)
+    there = _names(folder, items)
+    missing = [item for item in items if item.file not in there]
+    done = {"points": len(plan.points), "bounds": len(plan.bounds)}
+    for item in missing:
+        done["points" if item.file.startswith("points") else "bounds"] -= 1
+    working, failed = [], []
+    for item in missing:
+        path = folder / item.file
+        claimed = read_claim(path) if _beside(claim_of(path), folder) in there else None
+        if claimed is not None:
+            working.append(Working(_name(item), claimed.host, claimed.age))
+        elif _beside(failure_of(path), folder) in there and (why := read_failure(path)) is not None:
+            failed.append(Failed(_name(item), why))
+    left = _time_left(folder, plan, there) if not plan.bounds else None
+    return SweepStatus(
+        directory=str(directory),
+        title=plan.title,
+        state=_state(missing, working, failed),
+        points=done["points"],
+        of_points=len(plan.points),
+        bounds=done["bounds"],
+        of_bounds=len(plan.bounds),
+        report=(folder / "report.html").exists(),
+        working=tuple(working),
+        failed=tuple(failed),
+        compute_seconds_left=left,
+        seconds_left=None if left is None or not working else left / len(working),
+    )
+
+
+def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Failed]) -> State:
+    if not missing:
+        return "finished"
+    if working:
+        return "running"
+    return "failed" if failed else "stopped"
+
+
+def _name(item: PlannedPoint) -> str:
+    bound = "" if item.file.startswith("points") else "bounds of "
+    return f"{bound}{item.variant} n={item.n} seed={item.seed}"
+
+
+def _beside(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _names(folder: Path, items: Sequence[PlannedPoint]) -> set[str]:
+    """Every file in the folders of these items, relative to `folder`: one listing a folder, not one look a file."""
+    found = set()
+    for parent in sorted({item.file.rpartition("/")[0] for item in items}):
+        if (folder / parent).is_dir():
+            found |= {f"{parent}/{name}" for name in os.listdir(folder / parent)}
+    return found
+
+
+def _time_left(folder: Path, plan: SweepPlan, there: set[str]) -> float | None:
+    """Seconds of computation that the missing points take together; None if that would be a guess."""
+    done = [point for point in plan.points if point.file in there]
+    left = TimeLeft()
+    for point in done[:: max(1, len(done) // _SAMPLE)]:
+        try:
+            seconds = read_point(folder / point.file, point.key, plan.statistics)[0].seconds
+        except (OSError, DamagedFile, InputError):
+            continue
+        left.add(point.variant, point.n, seconds)
+    return left.of([(point.variant, point.n) for point in plan.points if point.file not in there])

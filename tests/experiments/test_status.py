@@ -1,0 +1,105 @@
+"""`jaxsens status` says what is done, under way and failed, from the directory alone; claims survive skewed clocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from jaxsens.cli import main
+from jaxsens.errors import InputError
+from jaxsens.experiments import claims
+from jaxsens.experiments import points as sweep_points
+from jaxsens.experiments.points import select
+from jaxsens.experiments.status import sweep_status
+from jaxsens.experiments.sweep import PointsJob, run_sweep
+from tests.disks import dead_mark
+from tests.experiments.tiny import fake_flip_sensitivity, quiet, tiny_sweep
+
+
+@pytest.fixture
+def sweep(monkeypatch):
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    return tiny_sweep()
+
+
+def run(sweep, folder, **selection):
+    return run_sweep(sweep, folder, select(sweep.points, **selection), quiet())
+
+
+def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
+    with pytest.raises(InputError, match="no sweep was run here"):
+        sweep_status(tmp_path)
+    run(sweep, tmp_path, only=["n=4"])
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.of_points, found.report) == ("stopped", 4, 8, False)
+    assert found.seconds_left is None
+    run(sweep, tmp_path)
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.working, found.failed) == ("finished", 8, (), ())
+    assert found.compute_seconds_left == 0.0
+    assert "jaxsens report" in found.lines()[-1]
+
+
+def test_what_is_under_way_and_the_time_left(sweep, tmp_path):
+    run(sweep, tmp_path, only=["n=4", "variant=softmax"])
+    run(sweep, tmp_path, only=["n=6", "variant=softmax"])
+    point = sweep.points[-1]
+    with claims.claim(point.path(tmp_path)):
+        found = sweep_status(tmp_path)
+        (working,) = found.working
+        assert (found.state, working.item) == ("running", str(point))
+        assert working.host == os.uname().nodename
+        assert 0 <= working.heard_seconds_ago < 60
+        assert found.seconds_left == found.compute_seconds_left is not None
+        assert any("under way" in line for line in found.lines())
+    assert sweep_status(tmp_path).state == "stopped"
+
+
+def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, capsys):
+    def fails(model, tokens, **options):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fails)
+    run(sweep, tmp_path, only=["n=6", "seed=1"])
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["points"]) == ("failed", 0)
+    assert found["failed"][0] == {"item": "softmax n=6 seed=1", "message": "RuntimeError: no luck"}
+    assert main(["status", str(tmp_path)]) == 0
+    assert "failed: leftmost-hard n=6 seed=1: RuntimeError: no luck" in capsys.readouterr().out
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    run(sweep, tmp_path)
+    assert sweep_status(tmp_path).failed == ()
+    assert not list(tmp_path.rglob("*.failed"))
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_host_whose_clock_is_wrong_takes_no_claim_for_stale(sweep, tmp_path, monkeypatch, hours):
+    path = sweep.points[0].path(tmp_path)
+    with claims.claim(path):
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() + hours * 3600)
+        assert claims.is_claimed(path)
+
+
+def test_a_claim_is_kept_alive_and_goes_with_its_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "_TOUCH_EVERY", 0.02)
+    path = tmp_path / "point.parquet"
+    with claims.claim(path):
+        os.utime(claims.claim_of(path), (0, 0))
+        assert claims.seconds_since(claims.claim_of(path)) > claims.STALE_SECONDS or claims.is_claimed(path)
+        time.sleep(0.3)
+        assert claims.is_claimed(path)
+        claims.claim_of(path).write_text(dead_mark())
+        assert not claims.is_claimed(path)
+
+
+def test_the_last_looks_of_a_run_make_the_file_system_look_again(sweep, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("jaxsens.experiments.job.see_what_others_wrote", lambda folders: seen.extend(folders))
+    run(sweep, tmp_path, only=["n=4"])
+    assert {folder.name for folder in seen} == {"n=6"}
+    assert PointsJob(sweep, tmp_path).state(sweep.points[0]) == "done"
