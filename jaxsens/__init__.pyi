@@ -11,6 +11,7 @@ from .errors import EngineRefusal as EngineRefusal
 from .errors import EstimateWarning as EstimateWarning
 from .errors import InputError as InputError
 from .errors import PrecisionWarning as PrecisionWarning
+from .errors import ProcessLost as ProcessLost
 from .languages.named import language as language
 from .models.baselines import LSTM as LSTM
 from .models.baselines import RNN as RNN
@@ -39,6 +40,7 @@ from .sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementI
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.flips import sample as sample
 from .sensitivity.layer_changes import layer_changes as layer_changes
+from .sensitivity.placement import global_mesh as global_mesh
 from .sensitivity.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.result import load_result as load_result
 from .training.checkpoints import TrainedModel as TrainedModel

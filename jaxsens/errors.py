@@ -17,6 +17,10 @@ class EngineRefusal(InputError):
     """Raised if an engine requested by name cannot measure this model. The message says why, and which engine can."""
 
 
+class ProcessLost(RuntimeError):
+    """Raised where an exchange with the other processes of a mesh fails: at least one of them has ended."""
+
+
 class PrecisionWarning(UserWarning):
     """Issued if a model needs more digits than its dtype has. The message says where, and gives the remedy."""
 

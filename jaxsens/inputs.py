@@ -28,13 +28,16 @@ import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
 from jaxsens.errors import Problems, collecting
 from jaxsens.memory import FLIP_BYTES, check_fits
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
 
 Norm = Literal["l2", "l1", "linf"]
 """The norms in which changes are measured."""
@@ -439,10 +442,13 @@ def config_readout(name: str, value: Any, problems: Problems) -> int | str:
 
 
 def mesh(value: object, problems: Problems) -> None:
-    """Adds an error if the value is neither None nor a mesh of devices."""
+    """Adds an error if the value is neither None nor a mesh of devices, or a mesh that processes cannot share."""
     from jax.sharding import Mesh
 
-    if value is None or (isinstance(value, Mesh) and value.size):
+    if value is None:
+        return
+    if isinstance(value, Mesh) and value.size:
+        _shared_mesh(value, problems)
         return
     platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
     devices = f"jax.devices({value!r})" if platform else "devices"
@@ -453,3 +459,16 @@ def mesh(value: object, problems: Problems) -> None:
         f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
         "    jaxsens.flip_sensitivity(model, tokens, mesh=mesh)",
     )
+
+
+def _shared_mesh(mesh: Mesh, problems: Problems) -> None:
+    """Adds an error for a mesh with devices of other processes, if this one has none there, or it has several axes."""
+    import jax
+
+    own, there = jax.process_index(), sorted({device.process_index for device in mesh.devices.flat})
+    if own not in there:
+        remedy = "jaxsens.global_mesh(), or a mesh with devices of every process that makes the call"
+        problems.add("mesh", f"devices of the processes {there}, none of this process, {own}", remedy)
+    elif len(there) > 1 and len(mesh.axis_names) > 1:
+        axes = f"the axes {mesh.axis_names} over {len(there)} processes"
+        problems.add("mesh", axes, "one axis, as jaxsens.global_mesh() has, if several processes share it")

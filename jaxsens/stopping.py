@@ -98,7 +98,12 @@ def check() -> None:
 
 def requested() -> bool:
     """Returns whether `check` would raise, for work that has its own way to end."""
-    return _request.number is not None and threading.current_thread() is threading.main_thread()
+    return requested_signal() is not None
+
+
+def requested_signal() -> int | None:
+    """Returns the number of the signal for which `check` would raise, or None."""
+    return _request.number if threading.current_thread() is threading.main_thread() else None
 
 
 @contextmanager

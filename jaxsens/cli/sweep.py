@@ -12,6 +12,7 @@ from rich.console import Console
 
 from jaxsens.cli import theorem6
 from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
+from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say, say_why_ended
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def sweep(
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False,
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
+    job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
 
@@ -49,6 +51,7 @@ def sweep(
         compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
             backend and processor; off to keep none.
         quiet: Print only failures and warnings.
+        job: Options of a job of several processes.
     """
     if not list_points:
         check_folder("sweep", out)
@@ -58,11 +61,16 @@ def sweep(
     from jaxsens.experiments.sweep import BoundsJob, PointsJob
     from jaxsens.experiments.sweep_config import load_sweep_config
 
-    loaded = load_sweep_config(config)
-    chosen = select(loaded.points, only, shard)
+    def load() -> tuple[Sweep, Sequence[Point]]:
+        loaded = load_sweep_config(config)
+        return loaded, select(loaded.points, only, shard)
+
+    again = _again(config, out, only, shard, compilation_cache)
+    if job.asked and not list_points:
+        return sweep_in_job(job, load, out, again, quiet, lambda: _report(load_sweep(out), out, quiet))
+    loaded, chosen = load()
     if list_points:
         return _list(loaded, chosen, out)
-    again = _again(config, out, only, shard, compilation_cache)
     console = Console(stderr=True)
     progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(compilation_cache) as programs:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, ProcessLost
 from jaxsens.experiments.claims import (
     claim,
     clear_claims,
@@ -121,6 +121,8 @@ class Job(abc.ABC, Generic[Item, Kept]):
 
     folders: tuple[str, ...] = ()
     """Below the directory, where killed processes may have left temporary files."""
+    claims: bool = True
+    """Whether this process claims the items that it computes, and leaves those that others have claimed for last."""
 
     def __init__(self, items: Sequence[Item], directory: Path = Path()) -> None:
         self.items = items
@@ -131,6 +133,10 @@ class Job(abc.ABC, Generic[Item, Kept]):
 
         Adds to `failures` what failed. Signals and full disks end the job here as they do later.
         """
+
+    def check(self) -> None:
+        """Raises `Stopped` between two items, after a signal."""
+        check()
 
     def path(self, item: Item) -> Path | None:
         """Where an item's record is kept."""
@@ -168,7 +174,8 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
     running = _Run(job, console, chosen)
     with noting(signal.SIGINT, signal.SIGTERM) as request:
         try:
-            _clear_away(job)
+            if job.claims:
+                _clear_away(job)
             job.prepare(console, running.failures)
             running.work()
         except KeyboardInterrupt as stop:
@@ -233,9 +240,10 @@ class _Run(Generic[Item, Kept]):
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
             while rest:
-                check()
+                self.job.check()
                 # Items that another process has begun come last, in case it dies.
-                free = (k for k, item in enumerate(rest) if not is_claimed(self.job.path(item)))
+                claimed = is_claimed if self.job.claims else lambda path: False
+                free = (k for k, item in enumerate(rest) if not claimed(self.job.path(item)))
                 item = rest.pop(next(free, 0))
                 text = self._take(item, reporter)
                 reporter.finished(f"{item}: {text}", self._left.of([other.group for other in rest]))
@@ -264,7 +272,7 @@ class _Run(Generic[Item, Kept]):
         damaged = {}
         for item in [item for item in items if item not in self.done]:
             if stoppable:
-                check()
+                self.job.check()
             try:
                 self.done[item] = self.job.read(item)
             except FileNotFoundError:
@@ -280,10 +288,11 @@ class _Run(Generic[Item, Kept]):
             return "done by another process"
         began, path = time.perf_counter(), self.job.path(item)
         try:
-            with nullcontext() if path is None else claim(path), self._warnings_shown(item, reporter):
+            claimed = nullcontext() if path is None or not self.job.claims else claim(path)
+            with claimed, self._warnings_shown(item, reporter):
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
-            if takes_no_more(error):
+            if takes_no_more(error) or isinstance(error, ProcessLost):
                 raise
             self.failures.append(Failure(item, one_line(error)))
             reporter.failed(f"failed: {self.failures[-1]}")

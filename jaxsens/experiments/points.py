@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -152,10 +153,15 @@ class Measurement:
         return None if self.outputs == "designated" else self.outputs
 
     def flip_sensitivity(
-        self, model: Any, tokens: Int[np.ndarray, "inputs n"], seed: int, progress: Progress | None = None
+        self,
+        model: Any,
+        tokens: Int[np.ndarray, "inputs n"],
+        seed: int,
+        progress: Progress | None = None,
+        mesh: Mesh | None = None,
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
-        sketch, and the flips that are measured beside estimates."""
+        sketch, and the flips that are measured beside estimates. `mesh` is as `flip_sensitivity` takes it."""
         n = tokens.shape[1]
         engine, drawn = self.engine_at(n), self.sample_at(n)
         further = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
@@ -169,6 +175,7 @@ class Measurement:
             batch_size=self.batch_size,
             memory_budget=self.memory_budget,
             progress=False if progress is None else progress,
+            mesh=mesh,
             **further,
         )
 
@@ -288,8 +295,17 @@ def write_point(
     directory: Path, point: Point, result: FlipSensitivity, statistics: tuple[str, ...], seconds: float
 ) -> PointMetadata:
     """Writes a measured point to its place in a sweep directory; returns its metadata."""
+    metadata = describe_point(point, result, statistics, seconds)
+    result.save(point.path(directory), **asdict(metadata))
+    return metadata
+
+
+def describe_point(
+    point: Point, result: FlipSensitivity, statistics: tuple[str, ...], seconds: float
+) -> PointMetadata:
+    """The metadata of a measured point."""
     versions = dict(result.versions)
-    metadata = PointMetadata(
+    return PointMetadata(
         key=point.key,
         variant=point.variant,
         n=point.n,
@@ -307,8 +323,6 @@ def write_point(
         seconds=seconds,
         estimated=of_estimates(result),
     )
-    result.save(point.path(directory), **asdict(metadata))
-    return metadata
 
 
 def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[PointMetadata, FlipSensitivity]:

@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jax.sharding import Mesh
 from rich.console import Console
 
 from jaxsens.errors import InputError
@@ -28,6 +29,7 @@ from jaxsens.experiments.points import (
     Measurement,
     Point,
     PointMetadata,
+    describe_point,
     read_point,
     write_point,
 )
@@ -37,6 +39,7 @@ from jaxsens.experiments.words import Inputs
 from jaxsens.files import write_text
 from jaxsens.models.config_tables import plain
 from jaxsens.sealed import DamagedFile
+from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.result import FlipSensitivity
 
 PLAN = "sweep.json"
@@ -332,16 +335,35 @@ def _changed(table: str, before: dict[str, object], now: dict[str, object]) -> l
 
 
 class PointsJob(Job[Point, PointMetadata]):
-    """Measures the points of a sweep in a directory."""
+    """Measures the points of a sweep in a directory.
+
+    Args:
+        sweep: the sweep.
+        directory: its directory.
+        plans: whether this process writes what the directory is for, and points.csv.
+        sharing: the processes that measure every point together, if they do; the first of them writes it.
+    """
 
     folders = ("points", "bounds")
 
-    def __init__(self, sweep: Sweep, directory: Path) -> None:
+    def __init__(
+        self, sweep: Sweep, directory: Path, plans: bool = True, sharing: ProcessGroup | None = None
+    ) -> None:
         super().__init__(sweep.points, directory)
-        self.sweep = sweep
+        self.sweep, self.plans, self.sharing = sweep, plans, sharing
+        self.claims = sharing is None
+
+    def check(self) -> None:
+        """Raises `Stopped` after a signal: in all processes that share the points, at the same point."""
+        if self.sharing is None:
+            super().check()
+        else:
+            self.sharing.check()
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
         """Writes what the directory is for."""
+        if not self.plans:
+            return
         if write_config(self.directory / "sweep.toml", self.sweep.text):
             changed = (
                 "the config has changed: the report of the one before is removed, and drawn again at the end"
@@ -359,14 +381,24 @@ class PointsJob(Job[Point, PointMetadata]):
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
+        if self.sharing is None:
+            return self._measured(item, reporter, None, True)
+        with self.sharing.together(item.key.encode()):
+            return self._measured(item, reporter, self.sharing.mesh, self.sharing.rank == 0)
+
+    def _measured(self, item: Point, reporter: Reporter, mesh: Mesh | None, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
-        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside)
-        return write_point(self.directory, item, result, self.sweep.statistics, time.perf_counter() - began)
+        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, mesh)
+        seconds, statistics = time.perf_counter() - began, self.sweep.statistics
+        if not writes:
+            return describe_point(item, result, statistics, seconds)
+        return write_point(self.directory, item, result, statistics, seconds)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
         """Writes points.csv."""
-        write_points_csv(self.directory, records, self.sweep.plan)
+        if self.plans:
+            write_points_csv(self.directory, records, self.sweep.plan)
 
 
 class BoundsJob(Job[BoundPoint, BoundRecord]):
@@ -374,9 +406,9 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
 
     folders = ("bounds",)
 
-    def __init__(self, sweep: Sweep, directory: Path) -> None:
+    def __init__(self, sweep: Sweep, directory: Path, plans: bool = True) -> None:
         super().__init__(sweep.bound_points, directory)
-        self._shared = Shared()
+        self._shared, self.plans = Shared(), plans
 
     def path(self, item: BoundPoint) -> Path:
         """Where a bound's record is kept."""
@@ -395,20 +427,25 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
 
     def write_tables(self, records: Sequence[BoundRecord]) -> None:
         """Writes bounds.csv."""
-        write_bounds_csv(self.directory, records)
+        if self.plans:
+            write_bounds_csv(self.directory, records)
 
 
-def run_sweep(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
-    """Measures the points of `chosen` that have no sound file yet, in this order. See `run`.
+def run_sweep(
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
+) -> Outcome:
+    """Measures the points of `chosen` that have no sound file yet, in this order. See `run` and `PointsJob`.
 
     Raises:
         InputError: if the directory holds points of another config than one that this one adds to.
     """
     check_grows(sweep.plan, directory)
-    return run(PointsJob(sweep, directory), console, chosen)
+    return run(PointsJob(sweep, directory, plans), console, chosen)
 
 
-def run_bounds(sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console) -> Outcome:
-    """Computes the bounds of the chosen points that have no sound file yet. See `run`."""
+def run_bounds(
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
+) -> Outcome:
+    """Computes the bounds of the chosen points that have no sound file yet. See `run` and `BoundsJob`."""
     wanted = {bound.point: bound for bound in sweep.bound_points}
-    return run(BoundsJob(sweep, directory), console, [wanted[point] for point in chosen])
+    return run(BoundsJob(sweep, directory, plans), console, [wanted[point] for point in chosen])

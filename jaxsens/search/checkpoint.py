@@ -21,6 +21,8 @@ KIND = "checkpoint of worst_input"
 FORMAT = 2
 """Increased when a search would go on in another way than before."""
 
+_REMEDY = "delete it, or name another file"
+
 _EVERY = 1.0
 """Least seconds between two writes."""
 
@@ -58,6 +60,8 @@ def identity(problem: Problem) -> dict[str, Any]:
 class Checkpoint:
     """The latest state of a search, and the file that holds it.
 
+    Where processes share the search, the first one reads and writes the file, and the others receive the state.
+
     Attributes:
         problem: What is searched.
         path: The file; None for none.
@@ -72,14 +76,25 @@ class Checkpoint:
     latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
     _unsaved: bool = field(default=False, init=False)
+    _keeps: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        if self.path is not None:
-            self._of = identity(self.problem)
+        if self.path is None:
+            return
+        self._of = identity(self.problem)
+        group = self.problem.devices.group
+        if group is None:
             self.latest = self._read(self.path)
+        else:
+            self._keeps = group.rank == 0
+            with group.together(b"checkpoint"):
+                state = self._read(self.path) if self._keeps else SearchState()
+                known = TypeAdapter(SearchState)
+                self.latest = known.validate_json(group.from_first(known.dump_json(state)))
+        self._check_model(self.path)
 
     def _read(self, path: str | os.PathLike[str]) -> SearchState:
-        subject, remedy = f"checkpoint = {str(path)!r}", "delete it, or name another file"
+        subject, remedy = f"checkpoint = {str(path)!r}", _REMEDY
         try:
             content = read_sealed(path, KIND)
             state = TypeAdapter(SearchState).validate_python(content["state"])
@@ -92,14 +107,18 @@ class Checkpoint:
         own, other = self._of, content["of"]
         if differing := sorted(name for name in own | other if own.get(name) != other.get(name)):
             raise InputError(f"{subject}: of another search, with other {', '.join(differing)}; {remedy}")
-        if state.best is not None:
-            value = self.problem.measure(np.array(state.best.tokens, np.int32)).value
-            if abs(value - state.best.value) > 1e3 * self.problem.slack * state.best.value:
-                raise InputError(
-                    f"{subject}: of another model: it gives the best word the value {state.best.value}, but {value} is "
-                    f"measured; {remedy}"
-                )
         return state
+
+    def _check_model(self, path: str | os.PathLike[str]) -> None:
+        best = self.latest.best
+        if best is None:
+            return
+        value = self.problem.measure(np.array(best.tokens, np.int32)).value
+        if abs(value - best.value) > 1e3 * self.problem.slack * best.value:
+            raise InputError(
+                f"checkpoint = {str(path)!r}: of another model: it gives the best word the value {best.value}, but "
+                f"{value} is measured; {_REMEDY}"
+            )
 
     def note(self, state: SearchState) -> None:
         """Takes a state, and writes it if the last write is at least a second ago."""
@@ -109,6 +128,6 @@ class Checkpoint:
 
     def write(self) -> None:
         """Writes the latest state, if one was noted since the last write."""
-        if self.path is not None and self._unsaved:
+        if self.path is not None and self._keeps and self._unsaved:
             write_sealed(self.path, KIND, {"of": self._of, "state": asdict(self.latest)})
             self._written, self._unsaved = time.monotonic(), False

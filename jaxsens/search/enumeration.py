@@ -17,7 +17,6 @@ from jaxsens.search.local_search import SearchProgress
 from jaxsens.search.problem import Problem, SearchSpace, norm_of
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.vmap_engine import VmapEngine
-from jaxsens.stopping import check
 
 SMALL = 2**16
 """Most words that are enumerated without being asked for."""
@@ -82,7 +81,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
     found = np.zeros(words)
     for stride in _strides(size, len(problem.space.free))[problem.space.is_flipped]:
         for start in range(0, words // size, _PAIRS):
-            check()
+            problem.devices.check()
             pair = np.arange(start, min(start + _PAIRS, words // size))
             # The words with the symbol 0 at this position; the word with the symbol a is a strides further.
             first = (pair // stride) * stride * size + pair % stride

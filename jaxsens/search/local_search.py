@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens import stopping
 from jaxsens.search.problem import Measured, Problem, after_one_change
 
 SIDEWAYS = 4
@@ -95,7 +94,7 @@ class Measurements:
 
     def probe(self, word: Int[np.ndarray, " n"], flip: tuple[int, int]) -> float:
         """One flip (position, symbol) of a word. Costs a forward pass or two, and nothing of the budget."""
-        stopping.check()
+        self.problem.devices.check()
         return float(self.problem.few(word[None], [flip])[0, 0])
 
 

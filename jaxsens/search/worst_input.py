@@ -16,7 +16,7 @@ from jaxsens.errors import InputError, PrecisionWarning, collecting
 from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
-from jaxsens.search.checkpoint import Checkpoint
+from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
@@ -83,7 +83,9 @@ def worst_input(
         engine: As for `flip_sensitivity`.
         batch_size: Flips at a time on each device (in an enumeration, words); by default what is fast and fits.
         memory_budget: Bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
-        mesh: The devices to spread flips over; by default all devices of this process.
+        mesh: The devices to spread flips over; by default all devices of this process. In a distributed job, with
+            `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result; the
+            first process keeps the checkpoint.
         progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
 
     Warns:
@@ -123,6 +125,8 @@ def worst_input(
         )
         chosen = subject.chosen_outputs(outputs)
         problem = problem_of(subject, space, objective, norm, chosen, engine, devices, seed)
+        if devices.group is not None:
+            devices.agree((identity(problem), exact, restarts, budget, checkpoint is None))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         blurred = checked_scores(problem.subject, first, problem.engine.widens)
         if blurred is not None and imprecise is None:

@@ -40,11 +40,11 @@ from jaxsens.versions import versions
 
 class MeasurementInterrupted(KeyboardInterrupt):
     """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
-    sample. Another call with `resume=partial` completes it."""
+    sample. Another call with `resume=partial` completes it. `signal` is the number of the signal."""
 
-    def __init__(self, partial: FlipSensitivity) -> None:
+    def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
-        self.partial = partial
+        self.partial, self.signal = partial, number
 
 
 def flip_sensitivity(
@@ -139,7 +139,10 @@ def flip_sensitivity(
         batch_size: the number of flips per batch on each device; by default a fast size that fits the budget.
         memory_budget: bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
         mesh: the devices to spread the flips over; by default all of this process. A single CPU device uses one thread
-            per core. Results depend on the devices and the batch size only by rounding.
+            per core. Results depend on the devices and the batch size only by rounding. In a distributed job,
+            `jaxsens.global_mesh()` shares the flips between the processes, all of which make the same call and return
+            the whole result; a mesh of several processes has one axis. Ctrl-C, or the scheduler's SIGTERM, in one
+            process stops all of them with the same partial result. Without a mesh each process measures all flips.
         progress: a function called with (flips done, flips in all) about once a second; True for a bar on standard
             error, False for nothing. By default, a bar on a terminal if the measurement takes over two seconds.
         resume: the result of an interrupted call (`MeasurementInterrupted.partial`, possibly saved and loaded). Its
@@ -196,6 +199,8 @@ def flip_sensitivity(
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
+        if devices.group is not None:
+            devices.agree((asked, words.shape, words.tobytes(), norm, chosen, estimation, partial is None))
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
         return _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
@@ -343,7 +348,7 @@ def _measured(
         **call,
     )
     if interrupted is not None:
-        raise MeasurementInterrupted(result) from interrupted
+        raise MeasurementInterrupted(result, interrupted.signal) from interrupted
     return result
 
 
@@ -377,7 +382,7 @@ def _estimated(
         nothing = {name: column[:0] for name, column in columns.items()}
         engine = EngineChoice(NAME, "asked for; interrupted, begin it again")
         empty = FlipSensitivity(norms=np.zeros(0), engine=engine, **nothing, **call)
-        raise MeasurementInterrupted(empty) from stop
+        raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
     known, changes = np.full(len(flips), np.nan), values.copy()
     known[chosen], changes[chosen] = compared, exact
     result = FlipSensitivity(

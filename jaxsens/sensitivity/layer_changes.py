@@ -6,6 +6,7 @@ that of every other row y_j^(k), which is O(1/n) under softmax without masks. Th
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from jaxsens import inputs
+from jaxsens import inputs, stopping
 from jaxsens.errors import Problems
 from jaxsens.inputs import Norm, array_of
 from jaxsens.models import layers
@@ -25,8 +27,11 @@ from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.precision import numerics
+from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.norms import norm_of
+from jaxsens.sensitivity.process_group import ProcessGroup
+from jaxsens.sensitivity.resuming import fingerprint
 from jaxsens.versions import versions
 
 SYMBOLS_AT_ONCE = 2**12
@@ -120,6 +125,7 @@ def layer_changes(
     norm: Norm = "l2",
     batch_size: int | None = None,
     keep: Sequence[int] | None = None,
+    mesh: Mesh | None = None,
 ) -> LayerChanges:
     """Measures the change of every row in every layer under flips of an input, with one forward pass per flip.
 
@@ -135,42 +141,26 @@ def layer_changes(
         norm: "l2", "l1" or "linf".
         batch_size: the number of flips per batch.
         keep: the flips whose rows to keep, as 0-based indices; flips are sorted by position, then symbol.
+        mesh: the devices to spread batches over; by default JAX's default device. In a distributed job, with
+            `jaxsens.global_mesh()`, all processes make the same call, share the flips and return the whole result.
 
     Returns:
         A `LayerChanges`.
 
     Raises:
+        KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
         InputError: naming every unusable argument; also if there is nothing to flip, or an activation is not finite.
     """
-    config, word, flipped, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep)
+    config, word, flipped, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep, mesh)
     drawn = positions if isinstance(positions, Sample) else None
     given = drawn.positions is not None if drawn is not None else positions is not None
     swappable = np.full((1, len(word)), given) | (word < config.alphabet_size)[None]
     flips = enumerate_flips(word[None], symbols, flipped, swappable, drawn)
     kept = _kept(flips, keep)
     batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(flips))
-    shape = (len(flips), config.layers + 1)
-    own, largest, mean = np.empty(shape, config.dtype), np.empty(shape, config.dtype), np.empty(shape)
-    rows = np.empty((len(kept), config.layers + 1, len(word)), config.dtype)
     with numerics(config.dtype):
-        parameters, tokens_ = model.parameters, jnp.asarray(word)
-        before = _levels(config, parameters, tokens_)
-        for start in range(0, len(flips), batch):
-            part = slice(start, start + batch)
-            where = flips.positions[part]
-            # The last batch is padded with its last flip, so that all batches use one compiled program.
-            full = np.minimum(np.arange(start, start + batch), len(flips) - 1)
-            size = np.asarray(
-                _batch(config, norm, parameters, tokens_, before, flips.positions[full], flips.symbols[full])
-            )[: len(where)]
-            each = np.arange(len(where))
-            chosen = np.flatnonzero((kept >= start) & (kept < start + batch))
-            rows[chosen] = size[kept[chosen] - start]
-            own[part] = size[each, :, where]
-            others = size.copy()
-            others[each, :, where] = 0
-            largest[part] = others.max(axis=2)
-            mean[part] = others.sum(axis=2, dtype=np.float64) / max(1, len(word) - 1)
+        found = _measured(model, word, norm, flips, kept, batch, mesh)
+    own, largest, mean, rows = found.own, found.largest, found.mean, found.rows
     _check_finite(own + mean, flips)
     return LayerChanges(
         own=own,
@@ -186,6 +176,95 @@ def layer_changes(
         dtype=config.dtype,
         versions=versions(),
     )
+
+
+class _Found:
+    """The changes of some flips; zeros for the others."""
+
+    def __init__(self, flips: int, kept: int, layers: int, n: int, dtype: str) -> None:
+        self.own, self.largest = np.zeros((flips, layers + 1), dtype), np.zeros((flips, layers + 1), dtype)
+        self.mean = np.zeros((flips, layers + 1))
+        self.rows = np.zeros((kept, layers + 1, n), dtype)
+
+    def note(self, size: np.ndarray, start: int, where: np.ndarray, kept: np.ndarray) -> None:
+        """Notes a batch: the norms of the changes of all rows under the flips from `start` on, at these positions."""
+        each, part = np.arange(len(where)), slice(start, start + len(where))
+        size = size[: len(where)]
+        chosen = np.flatnonzero((kept >= start) & (kept < start + len(where)))
+        self.rows[chosen] = size[kept[chosen] - start]
+        self.own[part] = size[each, :, where]
+        others = size.copy()
+        others[each, :, where] = 0
+        self.largest[part] = others.max(axis=2)
+        self.mean[part] = others.sum(axis=2, dtype=np.float64) / max(1, size.shape[2] - 1)
+
+    def with_those_of(self, group: ProcessGroup) -> None:
+        """Adds what the other processes have found: every flip is that of one process."""
+        for name, mine in vars(self).items():
+            group.meet()
+            # Bits are merged, so that not even the sign of a zero changes.
+            parts = [part.view(np.uint8) for part in group.gather(mine)]
+            setattr(self, name, np.bitwise_or.reduce(parts).view(mine.dtype).reshape(mine.shape))
+
+
+def _measured(
+    model: Transformer,
+    word: np.ndarray,
+    norm: str,
+    flips: Flips,
+    kept: np.ndarray,
+    batch: int,
+    mesh: Mesh | None,
+) -> _Found:
+    """Returns the changes of all flips, in batches that are dealt in turn to the devices of the mesh."""
+    config = model.config
+    found = _Found(len(flips), len(kept), config.layers, len(word), config.dtype)
+    group = None if mesh is None else ProcessGroup.of(mesh)
+    if group is None:
+        own = [None] if mesh is None else list(mesh.devices.flat)
+        _measure_on(own, range(len(own)), len(own), model, word, norm, flips, kept, batch, found)
+        return found
+    what = (fingerprint(measurable(model), len(word)), word.tobytes(), norm, batch, kept.tobytes())
+    listed = flips.positions.tobytes() + flips.symbols.tobytes()
+    with stopping.noting(signal.SIGINT), group.together(repr(what).encode() + listed):
+        own, columns = list(group.local.devices.flat), group.columns[group.rank].tolist()
+        _measure_on(own, columns, group.mesh.size, model, word, norm, flips, kept, batch, found)
+        found.with_those_of(group)
+    return found
+
+
+def _measure_on(
+    devices: Sequence[Any],
+    numbers: Sequence[int],
+    count: int,
+    model: Transformer,
+    word: np.ndarray,
+    norm: str,
+    flips: Flips,
+    kept: np.ndarray,
+    batch: int,
+    found: _Found,
+) -> None:
+    """Measures every `count`-th batch from number k on, for each of some devices and its number k.
+
+    A device of None is the default one. All devices compute at once.
+    """
+    config = model.config
+    given = []
+    for device in devices:
+        parameters, tokens = jax.device_put((model.parameters, word), device)
+        given.append((parameters, tokens, _levels(config, parameters, tokens)))
+    for first in range(0, len(flips), count * batch):
+        begun = []
+        for k, (parameters, tokens, before) in zip(numbers, given, strict=True):
+            start = first + k * batch
+            if start < len(flips):
+                # The last batch is padded with its last flip, so that all batches use one compiled program.
+                full = np.minimum(np.arange(start, start + batch), len(flips) - 1)
+                where = flips.positions[full], flips.symbols[full]
+                begun.append((start, _batch(config, norm, parameters, tokens, before, *where)))
+        for start, size in begun:
+            found.note(np.asarray(size), start, flips.positions[start : start + batch], kept)
 
 
 def levels(
@@ -219,7 +298,14 @@ def _batch(
 
 
 def _checked(
-    model: Any, tokens: Any, positions: Any, symbol: Any, norm: Any, batch_size: Any, keep: Any
+    model: Any,
+    tokens: Any,
+    positions: Any,
+    symbol: Any,
+    norm: Any,
+    batch_size: Any,
+    keep: Any,
+    mesh: Any,
 ) -> tuple[TransformerConfig, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the config, the word, the positions to flip and the symbols to insert; raises all errors together."""
     problems = Problems("layer_changes")
@@ -242,6 +328,7 @@ def _checked(
         inputs.check_ids("symbol", np.array(symbol), vocabulary, problems)
     inputs.norm(norm, problems)
     inputs.optional_count("batch_size", batch_size, problems)
+    inputs.mesh(mesh, problems)
     if keep is not None:
         indices = array_of(keep)
         nothing = not indices.size and indices.dtype != object

@@ -8,9 +8,10 @@ the word cost more than late ones, and dealing distributes them evenly.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -26,6 +27,7 @@ from jaxsens.errors import InputError
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.lanes import Lanes, is_one_cpu, lanes_on
+from jaxsens.sensitivity.process_group import ProcessGroup
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -43,7 +45,8 @@ _HOPELESS = 0.5
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C, or a recorded signal, during a measurement.
 
-    `done` marks the finished `values`, some of which may be NaN; `elsewhere` counts those measured by each fallback.
+    `done` marks the finished `values`, some of which may be NaN; `elsewhere` counts those measured by each fallback;
+    `signal` is the number of the signal.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class Interrupted(KeyboardInterrupt):
         values: Float[np.ndarray, " flips"],
         done: Bool[np.ndarray, " flips"],
         elsewhere: dict[str, int],
+        number: int = signal.SIGINT,
     ) -> None:
         super().__init__("interrupted")
-        self.values, self.done, self.elsewhere = values, done, elsewhere
+        self.values, self.done, self.elsewhere, self.signal = values, done, elsewhere, number
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Placement:
     """Where and how flips are measured.
 
     Attributes:
-        mesh: the devices to spread flips over; `local_mesh()` for all of this process.
+        mesh: the devices to spread flips over; `local_mesh()` for all of this process, `global_mesh()` for all of a
+            distributed job.
         batch_size: flips per batch on each device; None for the engine's preference, within the budget.
         memory_budget: bytes of temporary memory on each device, for all threads; None for `DEFAULT_MEMORY`.
     """
@@ -85,11 +90,53 @@ class Placement:
         """The memory budget in bytes."""
         return DEFAULT_MEMORY.get(self.platform, 2**31) if self.memory_budget is None else self.memory_budget
 
+    @property
+    def group(self) -> ProcessGroup | None:
+        """The processes that share the mesh; None if this process has all its devices."""
+        return ProcessGroup.of(self.mesh)
+
+    @property
+    def local(self) -> Mesh:
+        """The mesh of this process's devices."""
+        return self.mesh if self.group is None else self.group.local
+
+    @property
+    def columns(self) -> Int[np.ndarray, " devices"]:
+        """The numbers of this process's devices in the mesh."""
+        return np.arange(self.mesh.size) if self.group is None else self.group.columns[self.group.rank]
+
+    def check(self) -> None:
+        """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
+        if self.group is None:
+            stopping.check()
+        else:
+            self.group.check()
+
+    def agree(self, what: object) -> None:
+        """Raises InputError, in all processes of the mesh, if `what` has another `repr` in one of them."""
+        if self.group is not None:
+            with self.group.together(repr(what).encode()):
+                pass
+
+    def least(self, *numbers: int) -> list[int]:
+        """Returns these numbers, or the smallest that any process of the mesh has."""
+        return list(numbers) if self.group is None else self.group.meet(*numbers).min(axis=0).tolist()
+
 
 def local_mesh() -> Mesh:
     """Returns a mesh of all devices of this process, with one axis called "flips"."""
     devices = jax.local_devices()
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
+
+
+def global_mesh() -> Mesh:
+    """Returns a mesh of all devices of all processes of a distributed job, with one axis called "flips".
+
+    Every process calls `jax.distributed.initialize` first, and then makes the same calls with `mesh=global_mesh()`: the
+    flips are shared, and every process returns the whole result. In a single process it is the mesh of all its devices,
+    which is the default.
+    """
+    return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 
 
 def measure(
@@ -162,37 +209,50 @@ def _measure(
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
     found, done = np.full(total, np.nan, np.float32), np.zeros(total, bool)
+    given_flips = tokens, inputs, positions, symbols
     try:
-        for b in np.unique(inputs):
-            stopping.check()
-            chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
-            runner, room = engine, len(chosen)
-            while runner is not None and len(chosen):
-                flips = positions[chosen], symbols[chosen]
-                with numerics("float64") if runner.widened else nullcontext():
-                    given = prepared_on(placement.mesh, runner, parameters, tokens[b])
-                    if runner.fallback is not None and not runner.resolves(given[1]):
-                        runner = runner.fallback
-                        continue
-                    for finished, values in _chunks(
-                        quantity, runner, given, len(tokens[b]), *flips, room, placement
-                    ):
-                        if found.shape[1:] != values.shape[1:]:
-                            found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
-                        found = found.astype(values.dtype, copy=False)
-                        found[chosen[finished]] = values
-                        # A value from the last engine that is not finite comes from the model itself.
-                        measured = ~_missing(values) | (runner.fallback is None)
-                        done[chosen[finished]] = measured
-                        if runner != engine:
-                            elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(measured.sum())
-                        if progress is not None:
-                            progress(int(done.sum()), total)
-                        stopping.check()
-                chosen, runner = chosen[~done[chosen]], runner.fallback
-    except KeyboardInterrupt:
-        raise Interrupted(found, done, elsewhere) from None
+        with _together(engine, given_flips, placement):
+            for b in np.unique(inputs):
+                placement.check()
+                chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
+                runner, room = engine, len(chosen)
+                while runner is not None and len(chosen):
+                    flips = positions[chosen], symbols[chosen]
+                    with numerics("float64") if runner.widened else nullcontext():
+                        given = prepared_on(placement.local, runner, parameters, tokens[b])
+                        if runner.fallback is not None and not placement.least(runner.resolves(given[1]))[0]:
+                            runner = runner.fallback
+                            continue
+                        for finished, values in _chunks(
+                            quantity, runner, given, len(tokens[b]), *flips, room, placement
+                        ):
+                            if found.shape[1:] != values.shape[1:]:
+                                found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
+                            found = found.astype(values.dtype, copy=False)
+                            found[chosen[finished]] = values
+                            # A value from the last engine that is not finite comes from the model itself.
+                            measured = ~_missing(values) | (runner.fallback is None)
+                            done[chosen[finished]] = measured
+                            if runner != engine:
+                                elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(measured.sum())
+                            if progress is not None:
+                                progress(int(done.sum()), total)
+                            placement.check()
+                    chosen, runner = chosen[~done[chosen]], runner.fallback
+    except KeyboardInterrupt as stop:
+        raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
     return found, {how: count for how, count in elsewhere.items() if count}
+
+
+def _together(
+    engine: Engine, flips: tuple[np.ndarray, ...], placement: Placement
+) -> AbstractContextManager[None]:
+    """Returns a block that all processes of the mesh enter with the same flips and leave in the same way."""
+    group = placement.group
+    if group is None:
+        return nullcontext()
+    options = type(engine).__name__, placement.batch_size, placement.memory_budget
+    return group.together(repr(options).encode() + b"".join(array.tobytes() for array in flips))
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
@@ -215,21 +275,21 @@ def _chunks(
     `given` is the result of `prepared_on` for the input, of length n; `room` is the number of the input's flips for all
     engines together. Nothing runs while the generator is suspended.
     """
-    mesh, (parameters, prepared) = placement.mesh, given
-    count = len(positions)
+    mesh, (parameters, prepared), columns = placement.local, given, placement.columns
+    count, devices = len(positions), placement.mesh.size
     program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
-    blocks = -(-count // (program.batch * mesh.size))
+    blocks = -(-count // (program.batch * devices))
     lanes = min(lanes, blocks)
     # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding and dropped later.
-    shape = (program.blocks, mesh.size, program.batch)
-    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2).reshape(-1, program.batch)
-    filled = np.minimum(order, count - 1)
+    shape = (program.blocks, devices, program.batch)
+    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
+    filled = np.minimum(order[columns].reshape(-1, program.batch), count - 1)
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     places, substitutes = (
         jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
     )
-    empty = jax.device_put(np.zeros((*order.shape, *program.shape), program.dtype), split)
-    each = (mesh.size, program.blocks, program.batch)
+    empty = jax.device_put(np.zeros((*filled.shape, *program.shape), program.dtype), split)
+    each = (len(columns), program.blocks, program.batch)
 
     def lane(start: int, stop: int, k: int) -> np.ndarray:
         """Measures every `lanes`-th block from `start + k` to `stop`."""
@@ -237,24 +297,43 @@ def _chunks(
         results = np.asarray(program.run(parameters, prepared, places, substitutes, empty, *ends))
         return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
 
-    start, step = 0, lanes
+    start, step, stride = 0, lanes, lanes
+    if placement.group is not None:
+        step = stride = int(placement.group.meet(lanes).max())
     with Lanes(lanes) as threads:
         while start < blocks:
             stop = min(start + step, blocks)
             began = time.perf_counter()
-            found = threads.run(partial(lane, start, stop))
+            found = np.empty((len(columns), stop - start, program.batch, *program.shape), program.dtype)
+            for k, part in enumerate(threads.run(partial(lane, start, stop))):
+                found[:, k::lanes] = part
             seconds = max(time.perf_counter() - began, 1e-6)
-            parts = [order.reshape(each)[:, start + k : stop : lanes].ravel() for k in range(lanes)]
-            done = np.concatenate(parts)
-            values = np.concatenate([part.reshape(-1, *program.shape) for part in found])
+            found, seconds = _of_all(found, seconds, placement)
+            done = order[:, start:stop].ravel()
+            values = found.reshape(-1, *program.shape)
             values = values.astype(np.float32) if engine.widened else values
             real = done < count
             yield done[real], values[real]
             if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
                 return
             step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
-            step = -(-step // lanes) * lanes
+            step = -(-step // stride) * stride
             start = stop
+
+
+def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
+    """Returns the values of all devices of the mesh from those of this process's, and the seconds of the slowest."""
+    group = placement.group
+    if group is None:
+        return found, seconds
+    slowest = group.meet(int(1e6 * seconds))[:, 0].max() / 1e6
+    most = max(len(columns) for columns in group.columns)
+    sent = np.zeros((most, *found.shape[1:]), found.dtype)
+    sent[: len(found)] = found
+    whole = np.empty((placement.mesh.size, *found.shape[1:]), found.dtype)
+    for columns, part in zip(group.columns, group.gather(sent), strict=True):
+        whole[columns] = part[: len(columns)]
+    return whole, max(float(slowest), 1e-6)
 
 
 def _program(
@@ -272,19 +351,38 @@ def _program(
     The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too large,
     fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all, each has
     room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred size.
+    Processes that share the mesh use the smallest batch that any of them finds.
     """
-    devices, lanes = placement.mesh.size, lanes_on(placement.mesh)
     wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
     # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
-    parts = _BATCHES if placement.batch_size is None and is_one_cpu(placement.mesh) else devices
+    one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
+    parts = placement.mesh.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
     each, most = -(-flips // parts), -(-room // parts)
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
+    given = quantity, engine, parameters, prepared, n, room, placement
+    program, lanes = _fitting(*given, batch)
+    agreed = placement.least(program.batch)[0]
+    return (program, lanes) if agreed == program.batch else _fitting(*given, agreed)
+
+
+def _fitting(
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    prepared: Any,
+    n: int,
+    room: int,
+    placement: Placement,
+    batch: int,
+) -> tuple[_Program, int]:
+    """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
+    devices, lanes = placement.mesh.size, lanes_on(placement.local)
     leaves, structure = jax.tree.flatten((parameters, prepared))
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     wide = jnp.result_type(float) == jnp.float64
     while True:
         blocks = -(-room // (batch * devices))
-        program = _compiled(quantity, engine, structure, shapes, wide, placement.mesh, batch, blocks)
+        program = _compiled(quantity, engine, structure, shapes, wide, placement.local, batch, blocks)
         fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
         if fitting == lanes:
             return program, lanes

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsens.errors import InputError
 from jaxsens.precision import numerics
 from jaxsens.stopping import Request, noting
 from jaxsens.training import checkpoints, storage
@@ -55,12 +56,23 @@ def train(
         TrainingInterrupted: On Ctrl-C or SIGTERM, after the running steps have ended and been saved. A second signal
             does not wait for that.
         TrainingDiverged: If the loss is no longer a finite number.
-        InputError: If the directory holds another training, or another process trains there.
+        InputError: If the directory holds another training, or another process trains there; and in a distributed job
+            of several processes, which would each train the whole model.
     """
+    _check_alone()
     place = Path(directory)
     with storage.lock(place), numerics(config.model.dtype), noting(signal.SIGINT, signal.SIGTERM) as request:
         _Training(config, place, progress, request).run()
     return load_checkpoint(place)
+
+
+def _check_alone() -> None:
+    count = jax.process_count()
+    if count > 1:
+        raise InputError(
+            f"train: this is process {jax.process_index()} of {count} of a distributed job, and a training runs in one "
+            "process: train without jax.distributed.initialize, in a job of its own, then measure the checkpoint here"
+        )
 
 
 class _Training:

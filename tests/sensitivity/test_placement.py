@@ -16,53 +16,14 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engine import Engine, EngineCost
+from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.placement import Placement
+from tests.sensitivity.formula import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, spread
 from tests.small_models import small
-
-
-@dataclass(frozen=True)
-class Formula(Engine):
-    """A flip's change is a formula of position, symbol and token; every `every`-th position is declined, if given."""
-
-    every: int = 0
-    scale: float = 1.0
-
-    def prepare(self, parameters: Any, tokens: Any) -> Any:
-        return tokens.astype(jnp.float32)
-
-    def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
-        value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
-        if self.every:
-            value = jnp.where(positions % self.every == 0, jnp.nan, value)
-        return value[:, None]
-
-    def output(self, parameters: Any, prepared: Any) -> Any:
-        return jnp.zeros(1)
-
-    @property
-    def fallback(self) -> Engine | None:
-        return Formula(self.norm, self.outputs, scale=-1.0) if self.every else None
-
-    def preferred_batch(self, n: int, platform: str) -> int:
-        return 5
-
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
-        return EngineCost(1.0, 1.0, 1, 1.0)
-
-
-TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)
-FLIPS = [(b, p, s) for b in range(2) for p in range(11) for s in range(3) if s != TOKENS[b, p]]
-INPUTS, POSITIONS, SYMBOLS = (np.array(column) for column in zip(*FLIPS, strict=True))
-EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIPS], np.float32)
 
 
 def mesh_of(count: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:count]), ("flips",))
-
-
-def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
-    return placement.measure(engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress)
 
 
 def test_the_tests_run_on_eight_devices():

@@ -1,0 +1,177 @@
+"""`jaxsens sweep --distributed`: one process of a job of several, and the parent that supervises it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+
+from jaxsens import stopping
+from jaxsens.cli.shared import Count, Flag, Number, Text, default, flags_named, say, say_why_ended
+from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
+from jaxsens.errors import InputError, ProcessLost, collecting
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.job import Outcome
+    from jaxsens.experiments.points import Point
+    from jaxsens.experiments.sweep import Sweep
+
+_SHARE_ABOVE = 60
+
+
+@dataclass(frozen=True)
+class InJob:
+    """Options of a job of several processes.
+
+    Attributes:
+        distributed: Measure in one job of several processes, on one or more hosts, which need a common --out: start the
+            same command in each, by srun, mpirun, in a Kubernetes job or on a TPU pod.
+        coordinator: Where process 0 listens, where nothing else says it; give --processes and --process, too.
+        processes: The number of processes of the job.
+        process: The number of this process, from 0.
+        share_above: In a job, points that take one process more seconds than this are measured by all together.
+    """
+
+    distributed: Flag = False
+    coordinator: Annotated[Text, default("found by JAX", "HOST:PORT")] = None
+    processes: Annotated[Count, default("found by JAX")] = None
+    process: Annotated[Count, default("found by JAX")] = None
+    share_above: Annotated[Number, default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is such a job."""
+        return self.distributed or any(given is not None for given in self._place)
+
+    @property
+    def again(self) -> str:
+        """The options as they were given, with a blank in front."""
+        names = ("--coordinator", "--processes", "--process")
+        given = [
+            str(part) for pair in zip(names, self._place, strict=True) if pair[1] is not None for part in pair
+        ]
+        above = [] if self.share_above == _SHARE_ABOVE else ["--share-above", str(self.share_above)]
+        return f" {shlex.join(['--distributed', *given, *above])}" if self.asked else ""
+
+    @property
+    def _place(self) -> tuple[str | None, int | None, int | None]:
+        return self.coordinator, self.processes, self.process
+
+    def check(self) -> None:
+        """Raises InputError for options that do not go together."""
+        with collecting("sweep") as problems:
+            if self.coordinator is not None and ":" not in self.coordinator:
+                problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
+            given = [value is not None for value in self._place]
+            if any(given) and not all(given):
+                value = next(value for value in self._place if value is not None)
+                problems.add(
+                    "--distributed", value, "all of --coordinator, --processes and --process, or none"
+                )
+            elif self.process is not None and self.process not in range(self.processes or 0):
+                problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
+
+
+NO_JOB = InJob()
+"""The options where there is no job."""
+
+
+def sweep_in_job(
+    options: InJob,
+    load: Callable[[], tuple[Sweep, Sequence[Point]]],
+    out: Path,
+    again: str,
+    quiet: bool,
+    report: Callable[[], None],
+) -> int:
+    """Runs a sweep in a job, and returns the exit code. See `jaxsens sweep`.
+
+    Args:
+        options: of the job.
+        load: returns the sweep and the points that the job is to measure.
+        out: the directory.
+        again: the command that resumes this one, without the options of the job.
+        quiet: whether to print only failures and warnings.
+        report: draws the report.
+    """
+    options.check()
+    again += options.again
+    if not is_worker():
+        return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
+    end_with_parent()
+    code = _ended(lambda: _worked(options, load, out, again, quiet, report), again)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)  # The usual end of a process would wait for the others.
+
+
+def _worked(
+    options: InJob,
+    load: Callable[[], tuple[Sweep, Sequence[Point]]],
+    out: Path,
+    again: str,
+    quiet: bool,
+    report: Callable[[], None],
+) -> int:
+    import jax
+
+    from jaxsens.experiments import distributed
+    from jaxsens.experiments.job import run
+    from jaxsens.experiments.sweep import BoundsJob, PointsJob
+
+    distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
+    number, count = jax.process_index(), jax.process_count()
+    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    say(progress, f"process {number} of {count}")
+    sweep, chosen = load()
+    with flags_named({"directory": "--out"}):
+        outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
+    for failure in (failure for outcome in outcomes for failure in outcome.failures):
+        say(console, f"failed: {failure}")
+    last = outcomes[-1]
+    if last.ended_early:
+        say_why_ended(console, last, f"{outcomes[0].finished} of {last.planned} points are done", again)
+        return last.exit_code
+    say(progress, "waiting for the other processes")
+    distributed.wait_for_all()
+    code = max(outcome.exit_code for outcome in outcomes)
+    if number > 0:
+        return code
+    jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
+    ended: list[Outcome] = [run(job, progress, []) for job in jobs]
+    done = f"{ended[0].finished} of {ended[0].planned} points are done"
+    if any(outcome.finished < outcome.planned for outcome in ended):
+        say(progress, done)
+    if ended[0].finished:
+        report()
+    return max(code, *(outcome.exit_code for outcome in ended))
+
+
+def _ended(work: Callable[[], int], again: str) -> int:
+    """Returns the exit code of this process's work, and says why it ended early."""
+    from jaxsens.experiments.distributed import HEARTBEAT_SECONDS
+
+    try:
+        return work()
+    except ProcessLost as error:
+        print(f"jaxsens: {error}", file=sys.stderr, flush=True)
+        # JAX's runtime soon ends this process, saying which one it has lost; the parent reads that.
+        until = time.monotonic() + HEARTBEAT_SECONDS + 10
+        while time.monotonic() < until and not stopping.requested():
+            time.sleep(0.1)
+        return LOST
+    except InputError as error:
+        print(f"jaxsens: {error}", file=sys.stderr, flush=True)
+        return 2
+    except stopping.Stopped as stop:
+        print(f"jaxsens: stopped. To resume: {again}", file=sys.stderr, flush=True)
+        return 128 + stop.signal

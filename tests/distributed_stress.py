@@ -1,0 +1,191 @@
+"""Processes of a distributed sweep killed at random moments: `python -m tests.distributed_stress 20 --processes 2`.
+
+Every time a sweep is begun, one of its processes is killed in the middle, and all are started again until they finish.
+Looked at is that the others end within a minute and say why, that no finished point is lost or measured again, and that
+the end is that of a plain run. What goes wrong is printed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.several_processes import environment, free_port
+
+LIMIT = 60.0
+"""Seconds within which the other processes must have ended."""
+
+CONFIG = """
+title = "tiny"
+lengths = {lengths}
+seeds = {seeds}
+variants = ["softmax"]
+statistics = ["mean", "max"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 0
+
+[measure]
+engine = "vmap"
+batch_size = 1
+"""
+
+
+def write_config(folder: Path, lengths: Sequence[int] = (4,), seeds: int = 1) -> Path:
+    """A small sweep."""
+    path = folder / "sweep.toml"
+    path.write_text(CONFIG.format(lengths=list(lengths), seeds=seeds))
+    return path
+
+
+def command(config: Path, out: Path) -> list[str]:
+    """The command line of a plain run."""
+    return [sys.executable, "-m", "jaxsens.cli", "sweep", str(config), "--out", str(out)]
+
+
+def start(config: Path, out: Path, processes: int, *options: str) -> list[subprocess.Popen[str]]:
+    """Starts all processes of a job."""
+    job = ["--coordinator", f"localhost:{free_port()}", "--processes", str(processes), *options]
+    return [
+        subprocess.Popen(
+            [*command(config, out), *job, "--process", str(k)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for k in range(processes)
+    ]
+
+
+def table(out: Path) -> list[dict[str, str]]:
+    """The rows of points.csv."""
+    with (out / "points.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def worker_of(parent: subprocess.Popen[str]) -> int | None:
+    """The process that measures, below a process of the job."""
+    try:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
+
+
+@dataclass
+class Stress:
+    """Jobs of so many processes, and what became of them."""
+
+    config: Path
+    folder: Path
+    processes: int
+    rng: random.Random
+    wrong: list[str] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    named: int = 0
+    killed: int = 0
+
+    def __post_init__(self) -> None:
+        plain = self.folder / "plain"
+        subprocess.run([*command(self.config, plain), "--quiet"], env=environment(), check=True)
+        self.expected = table(plain)
+        began = time.monotonic()
+        self._finish(self.folder / "undisturbed")
+        self.seconds = time.monotonic() - began
+
+    def once(self, k: int) -> None:
+        """Kills one process of a job, and finishes the sweep."""
+        out = self.folder / f"job{k}"
+        running = start(self.config, out, self.processes, "--share-above", "0", *self._only())
+        time.sleep(self.rng.uniform(0.3, 0.95) * self.seconds)
+        victim = self.rng.randrange(self.processes)
+        worker = worker_of(running[victim])
+        if worker is not None:
+            os.kill(worker, signal.SIGKILL)
+        died = time.monotonic()
+        logs = [process.communicate(timeout=5 * LIMIT)[0] for process in running]
+        codes = [process.returncode for process in running]
+        if any(codes):
+            self.killed += 1
+            self.waited.append(time.monotonic() - died)
+            self._look(k, victim, codes, logs)
+        files = {path: path.read_bytes() for path in (out / "points").rglob("seed=*.parquet")}
+        self.kept.append(len(files))
+        self._finish(out)
+        if any(path.read_bytes() != content for path, content in files.items()):
+            self.wrong.append(f"{k}: a finished point was measured again")
+        print(f"{k}: killed {victim}: {codes}, {len(files)} points were done", flush=True)
+
+    def _only(self) -> list[str]:
+        # Half of the jobs deal the points out whole.
+        return [] if self.rng.random() < 0.5 else ["--share-above", "1000"]
+
+    def _look(self, k: int, victim: int, codes: list[int], logs: list[str]) -> None:
+        others = [process for process in range(self.processes) if process != victim]
+        if codes[victim] != 128 + signal.SIGKILL or any(codes[other] != 75 for other in others):
+            self.wrong.append(f"{k}: process {victim} was killed: exit codes {codes}: {logs}")
+        if any("To resume, start all processes again: jaxsens sweep" not in log for log in logs):
+            self.wrong.append(f"{k}: not said how to resume: {logs}")
+        self.named += all(f"process {victim} of the job" in logs[other] for other in others)
+        if self.waited[-1] > LIMIT:
+            self.wrong.append(f"{k}: the others ended after {self.waited[-1]:.0f} s")
+
+    def _finish(self, out: Path) -> None:
+        running = start(self.config, out, self.processes)
+        logs = [process.communicate(timeout=5 * LIMIT)[0] for process in running]
+        if any(process.returncode for process in running):
+            self.wrong.append(f"{out.name}: it did not finish: {logs}")
+        elif not same(table(out), self.expected):
+            self.wrong.append(f"{out.name}: other numbers than those of a plain run")
+
+
+def same(rows: list[dict[str, str]], others: list[dict[str, str]]) -> bool:
+    """Whether tables agree to rounding."""
+    if [row.keys() for row in rows] != [row.keys() for row in others]:
+        return False
+    pairs = [(one[key], other[key]) for one, other in zip(rows, others, strict=True) for key in one]
+    return all(a == b or math.isclose(float(a), float(b), rel_tol=1e-5) for a, b in pairs)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("times", type=int, nargs="?", default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="distributed-stress-") as name:
+        folder = Path(name)
+        config = write_config(folder, (8, 12, 16, 20, 24, 28), 4)
+        stress = Stress(config, folder, options.processes, random.Random(options.seed))
+        print(f"undisturbed: {stress.seconds:.1f} s", flush=True)
+        for k in range(options.times):
+            stress.once(k)
+    waited = f"{min(stress.waited):.1f} to {max(stress.waited):.1f} s" if stress.waited else "-"
+    print(
+        f"killed in the middle: {stress.killed}; the others ended after {waited}, naming it: {stress.named}"
+    )
+    print(f"points that were done then: {stress.kept} of {len(stress.expected)}")
+    print(f"wrong: {len(stress.wrong)}", *stress.wrong, sep="\n")
+    return 1 if stress.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

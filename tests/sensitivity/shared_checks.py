@@ -1,0 +1,218 @@
+"""What a process of a distributed job looks at: `python -m tests.sensitivity.shared_checks PROCESS PROCESSES PORT DIR`.
+
+Prints `ok NAME` after every check that holds in this process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.placement import Placement
+from tests.sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
+from tests.small_models import small
+
+RANK, COUNT = int(sys.argv[1]), int(sys.argv[2])
+FOLDER = Path(sys.argv[4])
+WORDS = np.array([[0, 1, 2, 0, 1, 1, 2, 0, 3], [1, 1, 2, 0, 2, 1, 0, 0, 3]], np.int32)
+
+
+def model(**changes: Any) -> jaxsens.Transformer:
+    return jaxsens.Transformer(small(layers=1, feed_forward=0, **changes))
+
+
+def measured(**options: Any) -> jaxsens.FlipSensitivity:
+    given = {"engine": "vmap", "batch_size": 2, **options}
+    return jaxsens.flip_sensitivity(model(), WORDS, **given)
+
+
+def shared(**options: Any) -> jaxsens.FlipSensitivity:
+    return measured(mesh=jaxsens.global_mesh(), **options)
+
+
+def check_numbers() -> None:
+    alone, together = measured(), shared()
+    np.testing.assert_array_equal(together.norms, alone.norms)
+    np.testing.assert_array_equal(together.positions, alone.positions)
+    np.testing.assert_allclose(shared(batch_size=None).norms, alone.norms, rtol=1e-12)
+
+
+def check_float32_difference() -> None:
+    small32 = model(dtype="float32")
+    alone, together = (
+        jaxsens.flip_sensitivity(small32, WORDS, engine="difference", batch_size=2, mesh=mesh)
+        for mesh in (None, jaxsens.global_mesh())
+    )
+    np.testing.assert_array_equal(together.norms, alone.norms)
+
+
+def check_fallback() -> None:
+    values, counts = spread(Formula("l2", None, every=3), Placement(jaxsens.global_mesh(), 2))
+    np.testing.assert_array_equal(values, EXPECTED)
+    assert sum(counts.values()) == (POSITIONS % 3 == 0).sum()
+
+
+def check_work_is_shared() -> None:
+    seen: list[int] = []
+    whole = placement._of_all
+
+    def counting(found: np.ndarray, *given: Any) -> tuple[np.ndarray, float]:
+        seen.append(found[..., 0].size if found.ndim > 3 else found.size)
+        return whole(found, *given)
+
+    placement._of_all = counting
+    try:
+        total = len(shared(batch_size=1))
+    finally:
+        placement._of_all = whole
+    assert total / COUNT <= sum(seen) <= total / COUNT + len(WORDS)
+
+
+def check_estimate() -> None:
+    alone, together = (
+        jaxsens.flip_sensitivity(model(), WORDS, engine="first-order", verify=4, mesh=mesh)
+        for mesh in (None, jaxsens.global_mesh())
+    )
+    np.testing.assert_allclose(together.norms, alone.norms, rtol=1e-9)
+    np.testing.assert_array_equal(together.exact, alone.exact)
+
+
+def check_search() -> None:
+    mesh, kept = jaxsens.global_mesh(), FOLDER / "search"
+    for options in ({}, {"exact": False, "restarts": 2}):
+        alone = jaxsens.worst_input(model(), 5, engine="vmap", **options)
+        together = jaxsens.worst_input(model(), 5, engine="vmap", mesh=mesh, **options)
+        np.testing.assert_allclose(together.value, alone.value, rtol=1e-9)
+    first = jaxsens.worst_input(
+        model(), 5, engine="vmap", mesh=mesh, exact=False, restarts=2, budget=3, checkpoint=kept
+    )
+    further = jaxsens.worst_input(
+        model(), 5, engine="vmap", mesh=mesh, exact=False, restarts=2, checkpoint=kept
+    )
+    assert first.measurements == 3
+    assert dataclasses.replace(further, history=()).value == together.value
+    assert further.measurements == together.measurements
+
+
+def check_layers() -> None:
+    given = {"batch_size": 3, "keep": [0, 5]}
+    alone = jaxsens.layer_changes(model(), WORDS[0], **given)
+    together = jaxsens.layer_changes(model(), WORDS[0], mesh=jaxsens.global_mesh(), **given)
+    for name in ("own", "others_max", "others_mean", "changes"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+
+
+def check_interrupt_in_one() -> None:
+    calls = []
+
+    def tell(done: int, total: int) -> None:
+        calls.append(done)
+        if RANK == COUNT - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        shared(batch_size=1, progress=tell)
+    assert len(caught.value.partial) == calls[-1] < len(measured())
+    np.testing.assert_array_equal(
+        shared(batch_size=1, resume=caught.value.partial).norms, measured(batch_size=1).norms
+    )
+
+
+def check_signal_to_one() -> None:
+    calls = []
+
+    def tell(done: int, total: int) -> None:
+        calls.append(done)
+        if RANK == 0 and len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        shared(batch_size=1, progress=tell)
+    assert len(caught.value.partial) == calls[-1] < len(measured())
+
+
+def check_failure_in_one() -> None:
+    def tell(done: int, total: int) -> None:
+        if RANK == 0:
+            raise ValueError("no room")
+
+    expected = (
+        (ValueError, "no room") if RANK == 0 else (RuntimeError, "process 0 of the mesh failed.*no room")
+    )
+    with pytest.raises(expected[0], match=expected[1]):
+        shared(progress=tell)
+
+
+def check_other_arguments() -> None:
+    with pytest.raises(jaxsens.InputError, match="process 1 was called with another model"):
+        jaxsens.flip_sensitivity(model(), WORDS[RANK % 2], mesh=jaxsens.global_mesh(), engine="vmap")
+
+
+def check_refusals() -> None:
+    devices = np.array(jax.devices())
+    with pytest.raises(jaxsens.InputError, match="one axis"):
+        measured(mesh=jax.sharding.Mesh(devices.reshape(1, -1), ("a", "b")))
+    others = np.array([each for each in devices if each.process_index != RANK])
+    with pytest.raises(jaxsens.InputError, match="none of this process"):
+        measured(mesh=jax.sharding.Mesh(others, ("flips",)))
+    with pytest.raises(jaxsens.InputError, match=r"process \d of \d of a distributed job"):
+        jaxsens.train(None, FOLDER / f"train{RANK}")  # pyright: ignore[reportArgumentType] - refused before
+
+
+def check_preemption() -> None:
+    # JAX's preemption service takes SIGTERM, and agrees on the step in the background.
+    began = time.monotonic()
+    if RANK == COUNT - 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def measure_on() -> None:
+        while time.monotonic() - began < 30:
+            shared(batch_size=1, progress=lambda done, total: time.sleep(0.01))
+
+    with pytest.raises(jaxsens.MeasurementInterrupted):
+        measure_on()
+
+
+def check_part_of_the_processes() -> None:
+    devices = np.array([each for each in jax.devices() if each.process_index in (0, COUNT - 1)])
+    mesh = jax.sharding.Mesh(devices[::-1], ("flips",))
+    if RANK in (0, COUNT - 1):
+        np.testing.assert_array_equal(measured(mesh=mesh).norms, measured().norms)
+
+
+def check_a_process_dies() -> None:
+    def tell(done: int, total: int) -> None:
+        if RANK == COUNT - 1:
+            print("ok check_a_process_dies", flush=True)
+            os._exit(0)
+
+    with pytest.raises(jaxsens.ProcessLost, match="start all processes again"):
+        shared(batch_size=1, progress=tell)
+
+
+def main() -> None:
+    """Runs the checks, in the same order in all processes."""
+    jax.distributed.initialize(f"localhost:{sys.argv[3]}", COUNT, RANK, heartbeat_timeout_seconds=20)
+    names = [name for name in globals() if name.startswith("check_")]
+    for name in sys.argv[5:] or names:
+        began = time.monotonic()
+        globals()[name]()
+        print(f"ok {name}\n{time.monotonic() - began:.1f} s", flush=True)
+    if sys.argv[5:]:
+        jax.distributed.shutdown()
+    os._exit(0)  # A process is gone, for which the usual end would wait.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Starts a distributed job of a few processes on this machine: `python -m MODULE PROCESS PROCESSES PORT ARGUMENTS`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit code and all that it printed."""
+
+    code: int
+    log: str
+
+
+def free_port() -> int:
+    """A port that is free at the moment."""
+    with socket.socket() as bound:
+        bound.bind(("localhost", 0))
+        return int(bound.getsockname()[1])
+
+
+def environment(devices: int = 1) -> dict[str, str]:
+    """The environment of a process with so many CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+
+
+def run(module: str, processes: int, *arguments: str, devices: int = 1, patience: float = 120) -> list[Ended]:
+    """Runs a module in so many processes, until all have ended."""
+    port = str(free_port())
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, str(k), str(processes), port, *arguments],
+            cwd=ROOT,
+            env=environment(devices),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for k in range(processes)
+    ]
+    try:
+        logs = [process.communicate(timeout=patience)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [Ended(process.returncode, log) for process, log in zip(started, logs, strict=True)]

@@ -1,0 +1,85 @@
+"""`jaxsens sweep` in a job of several processes: the same numbers, one writer, and an end that is explained."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+
+import pytest
+
+from jaxsens.cli import main
+from jaxsens.cli.supervise import LOST, _explained, _Log
+from tests.distributed_stress import start, table, write_config
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Waits for the processes, all of which end well; returns what they printed."""
+    try:
+        logs = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(logs)
+    return logs
+
+
+def test_points_are_shared_or_dealt_and_the_numbers_are_those_of_one_process(tmp_path):
+    config = write_config(tmp_path, lengths=(4, 9), seeds=2)
+    logs = ended(start(config, tmp_path / "out", 2, "--share-above", "0", "--only", "n=9"))
+    assert all("2 long points are shared by 2 processes" in log for log in logs)
+    files = {path: path.read_bytes() for path in (tmp_path / "out" / "points").rglob("*.parquet")}
+    assert len(files) == 2
+    logs = ended(start(config, tmp_path / "out", 2))
+    assert {path: path.read_bytes() for path in files} == files  # What is done is not measured again.
+    assert (tmp_path / "out" / "report.html").exists()
+    assert not [path for path in (tmp_path / "out").rglob(".*") if path.is_file()]
+    assert main(["sweep", str(config), "--out", str(tmp_path / "alone"), "--quiet"]) == 0
+    rows = [table(tmp_path / name) for name in ("out", "alone")]
+    assert len(rows[0]) == len(rows[1]) == 4
+    for one, other in zip(*rows, strict=True):
+        assert {**one, "mean": 0, "max": 0} == {**other, "mean": 0, "max": 0}
+        assert all(math.isclose(float(one[key]), float(other[key]), rel_tol=1e-5) for key in ("mean", "max"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--processes", "2"], "all of --coordinator, --processes and --process"),
+        (["--coordinator", "a", "--processes", "2", "--process", "2"], "HOST:PORT"),
+        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "from 0 to --processes - 1"),
+    ],
+)
+def test_options_that_do_not_go_together(options, said, tmp_path, capsys):
+    config = write_config(tmp_path)
+    assert main(["sweep", str(config), "--out", str(tmp_path / "out"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "said"),
+    [
+        (
+            b"UNAVAILABLE: task /job:jax_worker/replica:0/task:3 heartbeat timeout",
+            -6,
+            "process 3 of the job has ended",
+        ),
+        (b"UNAVAILABLE: the coordination service cannot be reached", -6, "process 0 of the job"),
+        (b"", 75, "another process of the job has ended"),
+        (b"", -9, "ended by SIGKILL"),
+    ],
+)
+def test_the_parent_says_why_the_process_ended_and_how_to_resume(log, code, said, capsys):
+    kept = _Log()
+    kept.end = log
+    assert _explained(code, kept, "jaxsens sweep a.toml --out b --distributed") == (
+        LOST if code != -9 else 137
+    )
+    told = capsys.readouterr().err
+    assert said in told
+    assert "start all processes again: jaxsens sweep a.toml --out b --distributed" in told
+
+
+def test_the_parent_passes_on_what_the_process_says(capfd):
+    assert _explained(2, _Log(), "again") == 2
+    assert capfd.readouterr().err == ""
