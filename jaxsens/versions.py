@@ -19,7 +19,7 @@ def versions() -> dict[str, str]:
     import jax
 
     packages = {name: version(name) for name in ("jax", "jaxlib", "flax", "numpy")}
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     return {
         "jaxsens": package_version(),
         **packages,

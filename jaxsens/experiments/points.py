@@ -164,7 +164,8 @@ class Measurement:
         sketch, and the flips that are measured beside estimates. `mesh` is as `flip_sensitivity` takes it."""
         n = tokens.shape[1]
         engine, drawn = self.engine_at(n), self.sample_at(n)
-        further = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
+        further: dict[str, Any] = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
+        further |= {} if mesh is None else {"mesh": mesh}
         return flip_sensitivity(
             model,
             tokens,
@@ -175,7 +176,6 @@ class Measurement:
             batch_size=self.batch_size,
             memory_budget=self.memory_budget,
             progress=False if progress is None else progress,
-            mesh=mesh,
             **further,
         )
 

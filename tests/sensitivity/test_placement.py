@@ -18,7 +18,7 @@ from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.placement import Placement
-from tests.sensitivity.formula import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, spread
+from tests.sensitivity.formula import EXPECTED, FLIPS, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, spread
 from tests.small_models import small
 
 
