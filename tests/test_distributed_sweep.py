@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import subprocess
 
 import pytest
@@ -60,7 +61,7 @@ def test_options_that_do_not_go_together(options, said, tmp_path, capsys):
     ("log", "code", "said"),
     [
         (
-            b"UNAVAILABLE: task /job:jax_worker/replica:0/task:3 heartbeat timeout",
+            b"The following tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3\nThe",
             -6,
             "process 3 of the job has ended",
         ),
@@ -78,6 +79,15 @@ def test_the_parent_says_why_the_process_ended_and_how_to_resume(log, code, said
     told = capsys.readouterr().err
     assert said in told
     assert "start all processes again: jaxsens sweep a.toml --out b --distributed" in told
+
+
+@pytest.mark.slow
+def test_a_process_is_killed_in_the_middle_and_the_sweep_finished(tmp_path):
+    config = write_config(tmp_path, (8, 12, 16, 20), 4)
+    stress = Stress(config, tmp_path, 2, random.Random(0))
+    for k in range(2):
+        stress.once(k)
+    assert stress.wrong == []
 
 
 def test_the_parent_passes_on_what_the_process_says(capfd):

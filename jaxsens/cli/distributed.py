@@ -139,7 +139,9 @@ def _worked(
         say(console, f"failed: {failure}")
     last = outcomes[-1]
     if last.ended_early:
-        say_why_ended(console, last, f"{outcomes[0].finished} of {last.planned} points are done", again)
+        say_why_ended(
+            console, last, f"{outcomes[0].finished} of {outcomes[0].planned} points are done", again
+        )
         return last.exit_code
     say(progress, "waiting for the other processes")
     distributed.wait_for_all()

@@ -23,8 +23,11 @@ WORKER = "JAXSENS_SUPERVISED"
 LOST = 75
 """The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
 
-_TASK = re.compile(rb"/job:[\w.-]+/(?:replica:\d+/)?task:(\d+)")
-_LEADER = re.compile(rb"coordination service|leader|coordinator", re.IGNORECASE)
+_UNHEALTHY = re.compile(rb"unhealthy[^\n]*((?:\s*/job:[\w./:-]*task:\d+)+)")
+_TASK = re.compile(rb"task:(\d+)")
+_LEADER = re.compile(rb"UNAVAILABLE[^\n]*(?:coordination service|leader|coordinator)", re.IGNORECASE)
+"""What JAX's runtime prints when it loses a process, and when it loses the one where the coordinator runs."""
+
 _POLL = 0.02  # seconds; a signal sent to both processes must not count as a second one
 
 
@@ -77,11 +80,10 @@ class _Log:
 
     def lost(self) -> str:
         """Which process the runtime says it has lost."""
-        lines = [line for line in self.end.splitlines() if b"UNAVAILABLE" in line or b"unhealthy" in line]
-        tasks = sorted({int(task) for line in lines for task in _TASK.findall(line)})
+        tasks = {int(task) for found in _UNHEALTHY.findall(self.end) for task in _TASK.findall(found)}
         if tasks:
-            return f"process {', '.join(map(str, tasks))} of the job has"
-        if any(_LEADER.search(line) for line in lines):
+            return f"process {', '.join(map(str, sorted(tasks)))} of the job has"
+        if _LEADER.search(self.end):
             return "process 0 of the job, where the coordinator runs, has"
         return "another process of the job has"
 

@@ -94,7 +94,7 @@ def measure(
     group = ProcessGroup.of(global_mesh())
     if group is None:
         return _with_bounds(sweep, directory, chosen, console, [], True)
-    with stopping.noting(), group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
+    with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
         job, shared = PointsJob(sweep, directory), b"[]"
         if group.rank == 0:
             missing = {k for k, point in enumerate(chosen) if job.state(point) != "done"}
