@@ -106,15 +106,14 @@ class Stress:
         plain = self.folder / "plain"
         subprocess.run([*command(self.config, plain), "--quiet"], env=environment(), check=True)
         self.expected = table(plain)
-        began = time.monotonic()
-        self._finish(self.folder / "undisturbed")
-        self.seconds = time.monotonic() - began
+        self.seconds = self._finish(self.folder / "undisturbed")
 
     def once(self, k: int) -> None:
         """Kills one process of a job, and finishes the sweep."""
         out = self.folder / f"job{k}"
-        running = start(self.config, out, self.processes, "--share-above", "0", *self._only())
-        time.sleep(self.rng.uniform(0.3, 0.95) * self.seconds)
+        running = start(self.config, out, self.processes, *self._only())
+        joined(running, out)
+        time.sleep(self.rng.uniform(0.0, 0.95) * self.seconds)
         victim = self.rng.randrange(self.processes)
         worker = worker_of(running[victim])
         if worker is not None:
@@ -134,8 +133,8 @@ class Stress:
         print(f"{k}: killed {victim}: {codes}, {len(files)} points were done", flush=True)
 
     def _only(self) -> list[str]:
-        # Half of the jobs deal the points out whole.
-        return [] if self.rng.random() < 0.5 else ["--share-above", "1000"]
+        # Half of the jobs share all points, the others deal them out whole.
+        return ["--share-above", "0"] if self.rng.random() < 0.5 else []
 
     def _look(self, k: int, victim: int, codes: list[int], logs: list[str]) -> None:
         others = [process for process in range(self.processes) if process != victim]
@@ -147,13 +146,23 @@ class Stress:
         if self.waited[-1] > LIMIT:
             self.wrong.append(f"{k}: the others ended after {self.waited[-1]:.0f} s")
 
-    def _finish(self, out: Path) -> None:
-        running = start(self.config, out, self.processes)
+    def _finish(self, out: Path) -> float:
+        """Runs a job to its end; returns the seconds that it took after all processes had joined."""
+        running = start(self.config, out, self.processes, *self._only())
+        joined(running, out)
+        began = time.monotonic()
         logs = [process.communicate(timeout=5 * LIMIT)[0] for process in running]
         if any(process.returncode for process in running):
             self.wrong.append(f"{out.name}: it did not finish: {logs}")
         elif not same(table(out), self.expected):
             self.wrong.append(f"{out.name}: other numbers than those of a plain run")
+        return time.monotonic() - began
+
+
+def joined(running: list[subprocess.Popen[str]], out: Path) -> None:
+    """Waits until a job has written its plan, which it does once all processes have joined it."""
+    while running[0].poll() is None and not (out / "sweep.json").exists():
+        time.sleep(0.02)
 
 
 def same(rows: list[dict[str, str]], others: list[dict[str, str]]) -> bool:
