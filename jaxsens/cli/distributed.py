@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 
 from jaxsens import stopping
+from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.shared import Count, Flag, Number, Text, default, flags_named, say, say_why_ended
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
 from jaxsens.errors import InputError, ProcessLost, collecting
@@ -90,6 +91,7 @@ def sweep_in_job(
     out: Path,
     again: str,
     quiet: bool,
+    cache: str | None,
     report: Callable[[], None],
 ) -> int:
     """Runs a sweep in a job, and returns the exit code. See `jaxsens sweep`.
@@ -100,14 +102,15 @@ def sweep_in_job(
         out: the directory.
         again: the command that resumes this one, without the options of the job.
         quiet: whether to print only failures and warnings.
-        report: draws the report.
+        cache: where compiled programs are kept.
+        report: writes the tables and the report.
     """
     options.check()
     again += options.again
     if not is_worker():
         return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
     end_with_parent()
-    code = _ended(lambda: _worked(options, load, out, again, quiet, report), again)
+    code = _ended(lambda: _worked(options, load, out, again, quiet, cache, report), again)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -120,6 +123,7 @@ def _worked(
     out: Path,
     again: str,
     quiet: bool,
+    cache: str | None,
     report: Callable[[], None],
 ) -> int:
     import jax
@@ -133,7 +137,7 @@ def _worked(
     console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
     say(progress, f"process {number} of {count}")
     sweep, chosen = load()
-    with flags_named({"directory": "--out"}):
+    with flags_named({"directory": "--out"}), programs_kept(cache):
         outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         say(console, f"failed: {failure}")

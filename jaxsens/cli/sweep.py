@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +56,6 @@ def sweep(
     """
     if not list_points:
         check_folder("sweep", out)
-    from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.job import why_unwritable
     from jaxsens.experiments.points import select
     from jaxsens.experiments.sweep import BoundsJob, PointsJob
@@ -67,7 +67,8 @@ def sweep(
 
     again = _again(config, out, only, shard, compilation_cache)
     if job.asked and not list_points:
-        return sweep_in_job(job, load, out, again, quiet, lambda: _report(load_sweep(out), out, quiet))
+        report = partial(_report_all, out, quiet)
+        return sweep_in_job(job, load, out, again, quiet, compilation_cache, report)
     loaded, chosen = load()
     if list_points:
         return _list(loaded, chosen, out)
@@ -93,9 +94,7 @@ def sweep(
         say(progress, f"{done}; `jaxsens report {out}` plots them")
     else:
         try:
-            data = load_sweep(out)
-            _write_tables(data, out)
-            _report(data, out, quiet)
+            _report_all(out, quiet)
         except OSError as error:
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
             return 1
@@ -183,6 +182,15 @@ def _again(config: Path, out: Path, only: Sequence[str], shard: str | None, cach
     parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
     parts += cache_again(cache)
     return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
+
+
+def _report_all(directory: Path, quiet: bool) -> None:
+    """Writes the tables and the report of all that a sweep directory holds."""
+    from jaxsens.analysis.data import load_sweep
+
+    data = load_sweep(directory)
+    _write_tables(data, directory)
+    _report(data, directory, quiet)
 
 
 def _report(data: SweepData, directory: Path, quiet: bool) -> None:
