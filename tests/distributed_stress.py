@@ -1,6 +1,7 @@
 """Processes of a distributed sweep killed at random moments: `python -m tests.distributed_stress 20 --processes 2`.
 
-Every time a sweep is begun, one of its processes is killed in the middle, and all are started again until they finish.
+Every time a sweep is begun, one of its processes is killed in the middle, or all are sent SIGTERM (one time in four),
+and all are started again until they finish.
 Looked at is that the others end within a minute and say why, that no finished point is lost or measured again, and that
 the end is that of a plain run. What goes wrong is printed, and the exit code is 1.
 """
@@ -101,6 +102,8 @@ class Stress:
     kept: list[int] = field(default_factory=list)
     named: int = 0
     killed: int = 0
+    stopped: int = 0
+    asked: float = 0.25
 
     def __post_init__(self) -> None:
         plain = self.folder / "plain"
@@ -115,13 +118,20 @@ class Stress:
         joined(running, out)
         time.sleep(self.rng.uniform(0.0, 0.95) * self.seconds)
         victim = self.rng.randrange(self.processes)
-        worker = worker_of(running[victim])
-        if worker is not None:
+        worker, asked = worker_of(running[victim]), self.rng.random() < self.asked
+        if asked:
+            for process in running:
+                process.terminate()
+        elif worker is not None:
             os.kill(worker, signal.SIGKILL)
         died = time.monotonic()
         logs = [process.communicate(timeout=5 * LIMIT)[0] for process in running]
         codes = [process.returncode for process in running]
-        if any(codes):
+        if asked and any(codes):
+            self.stopped += 1
+            if any(code not in (0, 128 + signal.SIGTERM, -signal.SIGTERM) for code in codes):
+                self.wrong.append(f"{k}: SIGTERM to all: exit codes {codes}: {logs}")
+        elif any(codes):
             self.killed += 1
             self.waited.append(time.monotonic() - died)
             self._look(k, victim, codes, logs)
@@ -130,7 +140,8 @@ class Stress:
         self._finish(out)
         if any(path.read_bytes() != content for path, content in files.items()):
             self.wrong.append(f"{k}: a finished point was measured again")
-        print(f"{k}: killed {victim}: {codes}, {len(files)} points were done", flush=True)
+        how = "SIGTERM to all" if asked else f"killed {victim}"
+        print(f"{k}: {how}: {codes}, {len(files)} points were done", flush=True)
 
     def _only(self) -> list[str]:
         # Half of the jobs share all points, the others deal them out whole.
@@ -191,6 +202,7 @@ def main() -> int:
     print(
         f"killed in the middle: {stress.killed}; the others ended after {waited}, naming it: {stress.named}"
     )
+    print(f"stopped by SIGTERM to all: {stress.stopped}")
     print(f"points that were done then: {stress.kept} of {len(stress.expected)}")
     print(f"wrong: {len(stress.wrong)}", *stress.wrong, sep="\n")
     return 1 if stress.wrong else 0
