@@ -4,6 +4,10 @@ Placement is independent of the model. A compiled program processes a range of b
 compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt like cards: in
 turn to the devices of a mesh, or to one thread per core if the mesh is a single CPU device. With a mask, flips early in
 the word cost more than late ones, and dealing distributes them evenly.
+
+The devices of a mesh may belong to several processes (`ProcessGroup`). Each measures the blocks of its own devices, and
+after each chunk all receive the values of all. What depends on a host (its clock, cores and memory) is agreed on first,
+so that all processes always take part in the same exchanges.
 """
 
 from __future__ import annotations
@@ -360,9 +364,11 @@ def _program(
     each, most = -(-flips // parts), -(-room // parts)
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
     given = quantity, engine, parameters, prepared, n, room, placement
-    program, lanes = _fitting(*given, batch)
-    agreed = placement.least(program.batch)[0]
-    return (program, lanes) if agreed == program.batch else _fitting(*given, agreed)
+    while True:
+        program, lanes = _fitting(*given, batch)
+        batch, largest = placement.least(program.batch, -program.batch)
+        if batch == -largest:
+            return program, lanes
 
 
 def _fitting(
