@@ -56,20 +56,14 @@ def sweep(
     """
     if not list_points:
         check_folder("sweep", out)
-    from jaxsens.experiments.job import why_unwritable
-    from jaxsens.experiments.points import select
-    from jaxsens.experiments.sweep import BoundsJob, PointsJob
-    from jaxsens.experiments.sweep_config import load_sweep_config
-
-    def load() -> tuple[Sweep, Sequence[Point]]:
-        loaded = load_sweep_config(config)
-        return loaded, select(loaded.points, only, shard)
-
     again = _again(config, out, only, shard, compilation_cache)
     if job.asked and not list_points:
-        report = partial(_report_all, out, quiet)
+        load, report = partial(_load, config, only, shard), partial(_report_all, out, quiet)
         return sweep_in_job(job, load, out, again, quiet, compilation_cache, report)
-    loaded, chosen = load()
+    from jaxsens.experiments.job import why_unwritable
+    from jaxsens.experiments.sweep import BoundsJob, PointsJob
+
+    loaded, chosen = _load(config, only, shard)
     if list_points:
         return _list(loaded, chosen, out)
     console = Console(stderr=True)
@@ -99,6 +93,15 @@ def sweep(
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
+
+
+def _load(config: Path, only: Sequence[str], shard: str | None) -> tuple[Sweep, Sequence[Point]]:
+    """Returns the sweep of a config, and the points that are chosen of it."""
+    from jaxsens.experiments.points import select
+    from jaxsens.experiments.sweep_config import load_sweep_config
+
+    loaded = load_sweep_config(config)
+    return loaded, select(loaded.points, only, shard)
 
 
 def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
