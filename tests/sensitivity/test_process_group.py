@@ -26,6 +26,7 @@ def test_two_processes(two, name):
         assert f"ok {name}\n" in process.log, process.log[-3000:]
 
 
+@pytest.mark.slow
 def test_three_processes_of_two_devices_each_and_a_mesh_of_two_of_them(tmp_path):
     names = ["check_numbers", "check_part_of_the_processes", "check_work_is_shared", "check_signal_to_one"]
     for process in run(WORKER, 3, str(tmp_path), *names, devices=2):
