@@ -153,7 +153,11 @@ class Stress:
             self.wrong.append(f"{k}: process {victim} was killed: exit codes {codes}: {logs}")
         if any("To resume, start all processes again: jaxsens sweep" not in log for log in logs):
             self.wrong.append(f"{k}: not said how to resume: {logs}")
-        self.named += all(f"process {victim} of the job" in logs[other] for other in others)
+        for other in others:
+            if f"process {victim} of the job" in logs[other]:
+                self.named += 1
+            else:
+                print(f"{k}: not said which process ended: {logs[other][-3000:]}", flush=True)
         if self.waited[-1] > LIMIT:
             self.wrong.append(f"{k}: the others ended after {self.waited[-1]:.0f} s")
 
@@ -200,7 +204,7 @@ def main() -> int:
             stress.once(k)
     waited = f"{min(stress.waited):.1f} to {max(stress.waited):.1f} s" if stress.waited else "-"
     print(
-        f"killed in the middle: {stress.killed}; the others ended after {waited}, naming it: {stress.named}"
+        f"killed in the middle: {stress.killed}; the others ended after {waited}; said which it was: {stress.named}"
     )
     print(f"stopped by SIGTERM to all: {stress.stopped}")
     print(f"points that were done then: {stress.kept} of {len(stress.expected)}")
