@@ -65,6 +65,12 @@ def test_options_that_do_not_go_together(options, said, tmp_path, capsys):
             -6,
             "process 3 of the job has ended",
         ),
+        (
+            b"UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\n2\nThe tasks",
+            -6,
+            "process 1, 2 of the job has ended",
+        ),
+        (b"UNAVAILABLE: Task 2 heartbeat timeout. This indicates", -6, "process 2 of the job has ended"),
         (b"UNAVAILABLE: the coordination service cannot be reached", -6, "process 0 of the job"),
         (b"", 75, "another process of the job has ended"),
         (b"", -9, "ended by SIGKILL"),

@@ -23,8 +23,9 @@ WORKER = "JAXSENS_SUPERVISED"
 LOST = 75
 """The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
 
-_UNHEALTHY = re.compile(rb"unhealthy[^\n]*((?:\s*/job:[\w./:-]*task:\d+)+)")
-_TASK = re.compile(rb"task:(\d+)")
+_UNHEALTHY = re.compile(rb"unhealthy[^\n]*:\s*\n((?:[^\n]*\d\n)+)")
+_TASK = re.compile(rb"(\d+)$", re.MULTILINE)
+_SILENT = re.compile(rb"task[ :](\d+) heartbeat timeout", re.IGNORECASE)
 _LEADER = re.compile(rb"UNAVAILABLE[^\n]*(?:coordination service|leader|coordinator)", re.IGNORECASE)
 """What JAX's runtime prints when it loses a process, and when it loses the one where the coordinator runs."""
 
@@ -81,6 +82,7 @@ class _Log:
     def lost(self) -> str:
         """Which process the runtime says it has lost."""
         tasks = {int(task) for found in _UNHEALTHY.findall(self.end) for task in _TASK.findall(found)}
+        tasks |= {int(task) for task in _SILENT.findall(self.end)}
         if tasks:
             return f"process {', '.join(map(str, sorted(tasks)))} of the job has"
         if _LEADER.search(self.end):
