@@ -1,7 +1,8 @@
 # docker build --build-arg ACCELERATOR=cuda13 -t jaxsens .
 # docker run --rm --gpus all --user "$(id -u)" -v "$PWD:/data" jaxsens sweep /opt/configs/quickstart.toml --out results/quickstart
 #
-# ACCELERATOR is one of cpu, cuda12, cuda13, tpu.
+# ACCELERATOR is one of cpu, cuda12, cuda13, tpu. Estimated size of the image, from the installed packages: 1.3 GB for cpu,
+# 4 to 5 GB for cuda.
 
 FROM python:3.12-slim AS wheel
 WORKDIR /source
@@ -26,7 +27,8 @@ COPY --from=environment /opt/jaxsens /opt/jaxsens
 COPY configs /opt/configs
 # MPLCONFIGDIR: matplotlib wants a writable folder, whatever user the container runs as.
 ENV PATH=/opt/jaxsens/bin:$PATH PYTHONUNBUFFERED=1 MPLCONFIGDIR=/tmp/matplotlib
-USER jaxsens
+# By number, so that Kubernetes can see that it is not root.
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["jaxsens"]
 CMD ["--help"]

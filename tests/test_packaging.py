@@ -164,8 +164,8 @@ def test_the_image_is_built_in_stages_that_exist(stages):
 def test_the_image_runs_the_jaxsens_command_as_an_ordinary_user(stages):
     last = list(stages.values())[-1]
     users = [arguments for instruction, arguments in last if instruction == "USER"]
-    assert users == ["jaxsens"]
-    assert any(instruction == "RUN" and "useradd" in text for instruction, text in last)
+    assert users == ["1000"]
+    assert any(instruction == "RUN" and "useradd --uid 1000" in text for instruction, text in last)
     (entry,) = [arguments for instruction, arguments in last if instruction == "ENTRYPOINT"]
     assert json.loads(entry) == ["jaxsens"]
     assert "jaxsens" in PROJECT["scripts"]

@@ -35,7 +35,7 @@ KIND = "manifest of a checkpoint"
 MANIFEST = "manifest.json"
 _STATE = "state"
 _NAME = re.compile(r"step-(\d{8,})")
-# From file systems that lock nothing: nothing can be refused.
+# From file systems that lock nothing.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
@@ -201,7 +201,7 @@ def lock(directory: Path) -> Iterator[None]:
     """Keeps other processes from training in the same directory; it ends with the process, however that ends.
 
     Raises:
-        InputError: if another process holds it.
+        InputError: if another process holds it, or the file system cannot lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / ".lock", "w", encoding="utf-8") as held:
@@ -214,6 +214,11 @@ def lock(directory: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
+            raise InputError(
+                f"directory = {str(directory)!r}: this file system cannot lock files, so two trainings there could "
+                "destroy each other's checkpoints; name a directory on another one, such as a local disk, or mount "
+                "this one with locks (NFS: without nolock; Lustre: with flock)"
+            ) from error
         yield
 
 

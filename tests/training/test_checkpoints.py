@@ -312,12 +312,15 @@ def test_what_killed_processes_left_is_removed(copy):
     assert sorted(path.name for path in (copy / FOLDER).iterdir()) == [OLDER, NEWEST]
 
 
-def test_file_systems_without_locks_can_be_trained_on(tmp_path, monkeypatch):
+def test_file_systems_without_locks_are_refused(tmp_path, monkeypatch):
     def refused(file, operation):
         raise OSError(errno.ENOTSUP, "no locks here")
 
     monkeypatch.setattr(storage.fcntl, "flock", refused)
-    with storage.lock(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"directory = .*cannot lock files.*name a directory on another one"),
+        storage.lock(tmp_path),
+    ):
         pass
     monkeypatch.setattr(storage, "_NO_LOCKS", ())
     with pytest.raises(OSError, match="no locks here"), storage.lock(tmp_path):
