@@ -12,6 +12,7 @@ It serves every model whose attention is visible: jaxsens transformers, and a us
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scala
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
-from jaxsens.sensitivity.layer_costs import layer_costs
+from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.reach import Reach, over_changed_rows
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
@@ -37,11 +38,12 @@ EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
 
 
-LARGEST_SCORE = {"float32": 2.0**12, "float64": float("inf")}
-"""The largest scores at which the closed form is used, by dtype.
+LARGEST_SCORE = {"float32": 2.0**9, "float64": math.inf}
+"""The largest scores at which the closed form is used, by dtype. Narrower ones have too few digits for it.
 
-A score s that is computed anew is rounded by eps |s|, relative to its key's weight: at the limit 5e-4 of what the flip
-changes there. A forward pass loses eps |s| of every key's weight.
+A score s and its change are computed anew, and rounded by eps |s|, relative to their key's weight: together by some
+4 eps |s|, at the limit 2e-4 of what the flip changes there. Two forward passes round the scores of other keys alike,
+and lose less.
 """
 
 
@@ -121,12 +123,13 @@ class IncrementalEngine(Engine):
         return "what a flip changes of a forward pass"
 
     def resolves(self, prepared: UnflippedRows) -> bool:
-        """Returns whether the first layer's scores are small enough for the closed form; always true in float64.
+        """Returns whether the first layer's scores are small enough for the closed form: always in float64, and never
+        in bfloat16 or float16.
 
         The log-normaliser is at most log n above a row's largest score.
         """
         sizes = prepared.first.normaliser
-        return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE[str(sizes.dtype)]
+        return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
         """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""
@@ -208,6 +211,8 @@ class IncrementalEngine(Engine):
                 share * n * (costs.row + n * costs.pair if k else costs.row - costs.keys + 20 * costs.pair)
             )
             width = max(width, costs.width)
+        if whole == model.layers:  # of a mean, the outputs of all rows are in memory too
+            width = max(width, outputs_of_row(model, parameters) / 8)
         block = int(32 * self.preferred_batch(n, platform) * n * width)
         return EngineCost(prepare, flip, block, EFFICIENCY)
 

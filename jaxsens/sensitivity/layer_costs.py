@@ -65,5 +65,11 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
     return LayerCosts(pair, whole, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
 
 
+def outputs_of_row(model: Layered, parameters: Any) -> int:
+    """Returns the number of outputs of a row. `parameters` may be abstract, and nothing is computed."""
+    row = jax.eval_shape(model.embed, parameters, _HERE, _HERE)
+    return jax.eval_shape(model.read, parameters, row).size
+
+
 def _operations(function: Callable[..., Any], *given: Any) -> float:
     return float((jax.jit(function).lower(*given).cost_analysis() or {}).get("flops", 0))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
 from jaxsens.models import trace
+from jaxsens.models.masks import SlidingWindow
 from tests.documented import example
 from tests.sensitivity.conformance import engine_of, measured, sharpened
 from tests.small_models import random_parameters, small
@@ -61,6 +64,116 @@ def test_a_users_model_with_visible_attention_is_measured_as_by_forward_passes(r
     found, expected = (jaxsens.flip_sensitivity(pair, tokens, engine=e, **options) for e in ("auto", "vmap"))
     assert (found.engine.name, expected.engine.name) == ("incremental", "vmap")
     np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-4, atol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd(jaxsens.Layered):
+    """Everything that a protocol allows: grouped heads, values wider than keys, and masks and scores of its own."""
+
+    masks: tuple[Any, ...] = ("none", "none")
+    near: bool = False
+    layers: int = 2
+    alphabet_size: int | None = 7
+
+    def attention(self, layer):
+        return jaxsens.Attention(4, key_heads=2, mask=self.masks[layer], scale=0.7)
+
+    def embed(self, weights, symbol, position):
+        return weights["embedding"][symbol] + jnp.sin(position * weights["turn"])
+
+    def project(self, weights, layer, row, position):
+        shapes = {"query": (4, 3), "key": (2, 3), "value": (2, 5)}
+        return tuple((row @ weights[name]).reshape(shape) for name, shape in shapes.items())
+
+    def merge(self, weights, layer, row, attended):
+        return row + jnp.tanh(attended.reshape(-1) @ weights["output"])
+
+    def read(self, weights, row):
+        return row @ weights["head"]
+
+    def position_score(self, layer, head, query, key):
+        return jnp.where(jnp.abs(query - key) <= 1, 0.0, -jnp.inf) if self.near else None
+
+
+class OddScores(Odd):
+    """With scores that are no products."""
+
+    def score(self, weights, layer, head, query, key):
+        return -jnp.sum(jnp.abs(query - key))
+
+
+def odd_weights(size: float = 1.0) -> dict[str, Any]:
+    shapes = {"embedding": (7, 8), "turn": (8,), "query": (8, 12), "key": (8, 6), "value": (8, 10)}
+    shapes |= {"output": (20, 8), "head": (8, 4)}
+    draw = np.random.default_rng(0)
+    return {name: size * draw.normal(size=shape) for name, shape in shapes.items()}
+
+
+def two_apart(queries, keys):
+    return (queries - keys) % 2 == 0
+
+
+ODD = {
+    "no mask": (Odd(), "last", 6),
+    "a mask of its own": (Odd(masks=(two_apart, "future")), "mean", 5),
+    "windows": (Odd(masks=(SlidingWindow(2), SlidingWindow(1))), "mean", 5),
+    "keys hidden by their scores": (Odd(masks=("past", "none"), near=True), 1, 5),
+    "other scores": (OddScores(masks=("strict-future", "strict-past")), "mean", 4),
+    "one symbol": (Odd(masks=("strict-past", "none")), "last", 1),
+    "two symbols": (Odd(masks=("future", SlidingWindow(1))), 0, 2),
+    "one layer": (Odd(masks=("future",), layers=1), "last", 3),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_everything_that_visible_attention_may_be(name):
+    model, readout, n = ODD[name]
+    tokens = np.random.default_rng(n).integers(0, 7, n)
+    asked: dict[str, Any] = {"symbols": [0, 3, 6], "positions": range(n), "readout": readout}
+    found, expected = (
+        jaxsens.flip_sensitivity((model, odd_weights()), tokens, engine=engine, **asked)
+        for engine in ("auto", "vmap")
+    )
+    assert (found.engine.name, found.dtype) == ("incremental", "float64")
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(("size", "closed"), [(1.0, True), (3.0, True), (3.5, False)])
+def test_cold_attention_keeps_its_digits(size, closed):
+    """The largest scores are about 54, 490 and 660."""
+    tokens = np.random.default_rng(0).integers(0, 7, 12)
+    narrow = {name: part.astype(np.float32) for name, part in odd_weights().items()}
+    narrow |= {name: np.float32(size) * narrow[name] for name in ("query", "key")}
+    exact = {name: part.astype(np.float64) for name, part in narrow.items()}
+    asked: dict[str, Any] = {"readout": "mean", "positions": range(12)}
+    truth = jaxsens.flip_sensitivity((Odd(), exact), tokens, engine="vmap", **asked).norms
+    result = jaxsens.flip_sensitivity((Odd(), narrow), tokens, engine="incremental", **asked)
+    assert result.dtype == "float32"
+    assert closed == (not result.engine.elsewhere)
+    assert np.max(np.abs(result.norms - truth)) <= 1e-3 * truth.max()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dtype):
+    names = example()
+    narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), names["random_weights"](0))
+    tokens = np.random.default_rng(1).integers(0, 100, 5)
+    asked: dict[str, Any] = {"symbols": [5, 9]}
+    found, expected = (
+        jaxsens.flip_sensitivity((names["Decoder"](), narrow), tokens, engine=engine, **asked)
+        for engine in ("auto", "vmap")
+    )
+    assert "all flips by a forward pass each" in found.engine.reason
+    np.testing.assert_array_equal(found.norms, expected.norms)
+
+
+def test_the_mean_of_many_outputs_needs_memory_for_those_of_every_row():
+    wide = jaxsens.TransformerConfig(2, 8, 2, 2, 8, logits=4096, readout="mean")
+    narrow = wide.replace(logits=2)
+    many, few = (
+        jaxsens.explain(jaxsens.Transformer(one), 16, engine="incremental").memory for one in (wide, narrow)
+    )
+    assert many - few >= 16 * 16 * (4096 - 64) * 4
 
 
 def test_scores_beyond_float32_are_measured_by_whole_forward_passes():
