@@ -62,7 +62,8 @@ def worst_input(
     Args:
         model: As for `flip_sensitivity`.
         n: The length of the words.
-        alphabet_size: Words are made of the symbols 0 .. alphabet_size - 1. Known for jaxsens models.
+        alphabet_size: Words are made of the symbols 0 .. alphabet_size - 1, but those that the model reserves. Known
+            for jaxsens models.
         symbols: Words are made of these symbols instead.
         fixed: {0-based position: symbol} for positions that are the same in all words and are not flipped, such as an
             end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but its symbol
@@ -103,6 +104,8 @@ def worst_input(
         alphabet = inputs.alphabet(
             alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
         )
+        if symbols is None:
+            alphabet = alphabet[~np.isin(alphabet, subject.reserved)]
         if len(alphabet) == 1:
             problems.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
         n = inputs.length(n, problems)

@@ -82,3 +82,9 @@ def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
     table = measurable(jaxsens.Transformer(CONFIG, seed=1)).embeddings
     assert table is not None
     assert table().shape == (jax.tree.leaves(CONFIG.vocabulary_size)[0], 8)
+
+
+def test_a_search_leaves_out_reserved_symbols_unless_they_are_named():
+    model = named()
+    assert list(jaxsens.worst_input(model, 3, 3, exact=True).alphabet) == [0, 1]
+    assert list(jaxsens.worst_input(model, 3, symbols=[1, 2], exact=True).alphabet) == [1, 2]
