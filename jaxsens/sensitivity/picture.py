@@ -194,8 +194,8 @@ def _steps(view: ResultView, scale: float) -> list[Step]:
 def _explained(view: ResultView, by: By) -> str:
     which = "the mean" if by == "mean" else "the largest in size" if view.signed else "the largest"
     return (
-        f"Colour and bar: {which} {view.measure} over the flips of a position, {view.unit}. x is the text, and x′ the "
-        "text with another token at the position"
+        f"Colour and bar: {which} {view.measure} over the flips of a position, {view.unit}. x is the text, and x′ "
+        f"{view.flipped_input}"
     )
 
 

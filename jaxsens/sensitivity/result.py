@@ -25,7 +25,7 @@ from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
-from jaxsens.sensitivity.view import ResultView, input_view
+from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -456,6 +456,7 @@ class FlipSensitivity:
             population=self.population,
             exact=int(self.exact.sum()),
             engine=self.engine.name,
+            flipped_input=flipped_input(self.alphabet, self.joint is not None),
         )
 
     def plot(self, axes: Any = None) -> list[Axes]:

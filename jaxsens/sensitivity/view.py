@@ -69,6 +69,7 @@ class ResultView:
         population: the number of all flips.
         exact: the number of flips that were measured.
         engine: the engine that ran.
+        flipped_input: what x′ is, in words.
     """
 
     inputs: Sequence[InputView]
@@ -81,6 +82,7 @@ class ResultView:
     population: int
     exact: int
     engine: str
+    flipped_input: str
 
     @property
     def measure(self) -> str:
@@ -103,6 +105,20 @@ class ResultView:
         if self.readout == "last":
             return len(self.inputs[k].tokens) - 1
         return self.readout if isinstance(self.readout, int) else None
+
+
+def flipped_input(alphabet: Sequence[int], groups: bool) -> str:
+    """Returns what an input with a flip is, in words.
+
+    Args:
+        alphabet: what flips insert; `DELETED` for a deletion.
+        groups: whether flips replace several symbols.
+    """
+    if groups:
+        return "the text with other tokens at the positions of a group"
+    replaced = ["with another token at the position"] if any(one != DELETED for one in alphabet) else []
+    deleted = ["without the position"] if DELETED in alphabet else []
+    return f"the text {' or '.join([*replaced, *deleted])}"
 
 
 def input_view(

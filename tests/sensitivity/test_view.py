@@ -78,6 +78,18 @@ def test_each_position_has_its_largest_flip_and_its_mean():
     assert (equal.largest[1], equal.symbol[1]) == (2, 3)  # the first of equals
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "x′ the text with another token at the position."),
+        ({"alphabet": (-1,), "symbols": np.full(4, -1)}, "x′ the text without the position."),
+        ({"alphabet": (-1, 4)}, "x′ the text with another token at the position or without the position."),
+    ],
+)
+def test_a_picture_says_what_a_flip_does(changed, said):
+    assert said in made(**changed)._repr_html_()
+
+
 def test_values_that_are_not_finite_are_left_out():
     result = made([np.nan, 1.0, np.inf, 0.5])
     np.testing.assert_array_equal(result.view().inputs[0].largest, [np.nan, 1, np.nan, 0.5])
