@@ -149,7 +149,7 @@ def measure_text(
         wanted["scalar"] = LogProbability(token)
         about = f"the change of the log-probability of {model.tokens([token])[0]!r}, in nats"
         arguments = {key: value for key, value in arguments.items() if key != "norm"}
-    result = flip_sensitivity(model, ids, candidates=_candidates(*candidates), **wanted, **arguments)
+    result = flip_sensitivity(model, ids, candidates=_candidates(model, *candidates), **wanted, **arguments)
     return TextMeasurement(model, text, result, about)
 
 
@@ -157,7 +157,11 @@ def _readout(value: str) -> int | str:
     return 0 if value == "cls" else value if value in ("last", "mean") else int(value)
 
 
-def _candidates(kind: str, count: int) -> Any:
+def _candidates(model: PretrainedModel, kind: str, count: int) -> Any:
+    if kind == "mask" and model.mask is None:
+        raise InputError(
+            "measure: --candidates = 'mask': the model's tokenizer has no mask; give neighbours or delete"
+        )
     match kind:
         case "neighbours":
             return neighbours(count)
