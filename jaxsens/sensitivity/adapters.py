@@ -107,7 +107,7 @@ class Measurable:
         own = isinstance(readout, str) and readout == "auto"
         if self.given_layers is not None:
             if readout is None:
-                raise InputError('readout = None: a `Layered` reads a row; give "last", a position or "mean"')
+                raise InputError('readout = None: this model returns rows; give "last", a position or "mean"')
             model, parameters = self.given_layers, self.parameters
             apply = LayeredApply(model, plain_numbers(model.readout if own else readout))
             return dataclasses.replace(

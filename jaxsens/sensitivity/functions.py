@@ -136,6 +136,8 @@ class _Checked:
         given = [jax.ShapeDtypeStruct(output.shape, output.dtype)] * self.argument.outputs
         try:
             value = jax.eval_shape(self.function, *given)
+        except InputError:  # of a function of jaxsens, which says what it needs
+            raise
         except Exception as error:
             lines = str(error).strip().splitlines()
             told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
