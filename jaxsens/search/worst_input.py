@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from jaxsens import inputs, stopping
-from jaxsens.errors import InputError, PrecisionWarning, collecting
+from jaxsens.errors import InputError, PrecisionWarning, Problems, collecting
 from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
@@ -21,7 +22,7 @@ from jaxsens.search.local_search import Measurements, Restart, SearchProgress, c
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import check_measuring
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.versions import versions
@@ -101,11 +102,7 @@ def worst_input(
     """
     subject = measurable(model)
     with collecting("worst_input") as problems:
-        alphabet = inputs.alphabet(
-            alphabet_size, symbols, subject.alphabet_size, subject.vocabulary_size, problems
-        )
-        if symbols is None:
-            alphabet = alphabet[~np.isin(alphabet, subject.reserved)]
+        alphabet = _alphabet(subject, alphabet_size, symbols, problems)
         if len(alphabet) == 1:
             problems.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
         n = inputs.length(n, problems)
@@ -137,6 +134,14 @@ def worst_input(
         if _enumerable(problem, exact):
             return _enumerated(problem, progress)
         return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)
+
+
+def _alphabet(
+    subject: Measurable, size: int | None, symbols: Sequence[int] | None, problems: Problems
+) -> Int[np.ndarray, " symbols"]:
+    """Returns the symbols that words are made of; those that the model reserves only if they are named."""
+    found = inputs.alphabet(size, symbols, subject.alphabet_size, subject.vocabulary_size, problems)
+    return found if symbols is not None else found[~np.isin(found, subject.reserved)]
 
 
 def _enumerable(problem: Problem, exact: bool | None) -> bool:
