@@ -12,6 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import measure as command
+from jaxsens.cli.measuring import OutputOptions
 from jaxsens.sensitivity import progress
 from jaxsens.sensitivity.progress import Bar, telling
 
@@ -122,5 +123,6 @@ def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, asked, mon
 
     monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.flip_sensitivity", recorded)
     model = command.ModelOptions(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
-    command.measure(n=4, model=model, quiet=quiet, save=tmp_path / "flips.parquet")
+    output = OutputOptions(quiet=quiet, save=tmp_path / "flips.parquet")
+    command.measure(n=4, model=model, output=output)
     assert seen == [asked]
