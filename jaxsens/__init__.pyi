@@ -35,14 +35,15 @@ from .search.worst_input import worst_input as worst_input
 from .sensitivity.candidates import deletion as deletion
 from .sensitivity.candidates import masking as masking
 from .sensitivity.candidates import neighbours as neighbours
+from .sensitivity.concat import concat as concat
 from .sensitivity.explain import explain as explain
-from .sensitivity.flip_sensitivity import MeasurementInterrupted as MeasurementInterrupted
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.flips import sample as sample
 from .sensitivity.layer_changes import layer_changes as layer_changes
 from .sensitivity.placement import global_mesh as global_mesh
 from .sensitivity.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.result import load_result as load_result
+from .sensitivity.resuming import MeasurementInterrupted as MeasurementInterrupted
 from .training.checkpoints import TrainedModel as TrainedModel
 from .training.checkpoints import load_checkpoint as load_checkpoint
 from .training.config import TrainConfig as TrainConfig

@@ -191,7 +191,7 @@ def measure(
             others |= _given(checkpoint, tokens, n, inputs, config, variant)
             check_published(published, measuring, others, problems)
         check_options(measuring, output, problems)
-    from jaxsens.sensitivity.flip_sensitivity import MeasurementInterrupted
+    from jaxsens.sensitivity.resuming import MeasurementInterrupted
 
     try:
         if published.pretrained is not None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int8
 
+FIRST_ORDER = "first-order"
+"""The name of the engine that estimates."""
+
 ESTIMATED, TOP, RANDOM = 0, 1, 2
 """The strata: flips with an estimate only, the largest estimates, and a random sample of the rest."""
 
@@ -34,7 +37,7 @@ class Estimated:
         """Which flips were measured exactly."""
         return self.stratum != ESTIMATED
 
-    def part(self, kept: Bool[np.ndarray, " flips"]) -> Estimated:
+    def part(self, kept: Bool[np.ndarray, " flips"] | slice) -> Estimated:
         """Returns the estimates of some flips. Within them, the flips of stratum 2 are still a random sample."""
         return Estimated(self.estimates[kept], self.stratum[kept], self.compared[kept], self.sketch)
 

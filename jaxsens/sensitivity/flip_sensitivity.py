@@ -34,19 +34,19 @@ from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
-from jaxsens.sensitivity.resuming import check_resumable, fingerprint, merged, taken_over
+from jaxsens.sensitivity.resuming import (
+    MeasurementInterrupted,
+    check_resumable,
+    fingerprint,
+    merged,
+    taken_over,
+    weights_of,
+)
+from jaxsens.sensitivity.several_lengths import of_several_lengths
 from jaxsens.versions import versions
 
 
-class MeasurementInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
-    sample. Another call with `resume=partial` completes it. `signal` is the number of the signal."""
-
-    def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
-        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
-        self.partial, self.signal = partial, number
-
-
+@of_several_lengths
 def flip_sensitivity(
     model: Any,
     tokens: Any,
@@ -85,7 +85,10 @@ def flip_sensitivity(
             callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` selects one.
             Reuse function objects: a new function for each call is compiled for each call. The arrays of a pair or a
             module are arguments of the compiled program; those that a function closes over are its constants.
-        tokens: integers (n,), or (batch, n) for several inputs.
+        tokens: integers (n,), or (batch, n) for several inputs, or a list of inputs of several lengths, which are
+            measured one after another: the result is that of `jaxsens.concat`. For a model that encodes text, such as a
+            published one, also a text, or a list of texts. A sample is then divided among the inputs in proportion to
+            their flips, at least two for each; `verify` flips are measured exactly for each.
         alphabet_size: flips insert symbols 0 .. alphabet_size - 1; known for jaxsens models. Larger tokens (the
             end-of-sequence symbol, id alphabet_size) are never inserted, and positions that hold one are not flipped.
         symbols: insert these symbols instead, also at positions with larger tokens.
@@ -215,7 +218,7 @@ def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) ->
     blurred = checked_scores(subject, words, runner.widens)
     said = beyond_precision(subject, words.shape[1]) or blurred
     if said is not None:
-        warnings.warn(said, PrecisionWarning, stacklevel=3)
+        warnings.warn(said, PrecisionWarning, stacklevel=4)
 
 
 def _asked(
@@ -236,8 +239,10 @@ def _asked(
         None if function is None else checked_function(argument, subject, words, function)
         for argument, function in zip(FUNCTIONS, functions, strict=True)
     )
+    weights = weights_of(subject)
     return AskedArguments(
-        model=fingerprint(subject, words.shape[1]),
+        model=fingerprint(subject, words.shape[1], weights),
+        weights=weights,
         engine=engine,
         symbols=selection.symbols,
         positions=selection.positions,
@@ -393,7 +398,7 @@ def _estimated(
         **columns,
         **call,
     )
-    warn_if_far(result, subject, stacklevel=4)
+    warn_if_far(result, subject, stacklevel=5)
     return result
 
 

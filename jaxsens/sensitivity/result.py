@@ -20,11 +20,11 @@ from jaxsens.files import write_text
 from jaxsens.inputs import choice, is_count
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.estimated import Estimated
+from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
-from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
+from jaxsens.sensitivity.stratified import MeanEstimate, combined_mean, quantile_bounds, stratified_mean
 from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class AskedArguments:
 
     Attributes:
         model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.resuming.fingerprint`).
+        weights: SHA-256 of the parameters alone, whatever the inputs' length; None in files older than this field.
         engine: "auto", or the name of an engine.
         symbols: the argument `symbols`; None if all symbols of an alphabet were inserted.
         positions: the argument `positions`; None for the default or a sample.
@@ -79,6 +80,7 @@ class AskedArguments:
     change: str | None = None
     candidates: str | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
+    weights: str | None = None
 
     def of_input(self, k: int) -> AskedArguments:
         """Returns the arguments for input k."""
@@ -103,7 +105,40 @@ class AskedArguments:
             change=fields.get("change"),
             candidates=fields.get("candidates"),
             groups=None if fields.get("groups") is None else tuple(map(tuple, fields["groups"])),
+            weights=fields.get("weights"),
         )
+
+
+@dataclass(frozen=True)
+class ResultPart:
+    """A measurement that a result was put together from, by `concat`: the fields that hold for its inputs only.
+
+    Attributes:
+        inputs: their number. The inputs of parts follow each other.
+        alphabet, engine, asked: as in its result.
+    """
+
+    inputs: int
+    alphabet: tuple[int, ...]
+    engine: EngineChoice
+    asked: AskedArguments | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns a JSON object for `from_json`."""
+        asked = None if self.asked is None else self.asked.as_json()
+        return {
+            "inputs": self.inputs,
+            "alphabet": list(self.alphabet),
+            "engine": self.engine.as_json(),
+            "asked": asked,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ResultPart:
+        """Returns the part from a JSON object made by `as_json`."""
+        asked = None if fields["asked"] is None else AskedArguments.from_json(fields["asked"])
+        engine = EngineChoice.from_json(fields["engine"])
+        return cls(fields["inputs"], tuple(fields["alphabet"]), engine, asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +153,7 @@ class FlipSensitivity:
         inputs: the row of `tokens` to which each flip belongs.
         positions: the 0-based positions flipped.
         symbols: the symbols inserted; -1 for a deleted position.
-        tokens: the inputs, (batch, n).
+        tokens: the inputs, (batch, n); -1 after the end of those that are shorter than others (`lengths`).
         alphabet: the symbols that flips may insert, sorted.
         population: the number of all flips; more than `len(result)` for a random sample or a partial result.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified, or unknown
@@ -131,10 +166,12 @@ class FlipSensitivity:
         versions: the versions of jaxsens, jax and numpy, and the device.
         populations: the number of flips of each input; None if unknown, as in files older than this field.
         asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
-            older than this field.
+            older than this field, and for a result of several measurements, whose `parts` have it.
         changes: for `scalar=f` the signed changes f(y_r(x')) - f(y_r(x)), for `change=f` the signed values
             f(y_r(x), y_r(x')); otherwise None.
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
+        lengths: the length of each input, if they differ; otherwise None.
+        parts: the measurements that the result was put together from, in order; None if it was one.
         names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
             None.
         joint: for flips of groups, the groups and what is inserted; `positions` and `symbols` are then the first of
@@ -169,13 +206,15 @@ class FlipSensitivity:
     names: Mapping[int, str] | None = None
     joint: Joint | None = None
     insertion: Int[np.ndarray, " flips"] | None = None
+    lengths: tuple[int, ...] | None = None
+    parts: tuple[ResultPart, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
 
     @property
     def n(self) -> int:
-        """The length of the inputs."""
+        """The length of the inputs; of the longest if lengths differ."""
         return self.tokens.shape[1]
 
     @property
@@ -191,7 +230,9 @@ class FlipSensitivity:
     @property
     def complete(self) -> bool:
         """Whether all requested flips were measured; False for an interrupted measurement."""
-        return self.asked is None or len(self) == sum(self.asked.flips)
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        flips = [one.flips for one in asked if one is not None]
+        return len(flips) < len(asked) or len(self) == sum(map(sum, flips))
 
     @property
     def exact(self) -> Bool[np.ndarray, " flips"]:
@@ -202,7 +243,9 @@ class FlipSensitivity:
     def accuracy(self) -> Accuracy | None:
         """How far the estimates are from exact values, judged by the flips measured at random. None if all were
         measured and there are no estimates."""
-        return None if self.estimated is None else accuracy_of(self.estimated, self.norms)
+        if self.estimated is None:
+            return None
+        return accuracy_of(self.estimated, self.norms, self._part_of_each_flip())
 
     @cached_property
     def max(self) -> float:
@@ -217,11 +260,23 @@ class FlipSensitivity:
     def mean(self) -> float:
         """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
         flips, which are not a random sample."""
-        if not len(self):
-            return math.nan
-        if self.estimated is not None:
-            return stratified_mean(self.estimated, self.norms, self.population).mean
-        return float(np.mean(self.norms, dtype=np.float64))
+        return self._mean_estimate().mean if len(self) else math.nan
+
+    def _mean_estimate(self) -> MeanEstimate:
+        """Returns the mean over all flips, with its variance, which is infinite for a partial result."""
+        if (parts := self._weighted_parts()) is not None:
+            return combined_mean([(part._mean_estimate(), part.population) for part in parts])
+        m = len(self)
+        if self.estimated is not None and m:
+            found = stratified_mean(self.estimated, self.norms, self.population)
+            return found if self.complete else dataclasses.replace(found, variance=math.inf)
+        mean = float(np.mean(self.norms, dtype=np.float64)) if m else math.nan
+        if self.exhaustive:
+            return MeanEstimate(mean, 0.0, math.inf)
+        if m < 2 or not self.complete:
+            return MeanEstimate(mean, math.inf, math.inf)
+        variance = float(np.var(self.norms, ddof=1, dtype=np.float64)) * (1 - m / self.population) / m
+        return MeanEstimate(mean, variance, m - 1)
 
     @property
     def sensitive_flips(self) -> Float[np.ndarray, " batch"]:
@@ -267,8 +322,13 @@ class FlipSensitivity:
 
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
-        is taken from `norms`, which are estimates for the most part."""
+        is taken from `norms`, which are estimates for the most part; samples of several measurements are weighted by
+        the number of flips that they stand for."""
         _check_unit("q", q)
+        if (parts := self._weighted_parts()) is not None and len(self):
+            weights = np.concatenate([np.full(len(one), one.population / max(1, len(one))) for one in parts])
+            found = np.quantile(self.norms.astype(np.float64), q, weights=weights, method="inverted_cdf")
+            return float(found)
         return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
     @cached_property
@@ -291,22 +351,15 @@ class FlipSensitivity:
         It uses Student's t with the finite-population correction sqrt(1 - sampled/population). That of an estimated
         result comes from the residuals of the flips measured at random (`stratified_mean`) and, if the result has a
         sample of the flips, from that draw too. It is infinite for a partial result, whose flips are not a random
-        sample, and if fewer than four of the estimated flips were measured at random.
+        sample, and if fewer than four of the estimated flips were measured at random. Of a result of several
+        measurements, their means are weighted by their numbers of flips, and their variances added.
         """
-        from scipy import stats
-
         _check_unit("confidence", confidence)
-        m = len(self)
-        if self.estimated is not None and m and self.complete:
-            half = stratified_mean(self.estimated, self.norms, self.population).half_width(confidence)
-            return Interval(self.mean - half, self.mean + half)
-        if self.exhaustive:
-            return Interval(self.mean, self.mean)
-        if m < 2 or not self.complete:
+        found = self._mean_estimate()
+        half = found.half_width(confidence)
+        if math.isinf(half):
             return Interval(float("-inf"), float("inf"))
-        spread = float(np.std(self.norms, ddof=1, dtype=np.float64)) * np.sqrt((1 - m / self.population) / m)
-        half = float(stats.t.ppf(0.5 + confidence / 2, m - 1)) * spread
-        return Interval(self.mean - float(half), self.mean + float(half))
+        return Interval(found.mean - half, found.mean + half)
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
         """Returns a distribution-free confidence interval for the q-quantile over all flips.
@@ -316,12 +369,19 @@ class FlipSensitivity:
         are not a random sample.
 
         Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
-        infinite for high quantiles: estimates, however good, bound nothing.
+        infinite for high quantiles: estimates, however good, bound nothing. Of samples or estimates of several
+        measurements, it reaches from the lowest to the highest end of theirs, each at a higher confidence (Bonferroni).
         """
         from scipy import stats
 
         _check_unit("q", q)
         _check_unit("confidence", confidence)
+        if (parts := self._weighted_parts()) is not None:
+            # A quantile of all lies between the least and the greatest of the parts' quantiles.
+            each = [
+                one.quantile_interval(q, 1 - (1 - confidence) / len(parts)) for one in parts if one.population
+            ]
+            return Interval(min(one.low for one in each), max(one.high for one in each))
         m, tail = len(self), (1 - confidence) / 2
         if self.exhaustive and self.exact.all():
             return Interval(self.quantile(q), self.quantile(q))
@@ -367,19 +427,53 @@ class FlipSensitivity:
         """
         if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
-        mine = self.inputs == k
-        part = {field: getattr(self, field)[mine] for field in self._columns().values()}
-        if self.estimated is not None:
-            part["estimated"] = self.estimated.part(mine)
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.parts is not None:
+            own = int(self._part_of_each_input()[k])
+            first = sum(part.inputs for part in self.parts[:own])
+            return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
+        found = self._of_inputs(k, k + 1, None)
+        return dataclasses.replace(found, asked=None if self.asked is None else self.asked.of_input(k))
+
+    def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> FlipSensitivity:
+        """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
+        mine = slice(*np.searchsorted(self.inputs, [start, stop]))
+        columns = {field: getattr(self, field)[mine] for field in self._columns().values()}
+        own = {} if part is None else {"alphabet": part.alphabet, "engine": part.engine, "asked": part.asked}
+        populations = tuple(self._population_of(k) for k in range(start, stop))
+        lengths = {self.length(k) for k in range(start, stop)}
         changed = {
-            "inputs": np.zeros(int(mine.sum()), int),
-            "tokens": self.tokens[k : k + 1],
-            "population": self._population_of(k),
-            "populations": None,
-            "asked": None if self.asked is None else self.asked.of_input(k),
+            "inputs": self.inputs[mine] - start,
+            "tokens": self.tokens[start:stop, : max(lengths)],
+            "lengths": None,
+            "parts": None,
+            "population": sum(populations),
+            "populations": populations if len(populations) > 1 else None,
+            "estimated": None if self.estimated is None else self.estimated.part(mine),
         }
-        return FlipSensitivity(**{**fields, **part, **changed})
+        if changed["estimated"] is not None and part is not None and part.engine.name != FIRST_ORDER:
+            changed["estimated"] = None  # all of it was measured, beside estimates of other parts
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return FlipSensitivity(**{**fields, **columns, **own, **changed})
+
+    def length(self, k: int) -> int:
+        """Returns the length of input k."""
+        return self.n if self.lengths is None else self.lengths[k]
+
+    def _part_of_each_input(self) -> Int[np.ndarray, " batch"]:
+        parts = self.parts or ()
+        return np.repeat(np.arange(len(parts)), [part.inputs for part in parts])
+
+    def _part_of_each_flip(self) -> Int[np.ndarray, " flips"] | None:
+        return None if self.parts is None else self._part_of_each_input()[self.inputs]
+
+    def _weighted_parts(self) -> list[FlipSensitivity] | None:
+        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None."""
+        if self.parts is None or (self.exhaustive and self.exact.all()):
+            return None
+        ends = np.cumsum([part.inputs for part in self.parts]).tolist()
+        return [
+            self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
+        ]
 
     def _population_of(self, k: int) -> int:
         """Returns the number of flips of input k. It varies: some inputs hold symbols outside the alphabet."""
@@ -441,7 +535,8 @@ class FlipSensitivity:
             self.joint is not None and self.insertion is not None
         ):  # a flip counts at every position that it replaces
             flip, positions, symbols = self.joint.by_position(positions, self.insertion)
-        for k, word in enumerate(self.tokens):
+        for k in range(len(self.tokens)):
+            word = self.tokens[k, : self.length(k)]
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
             shown.append(input_view(word, positions[mine], symbols[mine], values, exact))
@@ -534,6 +629,8 @@ class FlipSensitivity:
             "dtype": self.dtype,
             "versions": self.versions,
             **({} if self.asked is None else {"asked": self.asked.as_json()}),
+            **({} if self.lengths is None else {"lengths": list(self.lengths)}),
+            **({} if self.parts is None else {"parts": [part.as_json() for part in self.parts]}),
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
             **({} if self.joint is None else {"joint": self.joint.as_json()}),
@@ -560,9 +657,13 @@ class FlipSensitivity:
             return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
         return (
-            f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {self.norm}: mean={self.mean:.4g}, "
+            f"FlipSensitivity({self._size()}, {what}, {self.norm}: mean={self.mean:.4g}, "
             f"max={self.max:.4g}{place}, engine={self.engine.name})"
         )
+
+    def _size(self) -> str:
+        n = f"{self.n}" if self.lengths is None else f"{min(self.lengths)} to {self.n}"
+        return f"n={n}, inputs={len(self.tokens)}"
 
     def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
         """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
@@ -570,7 +671,7 @@ class FlipSensitivity:
         place = f" at position {self.argmax.position}" if measured else ""
         kind = f"{self.norm}, engine={self.engine.name}"
         return (
-            f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {kind})\n"
+            f"FlipSensitivity({self._size()}, {what}, {kind})\n"
             f"  mean={self.mean:.4g}, 95% interval [{low:.4g}, {high:.4g}]; largest measured={self.max:.4g}{place}\n"
             f"  {accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
@@ -626,6 +727,8 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             populations=tuple(fields["populations"]) if "populations" in fields else None,
             asked=AskedArguments.from_json(fields["asked"]) if "asked" in fields else None,
             names=dict(fields["names"]) if "names" in fields else None,
+            lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
+            parts=tuple(map(ResultPart.from_json, fields["parts"])) if "parts" in fields else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

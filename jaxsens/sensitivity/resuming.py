@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,17 @@ _PROGRAMS = {
 """The hashes among the arguments, with their names in messages."""
 
 
+class MeasurementInterrupted(KeyboardInterrupt):
+    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
+    sample. Another call with `resume=partial` completes it. Of inputs of several lengths it holds those that were
+    begun; `partial.of_input(k)` can be completed, and the others measured, each by itself. `signal` is the number of
+    the signal."""
+
+    def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
+        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
+        self.partial, self.signal = partial, number
+
+
 def check_resumable(partial: object) -> FlipSensitivity | None:
     """Returns the partial result, or None if there is none; rejects anything else."""
     if partial is None:
@@ -41,6 +53,11 @@ def check_resumable(partial: object) -> FlipSensitivity | None:
         raise InputError(
             f"flip_sensitivity: resume = {partial!r}: give the result of an interrupted call, "
             f"MeasurementInterrupted.partial ({remedy})"
+        )
+    if partial.parts is not None:
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: a result of {len(partial.parts)} measurements; complete each of "
+            "them by itself, resume=result.of_input(k), and put them together: jaxsens.concat(results)"
         )
     if partial.asked is None:
         raise InputError(
@@ -123,14 +140,20 @@ def _short(value: Any) -> Any:
     return value
 
 
-def fingerprint(subject: Measurable, n: int) -> str:
-    """Returns the SHA-256 of a model's parameters, by path, and of its function on inputs of length n.
+def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
+    """Returns the SHA-256 of a model's parameters (`weights_of`, if known) and of its function on inputs of length n.
 
-    The function of a jaxsens transformer is given by its config, a PyTorch module by its description and weights. For
-    any other model it is the lowered JAX program (StableHLO), with the arrays that it closes over; it depends on JAX's
+    The function of a jaxsens transformer is given by its config, a PyTorch module by its description. For any other
+    model it is the lowered JAX program (StableHLO), with the arrays that it closes over; it depends on JAX's
     version and the kind of device.
     """
-    found = hashlib.sha256(_function(subject, n).encode())
+    weights = weights_of(subject) if weights is None else weights
+    return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
+
+
+def weights_of(subject: Measurable) -> str:
+    """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description."""
+    found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
@@ -142,7 +165,7 @@ def _function(subject: Measurable, n: int) -> str:
     if subject.config is not None:
         return repr(subject.config)
     if subject.torch is not None:
-        return f"{subject.torch.digest()} {subject.readout!r}"
+        return f"PyTorch {subject.readout!r}"
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)

@@ -9,6 +9,7 @@ estimator of survey sampling (Cochran 1977, Sampling Techniques, section 7.1).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,22 @@ class MeanEstimate:
         if self.variance in (0, math.inf):
             return math.sqrt(self.variance)
         return float(stats.t.ppf(0.5 + confidence / 2, self.freedom)) * math.sqrt(self.variance)
+
+
+def combined_mean(parts: Sequence[tuple[MeanEstimate, int]]) -> MeanEstimate:
+    """Returns the mean over several populations together, from the mean of each and its size.
+
+    The parts are independent, so variances add, with Welch and Satterthwaite's degrees of freedom.
+    """
+    total = sum(size for _, size in parts)
+    weighted = [(one, size / total) for one, size in parts if size]
+    mean = float(sum(weight * one.mean for one, weight in weighted))
+    variances = [weight**2 * one.variance for one, weight in weighted]
+    variance = float(sum(variances))
+    if variance in (0, math.inf):
+        return MeanEstimate(mean, variance, math.inf)
+    spread = sum(v**2 / one.freedom for v, (one, _) in zip(variances, weighted, strict=True) if v)
+    return MeanEstimate(mean, variance, variance**2 / spread if spread else math.inf)
 
 
 def stratified_mean(

@@ -169,8 +169,8 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
     assert "tokens = -1" in refused(model, [0, -1])
     assert "shape (1, 1, 2)" in refused(model, [[[0, 1]]])
     assert "shape (0,)" in refused(model, np.zeros(0, int))
-    assert "tokens = [[0, 1], [1]]: whole numbers of shape (n,) or (batch, n)" in refused(
-        model, [[0, 1], [1]]
+    assert "tokens = [[0, 1], [[1]]]: whole numbers of shape (n,) or (batch, n)" in refused(
+        model, [[0, 1], [[1]]]
     )
     assert "positions = [[0], 1]: a sequence" in refused(model, [0, 1, 2], positions=[[0], 1])
     assert "symbols = [[0], 1]: at least one" in refused(model, [0, 1], symbols=[[0], 1])

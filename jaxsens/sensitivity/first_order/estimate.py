@@ -18,13 +18,14 @@ from jaxsens.errors import EngineRefusal, InputError, Problems, rule_for
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import EngineCost, Scalar
+from jaxsens.sensitivity.estimated import FIRST_ORDER
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.layer_costs import layer_costs
 from jaxsens.sensitivity.norms import ORDERS
 
-NAME = "first-order"
+NAME = FIRST_ORDER
 """The engine's name, as an argument of `flip_sensitivity`."""
 
 LARGEST_BLOCK = 64

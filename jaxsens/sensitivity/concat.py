@@ -1,0 +1,198 @@
+"""Puts results of the same model and measure together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxsens.errors import InputError, Problems
+from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.estimated import TOP, Estimated
+from jaxsens.sensitivity.flips import Joint
+from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity, ResultPart
+
+_SAME = ("norm", "outputs", "readout", "dtype")
+_SAME_ASKED = {"weights": "model's parameters as SHA-256", "scalar": "scalar", "change": "change"}
+
+PADDING = -1
+"""What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
+
+
+def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
+    """Returns one result on the inputs of all results, in order; they may have different lengths.
+
+    `result.of_input(k)` is again what it was. Statistics are those of all flips together: means of samples and
+    estimates are weighted by the numbers of flips that they stand for, and their variances added. What was flipped and
+    the engines may differ. The model is compared by its parameters, and by its function for inputs of equal length;
+    constants that a function closes over are not seen if lengths differ.
+
+    Args:
+        results: at least one. Results of `concat` may be among them.
+
+    Raises:
+        InputError: naming all differences in the model, norm, outputs, readout, dtype, f, or groups; and for a sample
+            of several inputs from a file that does not say how many flips each of them has.
+    """
+    results = _checked(results)
+    if len(results) == 1:
+        return results[0]
+    counts = [len(one.tokens) for one in results]
+    lengths = [one.length(k) for one in results for k in range(len(one.tokens))]
+    tokens = np.full((sum(counts), max(lengths)), PADDING, np.int32)
+    for one, start in zip(results, np.cumsum(counts) - counts, strict=True):
+        tokens[start : start + len(one.tokens), : one.n] = one.tokens
+    first = np.repeat(np.cumsum(counts) - counts, [len(one) for one in results])
+    joint, insertion = _joint(results)
+    parts = tuple(part for one in results for part in _parts(one))
+    return FlipSensitivity(
+        norms=np.concatenate([one.norms for one in results]),
+        inputs=np.concatenate([one.inputs for one in results]) + first,
+        positions=np.concatenate([one.positions for one in results]),
+        symbols=np.concatenate([one.symbols for one in results]),
+        tokens=tokens,
+        alphabet=tuple(sorted({symbol for one in results for symbol in one.alphabet})),
+        population=sum(one.population for one in results),
+        engine=_engine(parts),
+        versions=_versions(results),
+        populations=tuple(one._population_of(k) for one in results for k in range(len(one.tokens))),
+        changes=_changes(results),
+        estimated=_estimated(results),
+        names=_names(results),
+        joint=joint,
+        insertion=insertion,
+        lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
+        parts=parts,
+        **{name: getattr(results[0], name) for name in _SAME},
+    )
+
+
+def _checked(results: Any) -> list[FlipSensitivity]:
+    """Returns the results if they can be put together."""
+    given = list(results) if isinstance(results, list | tuple) else []
+    found = [one for one in given if isinstance(one, FlipSensitivity)]
+    if not found or len(found) < len(given):
+        raise InputError(
+            f"concat: results = {type(results).__name__}: give a list of results of flip_sensitivity, such as "
+            "[one, other]"
+        )
+    problems = Problems("concat")
+    for k, one in enumerate(found[1:], 1):
+        for name, own, first in _compared(one, found[0]):
+            if own != first:
+                problems.add(
+                    f"results[{k}]: {name}", own, f"that of results[0] is {first!r}; measure them alike"
+                )
+    problems.raise_if_any()
+    _check_programs(found, problems)
+    return found
+
+
+def _compared(one: FlipSensitivity, first: FlipSensitivity) -> list[tuple[str, Any, Any]]:
+    pairs = [(name, getattr(one, name), getattr(first, name)) for name in _SAME]
+    pairs.append(("groups", _groups(one), _groups(first)))
+    asked, of_first = _asked(one), _asked(first)
+    if asked is not None and of_first is not None:
+        pairs += [
+            (said, getattr(asked, name), getattr(of_first, name))
+            for name, said in _SAME_ASKED.items()
+            if None not in (asked.weights, of_first.weights)
+        ]
+    return pairs
+
+
+def _check_programs(results: Sequence[FlipSensitivity], problems: Problems) -> None:
+    """Rejects different models on inputs of equal length."""
+    seen: dict[int, str] = {}
+    for k, one in enumerate(results):
+        start = 0
+        for part in _parts(one):
+            n = one.length(start)
+            start += part.inputs
+            if part.asked is not None and seen.setdefault(n, part.asked.model) != part.asked.model:
+                problems.add(
+                    f"results[{k}]: model, parameters and function as SHA-256,",
+                    part.asked.model,
+                    f"another result of n = {n} has {seen[n]!r}; measure the same model",
+                )
+    problems.raise_if_any()
+
+
+def _asked(result: FlipSensitivity) -> AskedArguments | None:
+    return _parts(result)[0].asked
+
+
+def _groups(result: FlipSensitivity) -> tuple[tuple[int, ...], ...] | None:
+    return None if result.joint is None else result.joint.groups
+
+
+def _parts(result: FlipSensitivity) -> tuple[ResultPart, ...]:
+    own = ResultPart(len(result.tokens), result.alphabet, result.engine, result.asked)
+    return (own,) if result.parts is None else result.parts
+
+
+def _engine(parts: Sequence[ResultPart]) -> EngineChoice:
+    """Returns the engines that ran, in words."""
+    engines = list(dict.fromkeys(part.engine for part in parts))
+    if len(engines) == 1:
+        return engines[0]
+    names = ", ".join(dict.fromkeys(one.name for one in engines))
+    return EngineChoice(names, "; ".join(dict.fromkeys(one.reason for one in engines)))
+
+
+def _versions(results: Sequence[FlipSensitivity]) -> dict[str, str]:
+    """Returns every version, and all of them where they differ."""
+    keys = dict.fromkeys(key for one in results for key in one.versions)
+    return {
+        key: ", ".join(dict.fromkeys(one.versions[key] for one in results if key in one.versions))
+        for key in keys
+    }
+
+
+def _names(results: Sequence[FlipSensitivity]) -> dict[int, str] | None:
+    known = [one.names for one in results if one.names is not None]
+    return {symbol: name for names in known for symbol, name in names.items()} if known else None
+
+
+def _changes(results: Sequence[FlipSensitivity]) -> np.ndarray | None:
+    changes = [one.changes for one in results if one.changes is not None]
+    return np.concatenate(changes) if changes else None
+
+
+def _estimated(results: Sequence[FlipSensitivity]) -> Estimated | None:
+    """Returns the estimates of all results; flips of a result without any were all measured."""
+    known = [one.estimated for one in results if one.estimated is not None]
+    if not known:
+        return None
+    sketches = list(dict.fromkeys(one.sketch for one in known))
+    if len(sketches) > 1:
+        raise InputError(
+            f"concat: results with the sketches {sketches}: measure them alike, sketch={sketches[0]!r}"
+        )
+    each = [one.estimated or _all_measured(one) for one in results]
+    return Estimated(
+        np.concatenate([one.estimates for one in each]),
+        np.concatenate([one.stratum for one in each]),
+        np.concatenate([one.compared for one in each]),
+        sketches[0],
+    )
+
+
+def _all_measured(result: FlipSensitivity) -> Estimated:
+    values = np.asarray(result.values, np.float64)
+    return Estimated(values, np.full(len(values), TOP, np.int8), values)
+
+
+def _joint(results: Sequence[FlipSensitivity]) -> tuple[Joint | None, np.ndarray | None]:
+    """Returns what flips of groups insert, and the row of each flip; (None, None) for flips of single positions."""
+    known = [(one.joint, one.insertion) for one in results if one.joint is not None]
+    tables = [(joint.insertions, rows) for joint, rows in known if joint is not None and rows is not None]
+    if not tables:
+        return None, None
+    every, place = np.unique(np.concatenate([table for table, _ in tables]), axis=0, return_inverse=True)
+    starts = np.cumsum([0, *(len(table) for table, _ in tables)])
+    rows = [place.ravel()[start + row] for start, (_, row) in zip(starts, tables, strict=False)]
+    joint = known[0][0]
+    return None if joint is None else dataclasses.replace(joint, insertions=every), np.concatenate(rows)
