@@ -11,7 +11,7 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.sensitivity.pieces import in_context, text_pieces
+from jaxsens.sensitivity.pieces import alone, in_context, text_pieces
 from jaxsens.sensitivity.view import InputView, ResultView
 
 By = Literal["largest", "mean"]
@@ -222,7 +222,7 @@ def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
     one = view.inputs[k]
     before, token, after = in_context([view.name(int(symbol)) for symbol in one.tokens], position)
     where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
-    instead = next(text_pieces([view.name(int(one.symbol[position]))]))[1]
+    instead = alone(view.name(int(one.symbol[position])))
     return ShownFlip(
         where,
         before,

@@ -45,6 +45,11 @@ def _visible(text: str) -> str:
     return "".join({"\n": "↵\n", "\t": "⇥"}.get(one, "␣") for one in text) if text else "∅"
 
 
+def alone(name: str) -> str:
+    """Returns a token by itself: ##man, which continues a word, is another than man."""
+    return _visible(name.lstrip(" ") or name)
+
+
 def in_context(names: Sequence[str], position: int) -> tuple[str, str, str]:
     """Returns a token with a few tokens before and after it, as text; … where there are more."""
     first, last = max(0, position - _CONTEXT), position + _CONTEXT + 1

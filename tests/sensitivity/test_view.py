@@ -159,6 +159,7 @@ def test_the_picture_shows_every_token_with_its_values():
     assert "‖y(x′) − y(x)‖₂" in page
     assert "not flipped</span>" in page
     assert "4 flips, engine vmap; read at position 0" in page
+    assert "<td>##do</td>" in made(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
 
 
 def test_nothing_in_a_token_becomes_markup(tmp_path):
