@@ -467,8 +467,11 @@ class FlipSensitivity:
         return None if self.parts is None else self._part_of_each_input()[self.inputs]
 
     def _weighted_parts(self) -> list[FlipSensitivity] | None:
-        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None."""
-        if self.parts is None or (self.exhaustive and self.exact.all()):
+        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None.
+
+        None of a partial result, too: its flips are not a random sample, and a part may have none.
+        """
+        if self.parts is None or not self.complete or (self.exhaustive and self.exact.all()):
             return None
         ends = np.cumsum([part.inputs for part in self.parts]).tolist()
         return [

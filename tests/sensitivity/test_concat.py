@@ -163,6 +163,21 @@ def test_an_interrupted_call_keeps_what_was_measured_and_can_be_completed(whole)
     np.testing.assert_array_equal(done.norms, whole.of_input(k).norms)
 
 
+def test_an_interrupted_estimate_of_several_texts_has_the_mean_of_the_flips_that_it_kept():
+    rows = [np.arange(12) % 3, np.arange(9) % 3]
+    done: list[int] = []
+
+    def stop(now: int, total: int) -> None:
+        done.append(now)
+        if now > 22:  # the 22 flips of the first input are done
+            raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        measured(rows, engine="first-order", verify=4, progress=stop)
+    partial = caught.value.partial
+    assert partial.mean == pytest.approx(partial.of_input(0).norms.mean(), rel=0.5)
+
+
 def test_a_sample_is_divided_among_the_inputs():
     rows = [np.arange(40) % 3, [0, 1, 2], np.arange(20) % 3]
     result = measured(rows, positions=jaxsens.sample(30, seed=1))
