@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -45,7 +46,7 @@ def both(
         )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     n=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 10),
@@ -225,7 +226,7 @@ def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(
     result, exact = measured(MODELS[name], near, readout=readout)
     verified, size = result.exact, np.abs(exact).max()
     np.testing.assert_allclose(result.values[verified], exact[verified], rtol=1e-7, atol=1e-14)
-    assert "vmap in float64" in result.engine.why
+    assert re.search("(incremental|vmap) in float64", result.engine.why)
     np.testing.assert_allclose(result.estimated.estimates, exact, atol=1e-2 * size + 1e-14)
 
 

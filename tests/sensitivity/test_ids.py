@@ -85,7 +85,6 @@ def test_symbols_that_are_none_are_refused(symbols, remedy):
         (["the", "cat"], "tokens = ['the', 'cat']: ids, not text"),
         ([0.0, 1.0], "tokens = 'float64': whole numbers, the symbols' ids: tokens.astype(int)"),
         ([True, False], "tokens = 'bool': whole numbers"),
-        ([[0, 1], [1]], "tokens = [[0, 1], [1]]: whole numbers of shape (n,) or (batch, n), all inputs of one length"),
         ((k for k in range(3)), "turn an iterator or a set into a list"),
         ({0, 1}, "turn an iterator or a set into a list"),
         ([0, None, 1], "tokens = [0, None, 1]: whole numbers"),
