@@ -107,9 +107,9 @@ def gradient(model: Any, given: Task) -> Run:
 
 def captum(given: Task, many: int) -> Run:
     """Captum's FeatureAblation of the norm of row 0's change, `many` perturbations a pass, in PyTorch."""
-    import torch
-    from captum.attr import FeatureAblation
-    from transformers import AutoModel
+    import torch  # pyright: ignore[reportMissingImports]
+    from captum.attr import FeatureAblation  # pyright: ignore[reportMissingImports]
+    from transformers import AutoModel  # pyright: ignore[reportMissingImports]
 
     model = AutoModel.from_pretrained(given.folder).eval()
     ids = torch.tensor(given.ids[None].astype(np.int64))

@@ -99,7 +99,7 @@ class TorchModel:
 
     def operations(self, n: int) -> float:
         """Returns the floating-point operations of a pass on one input of length n, counted during such a pass."""
-        from torch.utils.flop_counter import FlopCounterMode
+        from torch.utils.flop_counter import FlopCounterMode  # pyright: ignore[reportMissingImports]
 
         with FlopCounterMode(display=False) as counter:
             self._run(np.zeros(n, np.int64))
@@ -139,7 +139,7 @@ class TorchModel:
 
     def _run(self, tokens: Any) -> np.ndarray:
         """Runs the module on tokens (..., n), all in one call."""
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         self.check()
         ids = np.asarray(tokens).astype(np.int64)
@@ -218,7 +218,7 @@ def _device(module: Any) -> str:
 
 def _as_numpy(tensor: Any) -> np.ndarray:
     """Returns a tensor's values; bfloat16 and float16, which NumPy lacks or loses digits in, as float32."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     narrow = tensor.dtype in (torch.bfloat16, torch.float16)
     return (tensor.detach().float() if narrow else tensor.detach()).cpu().numpy()
@@ -230,7 +230,7 @@ def _tensor(output: Any, chosen: str | int | None, name: str) -> Any:
     Raises:
         InputError: if it is not said which it is, or there is none of that name, or it is no tensor of real numbers.
     """
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     fields = _fields(output)
     if chosen is None and fields is not None:
