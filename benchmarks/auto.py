@@ -6,18 +6,17 @@ turns, so that a busy minute hits them alike, and the fastest of a method's late
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from benchmarks.line_process import LineProcess
 from jaxsens.errors import InputError, Problems
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,27 +64,18 @@ class Timed:
     extrapolated: bool
 
 
-class Process:
-    """A worker that measures when asked. Use as a context manager."""
+class Process(LineProcess):
+    """A worker that measures a checkout's flips when asked. Use as a context manager."""
 
     def __init__(self, tree: Path, engine: str, layers: int, n: int) -> None:
         environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS}
         self._tree = tree.resolve()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(ROOT / "benchmarks" / "auto_worker.py"), engine, str(layers), str(n)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=self._tree,
-            env=environment | {"PYTHONPATH": str(self._tree)},
-        )
+        worker = str(ROOT / "benchmarks" / "auto_worker.py")
+        command = [sys.executable, "-P", worker, engine, str(layers), str(n)]
+        super().__init__(command, self._tree, environment | {"PYTHONPATH": str(self._tree)})
 
     def __enter__(self) -> Process:
         return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._process.kill()
-        self._process.communicate()  # waits, and closes the pipes
 
     def measure(self, flips: int) -> dict[str, Any]:
         """Seconds of so many flips (0: all), and the engine that ran.
@@ -93,15 +83,7 @@ class Process:
         Raises:
             InputError: if the process died, or has imported another jaxsens than its checkout's.
         """
-        pipes = self._process.stdin, self._process.stdout
-        if pipes[0] is None or pipes[1] is None:
-            raise TypeError("the worker has no pipes")
-        with suppress(BrokenPipeError):
-            print(flips, file=pipes[0], flush=True)
-        line = pipes[1].readline()
-        if not line:
-            raise InputError(f"benchmark: the measurement in {self._tree} failed; what it said is above")
-        answer = json.loads(line)
+        answer = self.ask(flips)
         if not Path(answer["from"]).is_relative_to(self._tree):
             raise InputError(
                 f"--baseline = {str(self._tree)!r}: a checkout of jaxsens; {answer['from']} was imported"

@@ -6,19 +6,18 @@ them alike, and the fastest run of each counts.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
 from scipy.stats import spearmanr
 
+from benchmarks.line_process import LineProcess
 from benchmarks.published_worker import METHODS, ROOT
 from jaxsens.errors import InputError, Problems
 
@@ -43,56 +42,24 @@ class Options:
     turns: int = 2
 
 
-class Process:
-    """A method in a process of its own. Use as a context manager."""
-
-    def __init__(self, method: str, options: Options) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.published_worker",
-                method,
-                str(options.folder.resolve()),
-                str(options.n),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-
-    def run(self) -> dict[str, Any]:
-        """Runs the method once."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise InputError("the process has no pipes")
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise InputError(f"a method failed with exit code {self._process.wait()}; see above")
-        return json.loads(answer)
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._process.kill()
-        self._process.wait()
+def process_of(method: str, options: Options) -> LineProcess:
+    """Returns a method in a process of its own."""
+    given = method, str(options.folder.resolve()), str(options.n)
+    return LineProcess([sys.executable, "-m", "benchmarks.published_worker", *given], ROOT)
 
 
 def timed(options: Options) -> dict[str, tuple[float, np.ndarray]]:
     """Returns each method's fastest run: its seconds, and what it found of each flip."""
     found: dict[str, tuple[float, np.ndarray]] = {}
     with ExitStack() as stack:
-        processes: dict[str, Process] = {}
+        processes: dict[str, LineProcess] = {}
         for name in options.methods:
-            processes[name] = stack.enter_context(Process(name, options))
-            processes[name].run()
+            processes[name] = stack.enter_context(process_of(name, options))
+            processes[name].ask()
             print(f"{name}: compiled", file=sys.stderr, flush=True)
         for _ in range(options.turns):
             for name, process in processes.items():
-                ran = process.run()
+                ran = process.ask()
                 if name not in found or ran["seconds"] < found[name][0]:
                     found[name] = ran["seconds"], np.asarray(ran["values"])
     return found

@@ -313,7 +313,7 @@ def rows_of(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[
 def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, "n width"]:
     n = tokens.shape[0]
     model = model.at_length(n)
-    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
+    x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     for k in range(model.layers):
         x = layer_output(model, parameters, k, x)
     return x
@@ -322,22 +322,59 @@ def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Flo
 def layer_output(
     model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
 ) -> Float[Array, "n width"]:
-    """Returns a layer's output rows."""
-    n, everywhere, attention = x.shape[0], jnp.arange(x.shape[0]), model.attention(layer)
+    """Returns a layer's output rows.
+
+    Raises:
+        InputError: if `model.merge` returns rows of another shape.
+    """
+    everywhere, attention = jnp.arange(x.shape[0]), model.attention(layer)
     q, k, v = projections(model, parameters, layer, x, everywhere)
-    seen = attention.sees(everywhere[:, None], everywhere[None, :])
-
-    def one_head(h: Array, q: Array, k: Array, v: Array) -> Array:
-        s = head_scores(model, parameters, layer, h, q, k, everywhere, everywhere, n)
-        shares, total = attention.weighting.shares(s, seen)
-        return (shares @ v) / total
-
-    heads = jnp.arange(attention.heads), jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
-    b = jax.lax.map(lambda given: one_head(*given), heads)
-    y = jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(
-        x, jnp.moveaxis(b, 0, 1)
-    )
+    heads = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
+    b = attended_rows(model, parameters, layer, *heads, everywhere)
+    y = merged_rows(model, parameters, layer, x, b)
     if y.shape != x.shape:
         place = f"{type(model).__name__}.merge in layer {layer}"
         raise InputError(f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}")
     return y
+
+
+def embedded_rows(
+    model: Layered, parameters: Any, symbols: Int[Array, " m"], positions: Int[Array, " m"]
+) -> Float[Array, "m width"]:
+    """Returns the first layer's input rows for symbols at positions."""
+    return jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
+
+
+def attended_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    queries: Float[Array, "heads m head_width"],
+    keys: Float[Array, "heads n head_width"],
+    values: Float[Array, "heads n value_width"],
+    rows: Int[Array, " m"],
+) -> Float[Array, "m heads value_width"]:
+    """Returns what some rows, whose queries are given, attend to, one head at a time."""
+    n, attention = keys.shape[1], model.attention(layer)
+    columns = jnp.arange(n)
+    seen = attention.sees(rows[:, None], columns[None, :])
+
+    def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+        head, q, k, v = given
+        s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
+        shares, total = attention.weighting.shares(s, seen)
+        return (shares @ v) / total
+
+    b = jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys, values))
+    return b.swapaxes(0, 1)
+
+
+def merged_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    rows: Float[Array, "m width"],
+    attended: Float[Array, "m heads value_width"],
+) -> Float[Array, "m width"]:
+    """Returns a layer's output rows from its input rows and what they attended to."""
+    return jax.vmap(lambda row, b: model.merge(parameters, layer, row, b))(rows, attended)

@@ -63,6 +63,15 @@ def norm(place: Place, name: str, width: int, shift: bool = True) -> Iterator[Te
         yield Tensor((*place, "shift"), (f"{name}.bias", f"{name}.beta"), (width,))
 
 
+def masked_language_head(
+    width: int, symbols: int, transform: str, normalised: str, biases: tuple[str, ...]
+) -> Iterator[Tensor]:
+    """Yields the tensors of a masked-language head: a map of rows, its norm, and a bias for each symbol."""
+    yield from linear_map(("head", "transform"), transform, width, width)
+    yield from norm(("head", "norm"), normalised, width)
+    yield Tensor(("head", "bias"), biases, (symbols,))
+
+
 def matched(
     wanted: Sequence[Tensor],
     stored: Mapping[str, StoredTensor],

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
@@ -281,6 +282,22 @@ def measurable(model: Any) -> Measurable:
     if isinstance(model, tuple) and not callable(model):
         return _from_layered(*model) if isinstance(model[0], Layered) else _from_pair(*model)
     return _from_callable(model)
+
+
+def checked_input(
+    subject: Measurable, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
+) -> tuple[Int[np.ndarray, "batch n"], Measurable]:
+    """Returns the inputs, and the model with the readout asked for; adds the errors of both.
+
+    With `one`, the tokens are those of a single input.
+    """
+    words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
+    n = words.shape[1]
+    if n:
+        subject.check_length(n, problems)
+    if inputs.readout(readout, subject.readout, n, problems):
+        subject = subject.reading(readout)
+    return words, subject
 
 
 def _from_nnx(nnx: Any, model: Any) -> Measurable:

@@ -119,11 +119,11 @@ def choose(
         if change is not None:
             raise EngineRefusal(unserved("change", "a function", "scalar"))
         return first_order_engine(subject, norm, outputs, scalar), EngineChoice(NAME, "asked for")
-    config, layered = subject.config, subject.layered
+    config = subject.config
     forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change)
     if name == "vmap":
         return forward, EngineChoice("vmap", "asked for")
-    partly = "its attention is not visible" if layered is None else incremental.refusal(layered, subject)
+    partly = incremental.refusal(subject)
     refused = "it is not a jaxsens transformer" if config is None else difference.refusal(config)
     why = partly if name == "incremental" else refused
     if name != "auto" and why is not None:

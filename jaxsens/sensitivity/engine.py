@@ -16,7 +16,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
 from jaxsens.sensitivity.change_of import change_of
-from jaxsens.sensitivity.measures import measure_of
+from jaxsens.sensitivity.measures import measure_of, where_finite
 
 Scalar = Callable[[Float[Array, " outputs"]], Array]
 """A function from an output to one floating-point number."""
@@ -220,8 +220,7 @@ class Engine(abc.ABC):
         y = self.output(parameters, prepared)
         changes = self.changes(parameters, prepared, positions, symbols)
         found = jax.vmap(lambda dy: change_of(lambda at: value_of(scalar, at), y, dy))(changes)
-        # A function may turn NaN into a number: it may not read all outputs, or compare them.
-        return jnp.where(jnp.all(jnp.isfinite(changes), axis=1), found, jnp.nan)
+        return where_finite(changes, found)
 
     def change_values(
         self,
@@ -239,7 +238,7 @@ class Engine(abc.ABC):
         y = self.output(parameters, prepared)
         changes, same = self.changes(parameters, prepared, positions, symbols), of_new(y)
         found = jax.vmap(lambda dy: same + change_of(of_new, y, dy))(changes)
-        return jnp.where(jnp.all(jnp.isfinite(changes), axis=1), found, jnp.nan)
+        return where_finite(changes, found)
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]

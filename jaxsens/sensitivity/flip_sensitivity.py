@@ -19,7 +19,7 @@ from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.adapters import Measurable, measurable
+from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.candidates import Candidates, Selection, Wanted, select
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
@@ -176,12 +176,7 @@ def flip_sensitivity(
     partial = check_resumable(resume)
     subject = measurable(model)
     with collecting("flip_sensitivity") as problems:
-        words = inputs.tokens(tokens, subject.vocabulary_size, problems)
-        n = words.shape[1]
-        if n:
-            subject.check_length(n, problems)
-        if inputs.readout(readout, subject.readout, n, problems):
-            subject = subject.reading(readout)
+        words, subject = checked_input(subject, tokens, readout, problems)
         wanted = Wanted(alphabet_size, symbols, positions, flips, candidates, groups)
         selection = select(wanted, subject, words, problems)
         check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,), MEASURES)
@@ -195,7 +190,7 @@ def flip_sensitivity(
     with numerics(subject.dtype):
         subject, dtype = checked_output(subject, words, chosen, norm, selection.edit)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, n, scalar, change, selection.edit)
+        runner, choice = choose(subject, name, norm, chosen, words.shape[1], scalar, change, selection.edit)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
         check_reads(subject, words, listed)

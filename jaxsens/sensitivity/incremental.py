@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
-from jaxsens.models.layered import Layered, by_head, head_scores, projections, readout_row
+from jaxsens.models.layered import Layered, attended_rows, embedded_rows, merged_rows, readout_row
 from jaxsens.models.trace import scores_leave_cache
 from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity.adapters import Measurable
@@ -32,7 +32,7 @@ from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.reach import Reach, over_changed_rows
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
@@ -47,9 +47,12 @@ and lose less.
 """
 
 
-def refusal(model: Layered, subject: Measurable) -> str | None:
+def refusal(subject: Measurable) -> str | None:
     """Returns why the incremental engine does not support a model, or None if it does."""
-    if subject.readout is None:
+    model = subject.layered
+    if model is None:
+        return "its attention is not visible"
+    if subject.row_read is None:
         return "readout = None: the incremental engine needs the row that is read"
     if not model.layers:
         return "the incremental engine needs a layer"
@@ -71,7 +74,7 @@ def incremental_engine(
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
     layered, readout = subject.layered, subject.row_read
-    if layered is None or readout is None or refusal(layered, subject) is not None:
+    if layered is None or readout is None or refusal(subject) is not None:
         return None
     return IncrementalEngine(norm, outputs, layered, readout, subject.apply, scalar=scalar, change=change)
 
@@ -135,7 +138,7 @@ class IncrementalEngine(Engine):
         """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""
         n = tokens.shape[0]
         model = self.layered.at_length(n)
-        x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
+        x = embedded_rows(model, parameters, tokens, jnp.arange(n))
         whole, row = self._whole_layers(n), readout_row(self.readout, n)
         first, x = layer_run(model, parameters, 0, x, None if whole else row)
         rows = [x] if whole else []
@@ -155,7 +158,7 @@ class IncrementalEngine(Engine):
         """Returns the output of each flipped input minus that of the input."""
         n = prepared.first.x.shape[0]
         model = self.layered.at_length(n)
-        moved = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
+        moved = embedded_rows(model, parameters, symbols, positions)
         if not prepared.rows:
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
             return self._read(parameters, x) - prepared.output
@@ -188,8 +191,8 @@ class IncrementalEngine(Engine):
         return jax.vmap(lambda x: read(last_row(model, parameters, x, row)))(y)
 
     def preferred_batch(self, n: int, platform: str) -> int:
-        """As the vmap engine: on CPU 256 symbols, on accelerators enough flips to keep them busy."""
-        return max(1, (2**8 if platform == "cpu" else 2**20) // n)
+        """As the vmap engine."""
+        return max(1, batch_symbols(platform) // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
@@ -235,7 +238,7 @@ def first_layer(
         db = changes_of_rows(model, parameters, 0, kept, rows, i[None], (key[:, None], value[:, None]))
         mine = (rows == i)[:, None]
         b = jnp.where(mine[..., None], b, kept.b[:, rows].swapaxes(0, 1) + db[0])
-        return merged(model, parameters, 0, jnp.where(mine, x, kept.x[rows]), b)
+        return merged_rows(model, parameters, 0, jnp.where(mine, x, kept.x[rows]), b)
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
         each = jax.vmap(of_one, in_axes=(0, 0, 1, 1, 0, None))
@@ -263,8 +266,8 @@ def changed_layer(
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
         def of_one(x: Array, q: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
-            b = attended(model, parameters, layer, q[:, rows], keys, values, rows)
-            return merged(model, parameters, layer, x[rows], b)
+            b = attended_rows(model, parameters, layer, q[:, rows], keys, values, rows)
+            return merged_rows(model, parameters, layer, x[rows], b)
 
         return jax.vmap(of_one)(x, q, keys, values)
 
@@ -273,43 +276,8 @@ def changed_layer(
 
 def last_row(model: Layered, parameters: Any, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
     """Returns one row of the last layer's output, in O(n width^2): the keys and values of all rows, the rest of one."""
-    n, last = x.shape[0], model.layers - 1
-    here, attention = jnp.asarray([row]), model.attention(last)
-    _, keys, values = projections(model, parameters, last, x, jnp.arange(n))
-    q = jnp.moveaxis(projections(model, parameters, last, x[here], here)[0], 1, 0)
-    b = attended(model, parameters, last, q, by_head(attention, keys), by_head(attention, values), here)
-    return merged(model, parameters, last, x[here], b)[0]
-
-
-def attended(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    q: Float[Array, "heads m head_width"],
-    keys: Float[Array, "heads n head_width"],
-    values: Float[Array, "heads n value_width"],
-    rows: Int[Array, " m"],
-) -> Float[Array, "m heads value_width"]:
-    """Returns what some rows attend to, one head at a time."""
-    n, attention = keys.shape[1], model.attention(layer)
-    columns = jnp.arange(n)
-    seen = attention.sees(rows[:, None], columns[None, :])
-
-    def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
-        head, q, k, v = given
-        s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
-        shares, total = attention.weighting.shares(s, seen)
-        return (shares @ v) / total
-
-    return jax.lax.map(one_head, (jnp.arange(attention.heads), q, keys, values)).swapaxes(0, 1)
-
-
-def merged(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    x: Float[Array, "m width"],
-    b: Float[Array, "m heads value_width"],
-) -> Float[Array, "m width"]:
-    """Returns the output rows of a layer from its input rows and what they attended to."""
-    return jax.vmap(lambda row, attended: model.merge(parameters, layer, row, attended))(x, b)
+    here, last = jnp.asarray([row]), model.layers - 1
+    _, keys, values = projected_rows(model, parameters, last, x, jnp.arange(x.shape[0]))
+    q, _, _ = projected_rows(model, parameters, last, x[here], here)
+    b = attended_rows(model, parameters, last, q, keys, values, here)
+    return merged_rows(model, parameters, last, x[here], b)[0]

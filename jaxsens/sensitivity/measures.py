@@ -45,8 +45,17 @@ def measure_of(
         raise no_rule("measure_of", "norm", measure, (*NORMS, *DISTANCES))
     of_one = DISTANCES[measure]
     found = jax.vmap(lambda dy: of_one(y, dy))(changes)
-    # A comparison turns NaN into a number.
-    return jnp.where(jnp.all(jnp.isfinite(changes), axis=-1), found, jnp.nan)
+    return where_finite(changes, found)
+
+
+def where_finite(
+    rows: Float[Array, "flips outputs"], found: Float[Array, " flips"]
+) -> Float[Array, " flips"]:
+    """Returns what was found from each row, NaN where the row is not finite.
+
+    A function may turn NaN into a number: it may not read all outputs, or compare them.
+    """
+    return jnp.where(jnp.all(jnp.isfinite(rows), axis=-1), found, jnp.nan)
 
 
 def cosine_distance(y: Float[Array, " outputs"], dy: Float[Array, " outputs"]) -> Float[Array, ""]:

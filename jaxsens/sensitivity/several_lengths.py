@@ -15,7 +15,7 @@ from jaxtyping import Int
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems
 from jaxsens.models.layered_model import LayeredModel
-from jaxsens.sensitivity.adapters import Measurable, measurable
+from jaxsens.sensitivity.adapters import checked_input, measurable
 from jaxsens.sensitivity.candidates import Selection, Wanted, select
 from jaxsens.sensitivity.concat import concat
 from jaxsens.sensitivity.flips import Sample
@@ -148,7 +148,8 @@ def _planned(rows: Sequence[Any], arguments: dict[str, Any]) -> list[_PlannedInp
     found: list[tuple[Int[np.ndarray, " n"], int]] = []
     for k, row in enumerate(rows):
         own = Problems("")
-        words, selection = _checked(subject, row, arguments["readout"], wanted, own)
+        words, reading = checked_input(subject, row, arguments["readout"], own, one=True)
+        selection = select(wanted, reading, words, own) if words.size else None
         problems.extend(own, prefix=f"input {k}: ")
         if not own and selection is not None:
             undrawn = Selection(selection.lists, selection.rows, selection.edit, groups=selection.groups)
@@ -162,20 +163,6 @@ def _planned(rows: Sequence[Any], arguments: dict[str, Any]) -> list[_PlannedInp
     if (drawn := wanted.drawn) is not None:
         counts = _divided(drawn, populations)
     return [_PlannedInput(k, word, int(counts[k])) for k, (word, _) in enumerate(found)]
-
-
-def _checked(
-    subject: Measurable, row: Any, readout: Any, wanted: Wanted, problems: Problems
-) -> tuple[Int[np.ndarray, "1 n"], Selection | None]:
-    """Returns an input and its flips; adds their errors, as `flip_sensitivity` itself would."""
-    words = inputs.tokens(row, subject.vocabulary_size, problems, one=True)
-    n = words.shape[1]
-    if n:
-        subject.check_length(n, problems)
-    if inputs.readout(readout, subject.readout, n, problems):
-        subject = subject.reading(readout)
-    selection = select(wanted, subject, words, problems) if n else None
-    return words, selection
 
 
 def _divided(drawn: Sample, populations: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:

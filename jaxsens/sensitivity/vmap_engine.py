@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector, value_of
-from jaxsens.sensitivity.measures import DECISION, decision_of
+from jaxsens.sensitivity.measures import DECISION, decision_of, where_finite
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -59,7 +59,7 @@ class VmapEngine(Engine):
         """Returns f of the output of each flipped input minus that of the input; NaN if an output is not finite."""
         outputs = self._flipped(parameters, prepared, positions, symbols)
         found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, prepared[1])
-        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), found, jnp.nan)
+        return where_finite(outputs, found)
 
     def change_values(
         self,
@@ -72,7 +72,7 @@ class VmapEngine(Engine):
         """Returns f of the output and that of each flipped input; NaN if an output is not finite."""
         outputs, y = self._flipped(parameters, prepared, positions, symbols), prepared[1]
         found = jax.vmap(lambda new: value_of(lambda at: change(y, at), new))(outputs)
-        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), found, jnp.nan)
+        return where_finite(outputs, found)
 
     def norms(
         self,
@@ -88,7 +88,7 @@ class VmapEngine(Engine):
         outputs = self._flipped(parameters, prepared, positions, symbols)
         new = jax.vmap(decision_of)(self.chosen(outputs))
         changed = (new != decision_of(self.chosen(prepared[1]))).astype(outputs.dtype)
-        return jnp.where(jnp.all(jnp.isfinite(outputs), axis=1), changed, jnp.nan)
+        return where_finite(outputs, changed)
 
     @property
     def how(self) -> str:
@@ -99,9 +99,7 @@ class VmapEngine(Engine):
         """On CPU 256 symbols, so one flip from n = 256: larger batches leave the cache and take up to twice as long. A
         PyTorch module says how many."""
         own = _innermost(self.apply)
-        symbols = 2**8 if platform == "cpu" else 2**20
-        if isinstance(own, TorchApply):
-            symbols = own.batch_symbols
+        symbols = own.batch_symbols if isinstance(own, TorchApply) else batch_symbols(platform)
         return max(1, symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
@@ -134,6 +132,11 @@ class VmapEngine(Engine):
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return output_vector(self.apply, parameters, tokens)
+
+
+def batch_symbols(platform: str) -> int:
+    """Returns the symbols of a batch of forward passes: few on CPU, and on accelerators enough to keep them busy."""
+    return 2**8 if platform == "cpu" else 2**20
 
 
 def output_vector(

@@ -8,7 +8,7 @@ from jaxsens.pretrained.activations import ACTIVATIONS
 from jaxsens.pretrained.architecture import Architecture
 from jaxsens.pretrained.families.family import Family
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, linear_map, norm
+from jaxsens.pretrained.tensors import Tensor, linear_map, masked_language_head, norm
 
 POOLER = (r"(.*\.)?pooler\.",)
 """What makes one vector of the first row, after the last layer."""
@@ -76,11 +76,11 @@ def tensors(a: Architecture) -> Iterator[Tensor]:
 
 
 def head(a: Architecture) -> Iterator[Tensor]:
-    """Yields the tensors of the masked-language head: a map of rows, its norm, and a bias for each symbol."""
-    yield from linear_map(("head", "transform"), "cls.predictions.transform.dense", a.width, a.width)
-    yield from norm(("head", "norm"), "cls.predictions.transform.LayerNorm", a.width)
+    """Yields the tensors of the masked-language head."""
     biases = ("cls.predictions.decoder.bias", "cls.predictions.bias")
-    yield Tensor(("head", "bias"), biases, (a.symbols,))
+    return masked_language_head(
+        a.width, a.symbols, "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", biases
+    )
 
 
 BERT = Family(

@@ -8,7 +8,7 @@ from jaxsens.pretrained.activations import ACTIVATIONS
 from jaxsens.pretrained.architecture import Architecture
 from jaxsens.pretrained.families.family import Family
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, linear_map, norm
+from jaxsens.pretrained.tensors import Tensor, linear_map, masked_language_head, norm
 
 
 def architecture(options: Options) -> Architecture:
@@ -57,10 +57,9 @@ def tensors(a: Architecture) -> Iterator[Tensor]:
 
 
 def head(a: Architecture) -> Iterator[Tensor]:
-    """Yields the tensors of the masked-language head: a map of rows, its norm, and a bias for each symbol."""
-    yield from linear_map(("head", "transform"), "vocab_transform", a.width, a.width)
-    yield from norm(("head", "norm"), "vocab_layer_norm", a.width)
-    yield Tensor(("head", "bias"), ("vocab_projector.bias",), (a.symbols,))
+    """Yields the tensors of the masked-language head."""
+    biases = ("vocab_projector.bias",)
+    return masked_language_head(a.width, a.symbols, "vocab_transform", "vocab_layer_norm", biases)
 
 
 DISTILBERT = Family(

@@ -9,7 +9,7 @@ from jaxsens.pretrained.architecture import Architecture
 from jaxsens.pretrained.families import bert
 from jaxsens.pretrained.families.family import Family
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, linear_map, norm
+from jaxsens.pretrained.tensors import Tensor, masked_language_head
 
 
 def architecture(options: Options) -> Architecture:
@@ -19,10 +19,9 @@ def architecture(options: Options) -> Architecture:
 
 
 def head(a: Architecture) -> Iterator[Tensor]:
-    """Yields the tensors of the masked-language head: a map of rows, its norm, and a bias for each symbol."""
-    yield from linear_map(("head", "transform"), "lm_head.dense", a.width, a.width)
-    yield from norm(("head", "norm"), "lm_head.layer_norm", a.width)
-    yield Tensor(("head", "bias"), ("lm_head.decoder.bias", "lm_head.bias"), (a.symbols,))
+    """Yields the tensors of the masked-language head."""
+    biases = ("lm_head.decoder.bias", "lm_head.bias")
+    return masked_language_head(a.width, a.symbols, "lm_head.dense", "lm_head.layer_norm", biases)
 
 
 ROBERTA = Family(

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
-from jaxsens.models.layered import Layered, readout_row
+from jaxsens.models.layered import Layered, embedded_rows, merged_rows, readout_row
 from jaxsens.models.weighting import Softmax
 from jaxsens.sensitivity.change_of import change_of
 from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
@@ -102,7 +102,7 @@ class FirstOrderEngine(Engine):
         kept, own = prepared.run, parameters[0]
         n = kept.tokens.shape[0]
         model, row = self.layered.at_length(n), readout_row(self.readout, n)
-        moved = jax.vmap(lambda symbol, i: model.embed(own, symbol, i))(symbols, positions)
+        moved = embedded_rows(model, own, symbols, positions)
         total = jnp.zeros(())
         whole = model.layers if row is None else model.layers - 1
         for k in range(whole):
@@ -153,7 +153,7 @@ class FirstOrderEngine(Engine):
     ) -> Float[Array, "flips width"]:
         """Returns the flipped rows after layer k, from what they attended to there."""
         del kept, positions
-        return jax.vmap(lambda x, attended: model.merge(own, k, x, attended))(moved, b)
+        return merged_rows(model, own, k, moved, b)
 
     def _change_of_row(
         self,

@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.layered import Layered, by_head, head_scores, projections
+from jaxsens.models.layered import (
+    Layered,
+    by_head,
+    embedded_rows,
+    head_scores,
+    merged_rows,
+    projections,
+)
 from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
 
 
@@ -56,7 +63,7 @@ def run(model: Layered, parameters: Any, tokens: Int[Array, " n"], row: int | No
     `row` is the only row that is read, if there is one.
     """
     n = tokens.shape[0]
-    x = jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(tokens, jnp.arange(n))
+    x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     kept = []
     for k in range(model.layers):
         one, x = layer_run(model, parameters, k, x, row if k == model.layers - 1 else None)
@@ -85,11 +92,10 @@ def layer_run(
     heads = jnp.arange(attention.heads)
     b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
     kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
-    merged = jax.vmap(lambda row, c: model.merge(parameters, layer, row, c))
     if only is not None:
         here = jnp.asarray([only])
-        return kept, _at(only, n, merged(x[here], jnp.moveaxis(b[:, here], 0, 1)))
-    return kept, merged(x, jnp.moveaxis(b, 0, 1))
+        return kept, _at(only, n, merged_rows(model, parameters, layer, x[here], b[:, here].swapaxes(0, 1)))
+    return kept, merged_rows(model, parameters, layer, x, b.swapaxes(0, 1))
 
 
 def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
