@@ -33,8 +33,10 @@ from .search.result import WorstInput as WorstInput
 from .search.result import load_worst_input as load_worst_input
 from .search.worst_input import worst_input as worst_input
 from .sensitivity.candidates import deletion as deletion
+from .sensitivity.candidates import insertion as insertion
 from .sensitivity.candidates import masking as masking
 from .sensitivity.candidates import neighbours as neighbours
+from .sensitivity.candidates import repetition as repetition
 from .sensitivity.concat import concat as concat
 from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.edits import Edit
+from jaxsens.sensitivity.edits import DELETE, GROUPS, REPLACE, Edit
 from jaxsens.sensitivity.flips import (
     DELETED,
     Flips,
@@ -47,7 +47,30 @@ class Deletion:
     """No symbol: the word without the position. Made by `deletion`."""
 
 
-Candidates = Mapping[int, Sequence[int]] | Sequence[int] | Neighbours | Masking | Deletion | Sample
+@dataclass(frozen=True)
+class Insertion:
+    """Symbols that are inserted before a position; None for those of the model's alphabet. Made by `insertion`."""
+
+    symbols: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """`times` further copies of the symbol at a position. Made by `repetition`."""
+
+    times: int
+
+
+Candidates = (
+    Mapping[int, Sequence[int]]
+    | Sequence[int]
+    | Neighbours
+    | Masking
+    | Deletion
+    | Insertion
+    | Repetition
+    | Sample
+)
 """What `flip_sensitivity(candidates=...)` takes."""
 
 
@@ -96,9 +119,57 @@ def deletion() -> Deletion:
     return Deletion()
 
 
+def insertion(symbols: Sequence[int] | None = None) -> Insertion:
+    """Makes `flip_sensitivity` insert one symbol more before every position, and compare with the output on the longer
+    word.
+
+    A flip (i, s) of a word x_0 .. x_{n-1} gives x_0 .. x_{i-1} s x_i .. x_{n-1}, of length n + 1. The symbol x_i and
+    those behind it move back by one position, and a temperature schedule sees n + 1. Nothing is inserted behind the
+    last position: that symbol would be read in place of it. An insertion of s before an s gives the same word as one
+    behind it; both are flips.
+
+    The model must read its output in the last row, the first one or the mean, and "vmap" measures it, with one forward
+    pass a flip on words of length n + 1. Nothing is inserted before position 0 if it is read, and by default none
+    before the special symbols with which a word begins. `repetition` inserts the symbol that stands at the position.
+
+    Args:
+        symbols: ids to insert; by default all of the model's alphabet but those that it reserves.
+
+    Raises:
+        InputError: for symbols that are no ids.
+    """
+    if symbols is None:
+        return Insertion(None)
+    with collecting("insertion") as problems:
+        found = inputs.symbols(symbols, None, problems)
+    return Insertion(tuple(np.sort(found).tolist()))
+
+
+def repetition(times: int = 1) -> Repetition:
+    """Makes `flip_sensitivity` repeat the symbol of every position `times` more times, one position at a time.
+
+    A flip of position i gives x_0 .. x_{i-1} x_i x_i .. x_{n-1}, of length n + times. It inserts copies of x_i before
+    x_i, so that the last row is again that of the last symbol: with positions=[n - 1] the change is what Barbero et al.
+    (2024, "Transformers need glasses!", arXiv 2406.04267) call representational collapse as n grows, the distance of
+    the last row of a word from that of the word with its last symbol repeated.
+
+    Positions, readouts and engine are those of `deletion`, but that the readout position is repeated too; position 0
+    is not if it is read. Results have the repeated symbol as the symbol.
+
+    Args:
+        times: the number of copies added.
+
+    Raises:
+        InputError: if `times` is no whole number of at least 1.
+    """
+    with collecting("repetition") as problems:
+        times = inputs.count("times", times, problems, least=1)
+    return Repetition(times)
+
+
 _GIVEN = (
     "a sequence of symbol ids, a mapping of positions to such sequences, jaxsens.neighbours(k), jaxsens.masking(), "
-    "jaxsens.deletion(), or jaxsens.sample(count)"
+    "jaxsens.deletion(), jaxsens.insertion(), jaxsens.repetition(times), or jaxsens.sample(count)"
 )
 
 
@@ -134,8 +205,15 @@ class Wanted:
     def edit(self) -> Edit:
         """What a flip does."""
         if self.groups is not None:
-            return "groups"
-        return "delete" if isinstance(self.candidates, Deletion) else "replace"
+            return GROUPS
+        match self.candidates:
+            case Deletion():
+                return DELETE
+            case Insertion():
+                return Edit("insert", 1)
+            case Repetition(times):
+                return Edit("insert", times)
+        return REPLACE
 
     def check_conflicts(self, problems: Problems) -> None:
         """Adds the errors of arguments that exclude each other."""
@@ -160,8 +238,9 @@ class Wanted:
                 if applies and getattr(self, other) is not None:
                     remedy = f"not with {name}, which say the positions; leave it out"
                     problems.add(other, getattr(self, other), remedy)
-        if self.groups is not None and isinstance(self.candidates, Deletion):
-            problems.add("groups", self.groups, "not with deletion(), which deletes one position at a time")
+        if self.groups is not None and isinstance(self.candidates, Deletion | Insertion | Repetition):
+            edit = type(self.candidates).__name__.lower()
+            problems.add("groups", self.groups, f"not with {edit}(), which edits one position at a time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,13 +273,18 @@ class Selection:
         used = np.isin(np.arange(len(self.lists.counts)), self.rows)
         return tuple(np.unique(self.lists.symbols[np.repeat(used, self.lists.counts)]).tolist())
 
+    @property
+    def _with_own(self) -> bool:
+        """Whether a flip may have the symbol that stands at its position: inserted, it changes the word."""
+        return self.edit.kind == "insert"
+
     def number(self, words: Int[np.ndarray, "batch n"], own: bool = True) -> int:
         """Returns the number of flips; at most that, if those that put back the present symbol count too: not `own`."""
         counts = self.lists.counts
         if self.groups is not None:
             each = [counts[self.rows[:, group[0]]].sum() for group in self.groups]
         elif own:
-            each = flips_at_each(words, self.lists, self.rows)
+            each = flips_at_each(words, self.lists, self.rows, self._with_own)
         else:
             each = counts[self.rows[self.rows >= 0]]
         found = int(np.sum(each))
@@ -219,7 +303,7 @@ class Selection:
             InputError: if there are none.
         """
         if self.groups is None:
-            found = flips_of_lists(words, self.lists, self.rows, self.drawn)
+            found = flips_of_lists(words, self.lists, self.rows, self.drawn, self._with_own)
         else:
             found = flips_of_groups(words, self.lists, self.rows, self.groups, self.drawn)
         if not len(found):
@@ -242,8 +326,12 @@ def select(
         problems: collects the errors.
     """
     wanted.check_conflicts(problems)
-    n = words.shape[1]
-    where = places(wanted.positions if wanted.listed else wanted.drawn, n, subject.position_read(n), problems)
+    n, read = words.shape[1], subject.position_read(words.shape[1])
+    if (
+        wanted.edit.kind == "insert"
+    ):  # before the last position it leaves the symbol that is read in its place
+        read = 0 if subject.readout == 0 else None
+    where = places(wanted.positions if wanted.listed else wanted.drawn, n, read, problems)
     if wanted.flips is not None:
         return _of_flips(wanted, subject, words, problems)
     if isinstance(wanted.candidates, Mapping):
@@ -279,8 +367,11 @@ def _kept(
         kept[:, [position for group in groups for position in group]] = True
         return kept
     kept[:, where[(where >= 0) & (where < words.shape[1])]] = True
+    special = np.isin(words, subject.special)
+    if isinstance(wanted.candidates, Insertion):  # which leaves the symbol at the position as it is
+        return kept if wanted.named else kept & ~np.logical_and.accumulate(special, axis=1)
     if not wanted.named:
-        kept &= ~np.isin(words, subject.special)
+        kept &= ~special
     size = subject.alphabet_size if wanted.alphabet_size is None else wanted.alphabet_size
     chosen = wanted.symbols is not None or _is_list(wanted.candidates)
     if size is not None and not chosen and not wanted.listed:
@@ -290,7 +381,7 @@ def _kept(
 
 def _is_list(candidates: Any) -> bool:
     return candidates is not None and not isinstance(
-        candidates, Mapping | Neighbours | Masking | Deletion | Sample
+        candidates, Mapping | Neighbours | Masking | Deletion | Insertion | Repetition | Sample
     )
 
 
@@ -319,8 +410,15 @@ def _lists(
                 inputs.check_ids("candidates: mask", np.array([symbol]), vocabulary, problems)
             return Lists.of([[symbol or 0]]), 0, None, f"masking({symbol})"
         case Deletion():
-            _check_deletion(wanted, subject, words, where, problems)
+            _check_edit(wanted, subject, words, where, problems)
             return Lists.of([[DELETED]]), 0, None, "deletion()"
+        case Insertion():
+            _check_edit(wanted, subject, words, where, problems)
+            return _insertable(given, subject, problems)
+        case Repetition(times):
+            _check_edit(wanted, subject, words, where, problems)
+            own, rows = np.unique(words, return_inverse=True)
+            return Lists.of([[one] for one in own]), rows.reshape(words.shape), None, f"repetition({times})"
     if _is_list(given):
         if (found := inputs.whole_numbers(given)) is None or found.ndim != 1 or not found.size:
             problems.add("candidates", given, _GIVEN)
@@ -358,29 +456,57 @@ def _nearest(
     return Lists.of([*nearest]), rows.reshape(words.shape), None, f"neighbours({given.k})"
 
 
-def _check_deletion(
+def _insertable(given: Insertion, subject: Measurable, problems: Problems) -> _Choice:
+    """Returns what an insertion inserts, everywhere."""
+    if given.symbols is not None:
+        inputs.check_ids(
+            "candidates: insertion: symbol", np.array(given.symbols), subject.vocabulary_size, problems
+        )
+        return Lists.of([given.symbols]), 0, None, "insertion()"
+    if subject.alphabet_size is None:
+        remedy = "the model does not say which symbols there are; give them: jaxsens.insertion([0, 1])"
+        problems.add("candidates", given, remedy)
+        return Lists.of([[]]), 0, None, None
+    every = np.arange(subject.alphabet_size)
+    return Lists.of([every[~np.isin(every, subject.reserved)]]), 0, None, "insertion()"
+
+
+def _check_edit(
     wanted: Wanted,
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     problems: Problems,
 ) -> None:
-    """Adds the errors of an input that is too short, and of a readout that a shorter word does not have."""
-    if words.shape[1] == 1:
+    """Adds the errors of an input that is too short or too long for an edit that changes its length, and of a readout
+    that the edited word does not have."""
+    n, edit = words.shape[1], wanted.edit
+    name = type(wanted.candidates).__name__.lower() + "()"
+    if n and n + edit.longer < 1:
         problems.add("tokens", f"shape {words.shape}", "at least two symbols, of which one may be deleted")
+    if n and edit.longer > 0:
+        before, after = Problems(""), Problems("")
+        subject.check_length(n, before)
+        subject.check_length(n + edit.longer, after)
+        if not before:
+            problems.extend(after, prefix=f"candidates: {name} makes an input of length {n} longer: ")
     readout = subject.readout
     if isinstance(readout, int) and readout != 0:
-        remedy = 'a shorter word has another symbol there: with deletion(), give "last", "mean" or 0'
+        other = "shorter" if edit.longer < 0 else "longer"
+        remedy = f'a {other} word has another symbol there: with {name}, give "last", "mean" or 0'
         problems.add("readout", readout, remedy)
     if readout == 0 and 0 in where and wanted.named:
-        problems.add("positions", 0, "it is read, and a word without it has nothing to compare; leave it out")
+        remedy = "it is read, and the edited word has another symbol there; leave it out"
+        if edit.longer < 0:
+            remedy = "it is read, and a word without it has nothing to compare; leave it out"
+        problems.add("positions", 0, remedy)
 
 
 def _of_flips(
     wanted: Wanted, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
 ) -> Selection:
     """Returns the selection of exactly these flips of every input."""
-    n, nothing = words.shape[1], Selection(Lists.of([[]]), np.full(words.shape, -1), "replace")
+    n, nothing = words.shape[1], Selection(Lists.of([[]]), np.full(words.shape, -1), REPLACE)
     pairs = inputs.whole_numbers(wanted.flips)
     if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         problems.add("flips", wanted.flips, "pairs of a 0-based position and a symbol id: [(3, 17), (5, 2)]")
@@ -402,7 +528,7 @@ def _of_flips(
     return Selection(
         Lists.of([*by_position.values()]),
         _rows(words, by_position),
-        "replace",
+        REPLACE,
         drawn=wanted.drawn,
         candidates=f"flips, SHA-256 {_digest(by_position)}",
     )

@@ -34,7 +34,7 @@ from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.edits import DeletionEngine, Edit, GroupEngine
+from jaxsens.sensitivity.edits import REPLACE, Edit, engine_of
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine, unserved
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
@@ -99,7 +99,7 @@ def choose(
     n: int,
     scalar: Scalar | None = None,
     change: ChangeFunction | None = None,
-    edit: Edit = "replace",
+    edit: Edit = REPLACE,
 ) -> tuple[Engine, EngineChoice]:
     """Returns the engine `name` ("auto": the best choice) for inputs of length n, with the reason.
 
@@ -111,10 +111,8 @@ def choose(
     """
     if name not in ("auto", *ENGINES, NAME):
         raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES, NAME))
-    if edit != "replace":
-        return edited(
-            subject, name, edit, VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change)
-        )
+    if edit != REPLACE:
+        return edited(name, edit, VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change))
     if name == NAME:
         if change is not None:
             raise EngineRefusal(unserved("change", "a function", "scalar"))
@@ -157,28 +155,20 @@ def choose(
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
 
 
-def edited(subject: Measurable, name: str, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
+def edited(name: str, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
     """Returns the engine that measures flips which do more than replace one symbol, by forward passes.
 
     Raises:
         EngineRefusal: if another engine than "vmap" was asked for.
     """
-    kind, does = EDITS[edit]
+    engine, does = engine_of(edit, forward)
     if name not in ("auto", "vmap"):
         raise EngineRefusal(
             f'engine = "{name}": it replaces one symbol at a time, and cannot serve flips that {does}; '
             'use engine="vmap"'
         )
-    engine = kind(forward.norm, forward.outputs, subject.apply, scalar=forward.scalar, change=forward.change)
     why = f"one forward pass per flip serves flips that {does}"
     return engine, EngineChoice("vmap", "asked for" if name == "vmap" else why)
-
-
-EDITS: dict[Edit, tuple[type[VmapEngine], str]] = {
-    "delete": (DeletionEngine, "delete a position"),
-    "groups": (GroupEngine, "replace the symbols of a group"),
-}
-"""The engine for each edit but the replacement of one symbol, and what the edit does."""
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:

@@ -14,7 +14,7 @@ from jaxsens.sensitivity.estimated import TOP, Estimated
 from jaxsens.sensitivity.flips import Joint
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity, ResultPart
 
-_SAME = ("norm", "outputs", "readout", "dtype")
+_SAME = ("norm", "outputs", "readout", "dtype", "copies")
 _SAME_ASKED = {"weights": "model's parameters as SHA-256", "scalar": "scalar", "change": "change"}
 
 PADDING = -1
@@ -26,15 +26,16 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
 
     `result.of_input(k)` is again what it was. Statistics are those of all flips together: means of samples and
     estimates are weighted by the numbers of flips that they stand for, and their variances added. What was flipped and
-    the engines may differ. The model is compared by its parameters, and by its function for inputs of equal length;
-    constants that a function closes over are not seen if lengths differ.
+    the engines may differ, but not the number of symbols that a flip inserts. The model is compared by its parameters,
+    and by its function for inputs of equal length; constants that a function closes over are not seen if lengths
+    differ.
 
     Args:
         results: at least one. Results of `concat` may be among them.
 
     Raises:
-        InputError: naming all differences in the model, norm, outputs, readout, dtype, f, or groups; and for a sample
-            of several inputs from a file that does not say how many flips each of them has.
+        InputError: naming all differences in the model, norm, outputs, readout, dtype, f, groups, or copies; and for a
+            sample of several inputs from a file that does not say how many flips each of them has.
     """
     results = _checked(results)
     if len(results) == 1:

@@ -1,19 +1,41 @@
-"""The vmap engine for flips that delete a symbol, or replace several."""
+"""What a flip does to a word besides replacing one symbol, and the vmap engine that measures it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.errors import no_rule
 from jaxsens.sensitivity.engine import EngineCost
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
-Edit = Literal["replace", "delete", "groups"]
-"""What a flip does to a word: replace one symbol, delete one, or replace those of a group."""
+EditKind = Literal["replace", "delete", "insert", "groups"]
+"""Replace one symbol, delete one, insert copies of one before a position, or replace those of a group."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What a flip does to a word.
+
+    Attributes:
+        kind: what it does.
+        longer: by how many symbols the word grows: the number of copies that an insertion inserts, -1 for a deletion.
+    """
+
+    kind: EditKind
+    longer: int = 0
+
+    @property
+    def copies(self) -> int:
+        """The number of copies of the symbol that are inserted; 0 where the flip inserts nothing."""
+        return self.longer if self.kind == "insert" else 0
+
+
+REPLACE, DELETE, GROUPS = Edit("replace"), Edit("delete", -1), Edit("groups")
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,41 @@ class DeletionEngine(VmapEngine):
         tokens = prepared[0]
         rest = jnp.arange(tokens.shape[0] - 1)
         return jax.vmap(lambda i: self._output(parameters, tokens[rest + (rest >= i)]))(positions)
+
+
+@dataclass(frozen=True)
+class InsertionEngine(VmapEngine):
+    """Runs the model on the input with `copies` copies of a symbol before a position, of length n + copies."""
+
+    copies: int = field(default=1, kw_only=True)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """That of the longer input."""
+        return super().preferred_batch(n + self.copies, platform)
+
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+        """Counts one forward pass of the longer input for each flip."""
+        longer = jax.ShapeDtypeStruct((tokens.shape[0] + self.copies,), tokens.dtype)
+        forward = VmapEngine(self.norm, self.outputs, self.apply)
+        prepare = forward.cost(parameters, tokens, platform).prepare
+        return replace(forward.cost(parameters, longer, platform), prepare=prepare)
+
+    def _flipped(
+        self,
+        parameters: Any,
+        prepared: tuple[Array, Array],
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips outputs"]:
+        tokens = prepared[0]
+        place = jnp.arange(tokens.shape[0] + self.copies)
+
+        def one(position: Array, symbol: Array) -> Array:
+            own = tokens[jnp.where(place < position, place, jnp.maximum(place - self.copies, 0))]
+            inserted = (place >= position) & (place < position + self.copies)
+            return self._output(parameters, jnp.where(inserted, symbol.astype(tokens.dtype), own))
+
+        return jax.vmap(one)(positions, symbols)
 
 
 @dataclass(frozen=True)
@@ -65,3 +122,25 @@ class GroupEngine(VmapEngine):
             return self._output(own, tokens.at[members[group]].set(inserted, mode="drop"))
 
         return jax.vmap(one)(positions, symbols)
+
+
+def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:
+    """Returns the engine for an edit, which measures as `forward` does, and what the edit does in words."""
+    given = {
+        "norm": forward.norm,
+        "outputs": forward.outputs,
+        "apply": forward.apply,
+        "scalar": forward.scalar,
+        "change": forward.change,
+    }
+    match edit.kind:
+        case "replace":
+            return forward, "replace a symbol"
+        case "delete":
+            return DeletionEngine(**given), "delete a position"
+        case "insert":
+            return InsertionEngine(**given, copies=edit.copies), "insert a symbol"
+        case "groups":
+            return GroupEngine(**given), "replace the symbols of a group"
+        case _:
+            raise no_rule("flip_sensitivity", "edit", edit.kind, get_args(EditKind))

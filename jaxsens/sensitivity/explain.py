@@ -21,6 +21,7 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.candidates import Candidates, Wanted, select
 from jaxsens.sensitivity.choice import ENGINES, choose
+from jaxsens.sensitivity.edits import GROUPS, REPLACE
 from jaxsens.sensitivity.engine import EngineChoice, EngineCost
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import (
@@ -112,17 +113,17 @@ def explain(
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        if engine == NAME and wanted.edit == "replace":
+        if engine == NAME and wanted.edit == REPLACE:
             return _of_estimate(subject, norm, n, flips, platform)
         runner, choice = choose(subject, engine, norm, subject.outputs, n, edit=wanted.edit)
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         parameters = subject.parameters
-        if wanted.edit == "groups":
+        if wanted.edit == GROUPS:
             parameters = parameters, None, None  # the tables of groups, which `prepare` does not read
         cost = runner.cost(parameters, tokens, platform)
         prepared = jax.eval_shape(runner.prepare, parameters, tokens)
         found = _explanation(choice, subject, n, flips, cost, prepared, platform)
-        if wanted.edit != "replace":
+        if wanted.edit != REPLACE:
             return found
         return dataclasses.replace(found, first_order=_instead(subject, norm, n, flips, platform))
 

@@ -98,13 +98,14 @@ def flip_sensitivity(
         flips: exactly these flips of every input: pairs (position, symbol).
         candidates: what to insert, instead of `symbols` or an alphabet: a sequence of symbols, as `symbols`; a mapping
             of positions to their symbols, which says the positions too; `jaxsens.neighbours(k)`, for every position the
-            k symbols most like its own; `jaxsens.masking()`, the model's mask symbol; `jaxsens.deletion()`, nothing; or
-            `jaxsens.sample(count)`, a random sample of the flips to the model's alphabet, at `positions` or where
-            flips are by default. Symbols that a model reserves (special and unused ones) are inserted only by name: by
-            `flips`, `symbols`, a sequence, a mapping or `masking`.
+            k symbols most like its own; `jaxsens.masking()`, the model's mask symbol; `jaxsens.deletion()`, nothing;
+            `jaxsens.insertion()`, one symbol more before the position; `jaxsens.repetition(times)`, copies of the
+            symbol that stands there; or `jaxsens.sample(count)`, a random sample of the flips to the model's alphabet,
+            at `positions` or where flips are by default. Symbols that a model reserves (special and unused ones) are
+            inserted only by name: by `flips`, `symbols`, a sequence, a mapping, `insertion([...])` or `masking`.
         groups: positions to flip together, such as those of the pieces of a word: [(3, 4, 5), (9,)]. The j-th flip of a
             group inserts the j-th candidate of each of its positions; a mapping gives them all equally many. No
-            position is in two groups. Served by "vmap", as deletions are.
+            position is in two groups. Served by "vmap", as deletions, insertions and repetitions are.
         readout: where the model reads its output: a 0-based position (0: a leading [CLS] symbol), "last", "mean" over
             all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
             required. If the model returns a vector, it only sets the position not flipped by default: the last for
@@ -193,7 +194,7 @@ def flip_sensitivity(
         runner, choice = choose(subject, name, norm, chosen, words.shape[1], scalar, change, selection.edit)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
-        check_reads(subject, words, listed)
+        check_reads(subject, words, listed, selection.edit.copies)
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
@@ -273,6 +274,7 @@ def _described(
         "asked": asked,
         "names": _names(subject, words, flips),
         "joint": flips.joint,
+        "copies": selection.edit.copies,
     }
 
 

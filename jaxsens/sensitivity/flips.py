@@ -233,14 +233,16 @@ def flips_of_lists(
     lists: Lists,
     rows: Int[np.ndarray, "batch n"],
     drawn: Sample | None,
+    with_own: bool = False,
 ) -> Flips:
     """Returns the flips of each place to every symbol of its list other than the one there.
 
     Args:
         rows: the number of each place's list; -1 for a place that is not flipped.
         drawn: draw this sample instead of listing all flips. Cost and memory are then those of the sample.
+        with_own: take the symbol there too: flips insert symbols rather than replace them.
     """
-    n, keys, each = tokens.shape[1], lists.keys(), flips_at_each(tokens, lists, rows).ravel()
+    n, keys, each = tokens.shape[1], lists.keys(), flips_at_each(tokens, lists, rows, with_own).ravel()
     ends, row = np.cumsum(each), np.maximum(rows.ravel(), 0)
     if drawn is None or drawn.count >= ends[-1]:
         index, place = np.arange(ends[-1]), np.repeat(np.arange(tokens.size), each)
@@ -250,7 +252,7 @@ def flips_of_lists(
     # The present symbol is not counted among a place's flips, so it is skipped.
     starts, own_key = np.searchsorted(keys, _key(row, DELETED)), _key(row, tokens.ravel())
     at = np.searchsorted(keys, own_key)
-    own = np.append(keys, -1)[at] == own_key
+    own = (np.append(keys, -1)[at] == own_key) & (not with_own)
     found = index + (starts - (ends - each))[place]
     found += own[place] & (found >= at[place])
     symbols = keys[found] % _SPAN + DELETED
@@ -258,12 +260,13 @@ def flips_of_lists(
 
 
 def flips_at_each(
-    tokens: Int[np.ndarray, "batch n"], lists: Lists, rows: Int[np.ndarray, "batch n"]
+    tokens: Int[np.ndarray, "batch n"], lists: Lists, rows: Int[np.ndarray, "batch n"], with_own: bool = False
 ) -> Int[np.ndarray, "batch n"]:
-    """Returns the number of flips of each place: of the symbols of its list other than the one there."""
+    """Returns the number of flips of each place: of the symbols of its list, `with_own` or without the one there."""
     keys, row = lists.keys(), np.maximum(rows, 0)
     counts = np.diff(np.searchsorted(keys, _key(np.arange(len(lists.counts) + 1), DELETED)))
-    return np.where(rows >= 0, counts[row] - np.isin(_key(row, tokens), keys), 0)
+    own = np.isin(_key(row, tokens), keys) & (not with_own)
+    return np.where(rows >= 0, counts[row] - own, 0)
 
 
 def flips_of_groups(

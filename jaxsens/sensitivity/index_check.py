@@ -47,17 +47,22 @@ def check_reads(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     flips: Flips,
+    copies: int = 0,
 ) -> None:
     """Rejects inputs for which a model indexes beyond an array, unflipped or with the largest symbols inserted.
 
-    It runs one pass on each input, and one with the largest symbols at all flipped positions; a deletion has none. Call
-    it within `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are
-    not run. PyTorch itself raises an exception for such an index.
+    It runs one pass on each input, and one with the largest symbols at all flipped positions; a deletion has none. For
+    flips that insert `copies` of a symbol, the other pass is on an input with the largest symbol inserted. Call it
+    within `numerics(subject.dtype)`; it is compiled once per model and length. Models with a known vocabulary are not
+    run. PyTorch itself raises an exception for such an index.
 
     Raises:
         InputError: naming the axis, its size, and the remedy.
     """
     if subject.vocabulary_size is not None:
+        return
+    if copies:
+        _check_longer_reads(subject, words, flips, copies)
         return
     everywhere = flips.largest(words)
     for k, word in enumerate(words):
@@ -74,6 +79,19 @@ def check_reads(
             found = _unread(subject, flipped, int(flipped[position]), f"at position {int(position)}")
             if found is not None:
                 raise InputError(found)
+
+
+def _check_longer_reads(
+    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: Flips, copies: int
+) -> None:
+    """As `check_reads`, for flips that insert `copies` of their symbol before their position."""
+    for k, word in enumerate(words):
+        check_word_reads(subject, word)
+        mine = np.flatnonzero(flips.inputs == k)
+        if len(mine):
+            most = mine[np.argmax(flips.symbols[mine])]
+            inserted = [flips.symbols[most]] * copies
+            check_word_reads(subject, np.insert(word, flips.positions[most], inserted))
 
 
 def _unread(subject: Measurable, word: Int[np.ndarray, " n"], symbol: int, where: str) -> str | None:

@@ -17,7 +17,7 @@ from jaxtyping import Int
 
 from jaxsens.errors import InputError
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
-from jaxsens.sensitivity.edits import Edit
+from jaxsens.sensitivity.edits import REPLACE, Edit
 from jaxsens.sensitivity.functions import SIGNED
 from jaxsens.sensitivity.index_check import check_word_reads
 from jaxsens.sensitivity.measures import TWO_OUTPUTS
@@ -73,13 +73,13 @@ def checked_output(
     words: Int[np.ndarray, "batch n"],
     outputs: Sequence[int] | None,
     norm: str = "l2",
-    edit: Edit = "replace",
+    edit: Edit = REPLACE,
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
-    called once, compiled. `outputs` and `norm` are what is to be measured, `edit` what flips do: if they delete, the
-    model is traced on a shorter input too.
+    called once, compiled. `outputs` and `norm` are what is to be measured, `edit` what flips do: if they change the
+    length, the model is traced on an input of that length too.
 
     Returns:
         The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
@@ -93,10 +93,11 @@ def checked_output(
         _check_outputs(outputs, subject.config.logits or subject.config.width, norm)
         return subject, subject.config.dtype
     subject, shape, dtype = traced_output(subject, words.shape[1])
-    if edit == "delete" and (shorter := _abstract_output(subject, words.shape[1] - 1)[0]) != shape:
+    n, after = words.shape[1], words.shape[1] + edit.longer
+    if after != n and (other := _abstract_output(subject, after)[0]) != shape:
         raise InputError(
-            f"candidates = deletion(): the model returns shape {shape} for inputs of length {words.shape[1]} and "
-            f"{shorter} for length {words.shape[1] - 1}; it must be the same"
+            f"candidates, which change the length: the model returns shape {shape} for inputs of length {n} and "
+            f"{other} for length {after}; it must be the same"
         )
     _check_outputs(outputs, int(np.prod(shape)), norm)
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol

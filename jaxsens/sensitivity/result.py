@@ -151,7 +151,7 @@ class FlipSensitivity:
         norms: the sensitivities, in the units of the model's output; for a function f, the sizes of `changes`.
             Of an estimated result: exact where flips were measured (`exact`), the sizes of the estimates elsewhere.
         inputs: the row of `tokens` to which each flip belongs.
-        positions: the 0-based positions flipped.
+        positions: the 0-based positions flipped; those before which a symbol is inserted.
         symbols: the symbols inserted; -1 for a deleted position.
         tokens: the inputs, (batch, n); -1 after the end of those that are shorter than others (`lengths`).
         alphabet: the symbols that flips may insert, sorted.
@@ -177,6 +177,8 @@ class FlipSensitivity:
         joint: for flips of groups, the groups and what is inserted; `positions` and `symbols` are then the first of
             those that a flip replaces. None for flips of single positions.
         insertion: for flips of groups, the row of `joint.insertions` that each flip inserts; otherwise None.
+        copies: for flips that insert or repeat a symbol, how many copies of it they insert before the position; 0 for
+            flips that replace or delete.
 
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
@@ -206,6 +208,7 @@ class FlipSensitivity:
     names: Mapping[int, str] | None = None
     joint: Joint | None = None
     insertion: Int[np.ndarray, " flips"] | None = None
+    copies: int = 0
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
 
@@ -554,7 +557,7 @@ class FlipSensitivity:
             population=self.population,
             exact=int(self.exact.sum()),
             engine=self.engine.name,
-            flipped_input=flipped_input(self.alphabet, self.joint is not None),
+            flipped_input=flipped_input(self.alphabet, self.joint is not None, self.copies),
         )
 
     def plot(self, axes: Any = None) -> list[Axes]:
@@ -637,6 +640,7 @@ class FlipSensitivity:
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
             **({} if self.joint is None else {"joint": self.joint.as_json()}),
+            **({"copies": self.copies} if self.copies else {}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -718,6 +722,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             **given,  # pyright: ignore[reportArgumentType]
             estimated=estimated,
             joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
+            copies=fields.get("copies", 0),
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],

@@ -107,13 +107,16 @@ class ResultView:
         return self.readout if isinstance(self.readout, int) else None
 
 
-def flipped_input(alphabet: Sequence[int], groups: bool) -> str:
+def flipped_input(alphabet: Sequence[int], groups: bool, copies: int = 0) -> str:
     """Returns what an input with a flip is, in words.
 
     Args:
         alphabet: what flips insert; `DELETED` for a deletion.
         groups: whether flips replace several symbols.
+        copies: how many copies of a symbol flips insert before the position.
     """
+    if copies:
+        return f"the text with {'another token' if copies == 1 else f'{copies} copies of a token'} before the position"
     if groups:
         return "the text with other tokens at the positions of a group"
     replaced = ["with another token at the position"] if any(one != DELETED for one in alphabet) else []

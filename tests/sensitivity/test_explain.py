@@ -88,6 +88,8 @@ def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
         ({"candidates": jaxsens.neighbours(1)}, 9),
         ({"candidates": jaxsens.sample(4)}, 4),
         ({"candidates": jaxsens.deletion()}, 9),
+        ({"candidates": jaxsens.insertion()}, 20),
+        ({"candidates": jaxsens.repetition(3)}, 10),
         ({"groups": [(0, 1), (5,)]}, 4),
         ({"groups": [(0, 1), (5,)], "candidates": jaxsens.sample(3)}, 3),
     ],
@@ -95,7 +97,8 @@ def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
 def test_flips_of_other_kinds_are_counted(options, flips):
     told = jaxsens.explain(model(), 10, **options)
     assert told.flips == flips
-    edits = isinstance(options.get("candidates"), type(jaxsens.deletion())) or "groups" in options
+    edits = {type(edit) for edit in (jaxsens.deletion(), jaxsens.insertion(), jaxsens.repetition())}
+    edits = type(options.get("candidates")) in edits or "groups" in options
     assert (told.engine.name == "vmap") >= edits
     assert (told.first_order is None) >= edits
     assert told.seconds > 0

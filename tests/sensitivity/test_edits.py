@@ -1,0 +1,233 @@
+"""Insertions and repetitions against the definition: forward passes in NumPy of edited lists of symbols."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import InputError, Softmax, Transformer, load_result
+from jaxsens.models.schedules import SCHEDULES
+from jaxsens.sensitivity.adapters import measurable
+from tests import reference
+from tests.small_models import small
+
+flip_sensitivity: Any = jaxsens.flip_sensitivity
+
+CONFIG = small(alphabet_size=5, layers=1, readout="last")
+MODEL = Transformer(CONFIG, seed=1)
+WORD = np.array([0, 4, 2, 1, 3, 3, 5])
+N = len(WORD)
+
+
+def output(model, word):
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    return reference.output(model.config, parameters, [int(token) for token in word])
+
+
+def edited(word, position, symbol, copies):
+    """The word with copies of a symbol before a position, in plain lists."""
+    word = [int(token) for token in word]
+    return word[:position] + [symbol] * copies + word[position:]
+
+
+def truth(model, words, flips, copies):
+    return [
+        np.linalg.norm(output(model, edited(words[b], p, s, copies)) - output(model, words[b]))
+        for b, p, s in flips
+    ]
+
+
+def listed(result):
+    columns = (getattr(result, name).tolist() for name in ("inputs", "positions", "symbols"))
+    return list(zip(*columns, strict=True))
+
+
+# Against the definition
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        Transformer(CONFIG.replace(readout="mean", mask="none", weighting=Softmax(SCHEDULES["log"])), seed=2),
+        Transformer(CONFIG.replace(readout=0, mask="none", positions=("length", "fraction")), seed=3),
+    ],
+    ids=["last", "mean, temperature log n", "first, positions of n"],
+)
+@pytest.mark.parametrize(
+    ("candidates", "copies"),
+    [(jaxsens.insertion(), 1), (jaxsens.insertion([3, 0]), 1), (jaxsens.repetition(2), 2)],
+)
+def test_an_edit_compares_with_the_longer_word(model, candidates, copies):
+    result = flip_sensitivity(model, WORD, candidates=candidates)
+    places = range(1 if model.config.readout == 0 else 0, N)
+    expected = {
+        jaxsens.insertion(): [(0, p, s) for p in places for s in range(5)],
+        jaxsens.insertion([3, 0]): [(0, p, s) for p in places for s in (0, 3)],
+        jaxsens.repetition(2): [(0, p, int(WORD[p])) for p in places if WORD[p] < 5],
+    }[candidates]
+    assert (listed(result), result.copies, result.engine.name) == (expected, copies, "vmap")
+    assert result.exhaustive
+    np.testing.assert_allclose(result.norms, truth(model, [WORD], expected, copies), rtol=1e-9, atol=1e-15)
+
+
+def test_the_last_symbol_is_repeated_by_name_of_its_position():
+    result = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(3), positions=[N - 1])
+    assert listed(result) == [(0, N - 1, 5)]
+    longer = output(MODEL, [*WORD, 5, 5, 5])
+    np.testing.assert_allclose(result.max, np.linalg.norm(longer - output(MODEL, WORD)), rtol=1e-9)
+
+
+def test_an_insertion_before_and_behind_an_equal_symbol_is_the_same_word():
+    norms = flip_sensitivity(MODEL, WORD, candidates=jaxsens.insertion()).profile()
+    assert norms.shape == (N, 5)
+    np.testing.assert_allclose(norms[4, 3], norms[5, 3], rtol=1e-12)  # two 3s, and one before or between them
+    assert not np.isnan(norms).any()
+
+
+def test_several_inputs_a_sample_and_a_file(tmp_path):
+    words = np.stack([WORD, [1, 1, 0, 2, 4, 3, 5]])
+    whole = flip_sensitivity(MODEL, words, candidates=jaxsens.repetition(), norm="linf")
+    assert listed(whole) == [(b, p, int(words[b, p])) for b in range(2) for p in range(N - 1)]
+    drawn = flip_sensitivity(
+        MODEL, words, candidates=jaxsens.insertion(), positions=jaxsens.sample(9, seed=4)
+    )
+    assert (len(drawn), drawn.population, len(set(listed(drawn)))) == (9, 2 * N * 5, 9)
+    np.testing.assert_allclose(drawn.norms, truth(MODEL, words, listed(drawn), 1), rtol=1e-9)
+    whole.save(tmp_path / "r.parquet")
+    loaded = load_result(tmp_path / "r.parquet")
+    assert (loaded.copies, loaded.description()) == (1, whole.description())
+    assert loaded.of_input(1).copies == 1
+    assert loaded.to_pandas().equals(whole.to_pandas())
+
+
+def test_inputs_of_several_lengths_are_put_together_but_not_with_flips_of_another_kind():
+    result = flip_sensitivity(MODEL, [WORD, WORD[2:]], candidates=jaxsens.repetition(2))
+    assert (result.lengths, result.copies, len(result)) == ((N, N - 2), 2, 2 * N - 4)
+    np.testing.assert_allclose(
+        result.of_input(1).norms, flip_sensitivity(MODEL, WORD[2:], candidates=jaxsens.repetition(2)).norms
+    )
+    with pytest.raises(InputError, match=r"results\[1\]: copies = 0: that of results\[0\] is 2"):
+        jaxsens.concat([result, flip_sensitivity(MODEL, WORD)])
+
+
+def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
+    subject = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(0, 2))
+    inserted = flip_sensitivity(subject, WORD, candidates=jaxsens.insertion())
+    assert {*inserted.symbols.tolist()} == {1, 3, 4}
+    assert {*inserted.positions.tolist()} == {
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    }  # not before the special symbol that begins the word
+    named = flip_sensitivity(subject, WORD, candidates=jaxsens.insertion([2]), positions=[0])
+    assert listed(named) == [(0, 0, 2)]
+    repeated = flip_sensitivity(subject, WORD, candidates=jaxsens.repetition())
+    assert repeated.positions.tolist() == [1, 3, 4, 5]
+
+
+def test_models_of_others_and_their_functions():
+    table = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), np.float32)
+    rows = lambda tokens: jnp.cumsum(jnp.asarray(table)[tokens], axis=0)  # noqa: E731
+    result = flip_sensitivity(rows, WORD, candidates=jaxsens.insertion([1, 4]), readout="last")
+    np.testing.assert_allclose(
+        result.norms, np.linalg.norm(table, axis=1)[result.symbols], rtol=1e-5, atol=1e-6
+    )
+    signed = flip_sensitivity(
+        rows, WORD, candidates=jaxsens.repetition(2), readout="last", scalar=lambda y: y[0], positions=[3]
+    )
+    np.testing.assert_allclose(signed.changes, [2 * table[1, 0]], rtol=1e-5)
+    assert "2 copies of a token before the position" in signed.view().flipped_input
+
+
+def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    options = {"engine": "vmap", "batch_size": 1}
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), progress=stop, **options)
+    partial = caught.value.partial
+    whole = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), **options)
+    again = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), resume=partial, **options)
+    assert 0 < len(partial) < len(whole)
+    assert again.to_pandas().equals(whole.to_pandas())
+    with pytest.raises(InputError, match=r"(?s)resume: .*candidates = 'repetition\(2\)'"):
+        flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(1), resume=partial, **options)
+
+
+# Refusals
+
+
+def bounded(tokens):
+    """A model that reads four positions at most."""
+    return jnp.asarray(np.arange(4.0))[jnp.arange(tokens.shape[0])] @ tokens.astype(jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "options", "match"),
+    [
+        (MODEL, WORD, {"engine": "difference"}, 'engine = "difference": .*flips that insert a symbol; use'),
+        (MODEL, WORD, {"engine": "first-order"}, 'engine = "first-order": .*flips that insert a symbol'),
+        (MODEL, WORD, {"engine": "incremental"}, 'engine = "incremental": .*use engine="vmap"'),
+        (MODEL, WORD, {"groups": [(1, 2)]}, r"groups = .*: not with insertion\(\), which edits one position"),
+        (
+            lambda t: t * 1.0,
+            WORD,
+            {"readout": 3},
+            r"readout = 3: a longer word has another symbol there: with insertion",
+        ),
+        (MODEL, WORD, {"candidates": jaxsens.insertion([9])}, r"insertion: symbol = 9: the model reads ids"),
+        (MODEL, WORD, {"alphabet_size": 3}, "candidates = .*: not with alphabet_size"),
+        (
+            lambda t: t * 1.0,
+            WORD,
+            {"readout": 0, "positions": [0]},
+            "positions = 0: it is read, and the edited",
+        ),
+        (
+            lambda t: jnp.sum(t) * 1.0,
+            WORD,
+            {"candidates": jaxsens.insertion(), "readout": None},
+            r"candidates = Insertion\(symbols=None\): the model does not say which.*insertion\(\[0, 1\]\)",
+        ),
+        (
+            dataclasses.replace(measurable(MODEL), max_length=N + 1),
+            WORD,
+            {"candidates": jaxsens.repetition(2)},
+            r"candidates: repetition\(\) makes an input of length 7 longer: n = 9: the model reads at most 8",
+        ),
+        (bounded, [1, 2, 0, 1], {"readout": None}, "tokens of length 5: .*at most 4"),
+        (
+            lambda t: (t * 1.0).reshape(7),
+            WORD,
+            {"readout": None},
+            r"shape \(8,\) it raised .*reshape",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_by_name(model, word, options, match):
+    with pytest.raises(InputError, match=match) as caught:
+        flip_sensitivity(model, word, **{"candidates": jaxsens.insertion([1]), **options})
+    assert "errors" not in str(caught.value)
+
+
+def test_unusable_arguments_of_edits_are_errors():
+    with pytest.raises(InputError, match="insertion: symbols = 3: at least one symbol id"):
+        jaxsens.insertion(3)  # pyright: ignore[reportArgumentType]
+    for wrong in (0, 1.5):
+        with pytest.raises(InputError, match=f"repetition: times = {wrong}"):
+            jaxsens.repetition(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        InputError, match=r"candidates = 7: .*jaxsens.insertion\(\), jaxsens.repetition\(times\)"
+    ):
+        flip_sensitivity(MODEL, WORD, candidates=7)
