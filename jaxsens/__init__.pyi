@@ -46,12 +46,17 @@ from .sensitivity.placement import global_mesh as global_mesh
 from .sensitivity.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.result import load_result as load_result
 from .sensitivity.resuming import MeasurementInterrupted as MeasurementInterrupted
+from .training.blowup import LayerNormBlowup as LayerNormBlowup
+from .training.blowup import layer_norm_blowup as layer_norm_blowup
 from .training.checkpoints import TrainedModel as TrainedModel
 from .training.checkpoints import load_checkpoint as load_checkpoint
 from .training.config import TrainConfig as TrainConfig
 from .training.events import TrainingDiverged as TrainingDiverged
 from .training.events import TrainingInterrupted as TrainingInterrupted
 from .training.loop import train as train
+from .training.sharpness import Sharpness as Sharpness
+from .training.sharpness import parameter_noise as parameter_noise
+from .training.sharpness import sharpness as sharpness
 
 __version__: str
 __all__: list[str]

@@ -146,7 +146,7 @@ def _logits(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
 def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
 ) -> tuple[NetworkConfig, Any]:
-    config, parameters = _parts(subject)
+    config, parameters = network_of(subject)
     with collecting("cross_entropy" if task == "prediction" else "accuracy") as problems:
         if not isinstance(config, tuple(CONFIGS.values())):
             remedy = "a trained model, a network, or (config, parameters)"
@@ -168,7 +168,7 @@ def _checked(
     return config, parameters
 
 
-def _parts(subject: Any) -> tuple[Any, Any]:
+def network_of(subject: Any) -> tuple[Any, Any]:
     """The config and parameters of a pair, of a module, or of an object that holds a module as `model`."""
     if isinstance(subject, tuple) and len(subject) == 2:
         return subject

@@ -1,0 +1,195 @@
+"""Sharpness: how much a loss rises if Gaussian noise is added to a trained model's parameters.
+
+Hahn and Rofin (2024, "Why are Sensitive Functions Hard for Transformers?", section 5) measure it so, and prove that it
+cannot stay small for models of sensitive functions as inputs grow, unless layer normalisation blows up
+(`jaxsens.layer_norm_blowup`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsens import inputs
+from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.precision import numerics
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """How much a loss rises under noise.
+
+    Attributes:
+        loss: The loss of the given parameters.
+        rises: For each draw of the noise, the loss with it minus `loss`.
+        noise: The standard deviation of the noise, as it was given.
+        relative: Whether it is relative to each parameter array's root mean square.
+        perturbed: The number of parameters that noise was added to.
+    """
+
+    loss: float
+    rises: tuple[float, ...]
+    noise: float
+    relative: bool
+    perturbed: int
+
+    @property
+    def mean(self) -> float:
+        """The mean rise over the draws: the sharpness."""
+        return float(np.mean(self.rises))
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of `mean`, from the draws."""
+        return float(np.std(self.rises, ddof=1) / math.sqrt(len(self.rises)))
+
+    @property
+    def radius(self) -> float | None:
+        """noise * sqrt(perturbed), near which the noise's Euclidean length is; None for relative noise."""
+        return None if self.relative else self.noise * math.sqrt(self.perturbed)
+
+
+def sharpness(
+    loss: Callable[[Any], Any],
+    parameters: Any,
+    noise: float = 0.02,
+    draws: int = 10,
+    seed: int = 0,
+    *,
+    relative: bool = False,
+    without: Collection[str] = (),
+) -> Sharpness:
+    """The rise of a loss under independent Gaussian noise on every parameter, averaged over draws of the noise.
+
+    For a quadratic loss with Hessian A, the expectation is noise^2 / 2 times the trace of A.
+
+    Args:
+        loss: A function of the parameters that JAX can trace, with a scalar result. It fixes the inputs, and is the
+            same in every draw.
+        parameters: A pytree of arrays, such as `model.parameters`. Arrays of integers are left as they are.
+        noise: The standard deviation of the noise. Hahn and Rofin (2024) use 0.02.
+        draws: How often the noise is drawn, at least 2. Hahn and Rofin (2024) use 10.
+        seed: The seed of the noise. Models of one structure get the same noise.
+        relative: Whether the noise of each array is `noise` times the root mean square of that array.
+        without: Names of parameters without noise, as on the path to an array: fields of dataclasses, keys of
+            dictionaries. ("learned",) leaves out learned position embeddings.
+
+    Raises:
+        InputError: Listing each argument that cannot be used.
+
+    Cost: `draws` + 1 evaluations of the loss, one after the other, in one compiled function.
+    """
+    kept = _checked(loss, parameters, noise, draws, seed, relative, without)
+    leaves = jax.tree.leaves(parameters)
+    wide = any(leaf.dtype == np.float64 for leaf in leaves)
+    with numerics("float64" if wide else "float32"):
+        keys = jax.random.split(jax.random.key(seed), draws)
+
+        @jax.jit
+        def all_losses(parameters: Any, keys: Array) -> tuple[Array, Array]:
+            def one(key: Array) -> Array:
+                moved = _added(parameters, _noise(parameters, key, noise, relative, kept))
+                return _scalar(loss(moved))
+
+            return _scalar(loss(parameters)), jax.lax.map(one, keys)
+
+        found, moved = all_losses(parameters, keys)
+        base, losses = float(found), np.asarray(moved, np.float64)
+    number = sum(np.size(leaf) for leaf, moves in zip(leaves, kept, strict=True) if moves)
+    return Sharpness(base, tuple((losses - base).tolist()), float(noise), relative, int(number))
+
+
+def parameter_noise(
+    parameters: Any,
+    key: Array,
+    noise: float,
+    relative: bool = False,
+    without: Collection[str] = (),
+) -> Any:
+    """One draw of the noise of `sharpness`: a pytree like `parameters`.
+
+    Draw k of `sharpness` has the key `jax.random.split(jax.random.key(seed), draws)[k]`.
+    """
+    return _noise(parameters, key, noise, relative, _moved(parameters, without))
+
+
+def _noise(parameters: Any, key: Array, noise: float, relative: bool, kept: list[bool]) -> Any:
+    leaves, structure = jax.tree.flatten(parameters)
+    drawn = []
+    for k, (leaf, moves) in enumerate(zip(leaves, kept, strict=True)):
+        array = jnp.asarray(leaf)
+        if not moves:
+            drawn.append(jnp.zeros_like(array))
+            continue
+        scale = noise * jnp.sqrt(jnp.mean(jnp.square(array))) if relative else noise
+        drawn.append(scale * jax.random.normal(jax.random.fold_in(key, k), array.shape, array.dtype))
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _added(parameters: Any, noise: Any) -> Any:
+    return jax.tree.map(lambda a, b: a + b, parameters, noise)
+
+
+def _scalar(value: Any) -> Float[Array, ""]:
+    array = jnp.asarray(value)
+    if array.shape:
+        raise InputError(f"sharpness: loss returns shape {array.shape}: return one number, such as a mean")
+    return array
+
+
+def _names(path: tuple[Any, ...]) -> set[str]:
+    """The names on the path to an array: fields and keys, and the numbers of places in a list as texts."""
+    return {
+        str(next(getattr(part, each) for each in ("name", "key", "idx") if hasattr(part, each)))
+        for part in path
+    }
+
+
+def _moved(parameters: Any, without: Collection[str]) -> list[bool]:
+    """For each array, whether noise is added to it."""
+    return [
+        bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and not _names(path) & set(without)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)
+    ]
+
+
+def _checked(
+    loss: object, parameters: Any, noise: Any, draws: Any, seed: Any, relative: Any, without: Any
+) -> list[bool]:
+    moved: list[bool] = []
+    with collecting("sharpness") as problems:
+        if not callable(loss):
+            problems.add("loss", loss, "a function of the parameters with a scalar result")
+        inputs.number("noise", noise, problems, above=0, below=float("inf"))
+        inputs.count("draws", draws, problems, least=2)
+        inputs.seed(seed, problems)
+        if not isinstance(relative, bool):
+            problems.add("relative", relative, "True or False")
+        if isinstance(without, str) or not isinstance(without, Collection):
+            problems.add("without", without, 'names of parameters, such as ("learned",)')
+        else:
+            moved = _checked_parameters(parameters, without, problems)
+    return moved
+
+
+def _checked_parameters(parameters: Any, without: Collection[str], problems: Problems) -> list[bool]:
+    paths = jax.tree_util.tree_leaves_with_path(parameters)
+    found: set[str] = set().union(*(_names(path) for path, _ in paths))
+    if not all(isinstance(leaf, jax.Array | np.ndarray) for _, leaf in paths):
+        problems.add("parameters", type(parameters).__name__, "a pytree of arrays, such as model.parameters")
+        return []
+    if missing := sorted(set(without) - found):
+        problems.add("without", missing, f"names of these parameters: {', '.join(sorted(found)) or 'none'}")
+    moved = _moved(parameters, without)
+    if not any(moved):
+        problems.add(
+            "parameters", type(parameters).__name__, "at least one array of floats that noise is added to"
+        )
+    return moved
