@@ -32,6 +32,8 @@ from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput
 from .search.result import load_worst_input as load_worst_input
 from .search.worst_input import worst_input as worst_input
+from .sensitivity.attention_statistics import AttentionStatistics as AttentionStatistics
+from .sensitivity.attention_statistics import attention_statistics as attention_statistics
 from .sensitivity.candidates import deletion as deletion
 from .sensitivity.candidates import insertion as insertion
 from .sensitivity.candidates import masking as masking
