@@ -34,7 +34,7 @@ def test_the_example_of_sharpness_runs_and_sees_both_rise_and_blowup():
     names: dict[str, Any] = {}
     _, code = blocks("python")
     exec(code, names)
-    assert names["found"].mean > 3 * names["found"].standard_error > 0
+    assert 0 < names["found"].standard_error < names["found"].loss
     assert eval(code.rstrip().splitlines()[-1], names) > 0
 
 
