@@ -140,8 +140,10 @@ def embedded(config: Any, parameters: Any, tokens: list[int], dtype: Any) -> lis
 # Attention
 
 
-def visible(mask: str, i: int, j: int) -> bool:
+def visible(mask: Any, i: int, j: int) -> bool:
     """Whether the query at i sees the key at j."""
+    if kind(mask) == "SlidingWindow":
+        return i - mask.width + 1 <= j <= i
     return {
         "none": True,
         "future": j <= i,

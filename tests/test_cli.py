@@ -172,6 +172,11 @@ def test_the_script_is_the_command(config, tmp_path):
         (["measure", "--alphabet-size", "2", "--tokens", "012"], "symbols (0, 1), one a character"),
         (["measure", "--alphabet-size", "2", "--tokens", "0a1"], "symbols (0, 1), one a character"),
         (["measure", "--alphabet-size", "2", "--n", "1"], "at least 2"),
+        (["measure", "--alphabet-size", "2", "--n", "8", "--window", "0"], "--window = 0: at least 1"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--window", "2", "--mask", "past"],
+            "--window = 2: not with --mask past",
+        ),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--positions", "foo"],
             "--positions = 'foo'",
@@ -387,7 +392,14 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
 
 
 def test_the_model_options_are_fields_of_the_config():
-    assert set(ModelOptions.__dataclass_fields__) <= set(TransformerConfig.__dataclass_fields__)
+    assert set(ModelOptions.__dataclass_fields__) - {"window"} <= set(TransformerConfig.__dataclass_fields__)
+
+
+def test_measure_takes_a_window(capsys):
+    code, out, _ = run(capsys, "measure", *SMALL, "--n", "8", "--window", "3", "--json")
+    summary = json.loads(out)
+    assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
+    assert {flip["position"] for flip in summary["top"] if flip["norm"] > 0} == {5, 6}
 
 
 def test_the_version_is_printed(capsys):

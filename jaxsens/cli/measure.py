@@ -77,6 +77,7 @@ class ModelOptions:
         feed_forward: The number of hidden units in the feed-forward block; 0 omits the block.
         weighting: How scores become attention weights.
         mask: Which positions attention cannot see; "future" gives causal attention.
+        window: Causal attention to this number of last positions only, the position itself included; instead of --mask.
         positions: One or more position embeddings to add: none, sinusoidal, learned, rotary, alibi, length, ...
         scores: How queries and keys are compared.
         layer_norm: Where activations are normalised.
@@ -91,6 +92,7 @@ class ModelOptions:
     feed_forward: Annotated[Count, default("256")] = None
     weighting: Annotated[str | None, _WEIGHTINGS, default("softmax")] = None
     mask: Annotated[str | None, _MASKS, default("none")] = None
+    window: Annotated[Count, default("all positions")] = None
     positions: Annotated[Names, default("sinusoidal")] = None
     scores: Annotated[str | None, one_of("dot-product", "additive"), default("dot-product")] = None
     layer_norm: Annotated[str | None, one_of("none", "pre", "post"), default("none")] = None
@@ -105,7 +107,16 @@ class ModelOptions:
         if self.positions is not None:
             # A single name may be "none", which cannot be combined with others.
             given["positions"] = self.positions[0] if len(self.positions) == 1 else list(self.positions)
+        if (width := given.pop("window", None)) is not None:
+            given["mask"] = {"type": "SlidingWindow", "width": width}
         return given
+
+    def check(self, problems: Problems) -> None:
+        """Adds the errors in the options together."""
+        if self.window is not None and self.mask is not None:
+            problems.add("--window", self.window, f"not with --mask {self.mask}: a window masks the future")
+        if self.window is not None and self.window < 1:
+            problems.add("--window", self.window, "at least 1: a position sees itself")
 
 
 @dataclass(frozen=True)
@@ -190,6 +201,7 @@ def measure(
             others = {flag(key): value for key, value in options.items() if key != "dtype"}
             others |= _given(checkpoint, tokens, n, inputs, config, variant)
             check_published(published, measuring, others, problems)
+        model.check(problems)
         check_options(measuring, output, problems)
     from jaxsens.sensitivity.resuming import MeasurementInterrupted
 

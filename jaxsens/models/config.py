@@ -21,7 +21,7 @@ from jaxsens.models.choices import (
     LayerNormPlaces,
     Scores,
 )
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
 from jaxsens.models.positions import (
     POSITION_NAMES,
     POSITION_TYPES,
@@ -34,7 +34,9 @@ from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, HardWeighting, Softmax, Weighting
 from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, typed
 
-_TYPED: dict[str, type] = {cls.__name__: cls for cls in (*WEIGHTING_TYPES, *POSITION_TYPES, Schedule)}
+_TYPED: dict[str, type] = {
+    cls.__name__: cls for cls in (*WEIGHTING_TYPES, *MASK_TYPES, *POSITION_TYPES, Schedule)
+}
 """The parts that a table in a config file may describe, by `type`."""
 
 
@@ -46,9 +48,10 @@ def _per_layer(name: str, value: Any, problems: Problems, least: int, optional: 
 
 
 def _masks(name: str, value: Any, problems: Problems) -> Any:
-    for one in _as_tuple(value):
-        inputs.choice(name, one, MASKS, problems)
-    return tuple(value) if isinstance(value, list) else value
+    wanted = f"one of {', '.join(MASKS)}, or a SlidingWindow"
+    names = {known: known for known in MASKS}
+    found = tuple(_member(name, one, names, TypedMask, wanted, problems) for one in _as_tuple(value))
+    return found if isinstance(value, tuple | list) else found[0]
 
 
 def _weightings(name: str, value: Any, problems: Problems) -> Any:
@@ -100,7 +103,7 @@ class LayerConfig:
     head_width: int
     feed_forward: int
     weighting: Weighting
-    mask: str
+    mask: AnyMask
     scores: Scores
     layer_norm: LayerNorm
     layer_norm_epsilon: float
@@ -129,7 +132,7 @@ class TransformerConfig:
         feed_forward: the number of hidden units of the per-position map; 0 omits the map.
         head_width: the size of queries, keys and values; width / heads if None.
         weighting: a name of `WEIGHTINGS` ("softmax", "temperature-log", "leftmost-hard", ...) or a typed value.
-        mask: a name of `MASKS`; "future" means that the future is masked.
+        mask: a name of `MASKS` or a `SlidingWindow`; "future" means that the future is masked.
         positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings are added.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
@@ -154,7 +157,7 @@ class TransformerConfig:
     feed_forward: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=0)] = 256
     head_width: Annotated[int | tuple[int, ...] | None, checked_by(_per_layer, least=1, optional=True)] = None
     weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(_weightings)] = "softmax"
-    mask: Annotated[str | tuple[str, ...], checked_by(_masks)] = "none"
+    mask: Annotated[AnyMask | tuple[AnyMask, ...], checked_by(_masks)] = "none"
     positions: Annotated[str | PositionTerm | Sequence[str | PositionTerm], checked_by(_positions)] = (
         "sinusoidal"
     )

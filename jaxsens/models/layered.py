@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, collecting
-from jaxsens.models.masks import MASKS, Mask, SlidingWindow, Span, visible
+from jaxsens.models.masks import MASKS, AnyMask, Mask, Span, TypedMask, visible
 from jaxsens.models.weighting import Softmax, Weighting
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -50,7 +50,7 @@ class Attention:
 
     heads: int
     key_heads: int | None = None
-    mask: str | MaskRule = "none"
+    mask: AnyMask | MaskRule = "none"
     weighting: Weighting = SOFTMAX
     scale: float | None = None
 
@@ -62,7 +62,7 @@ class Attention:
                 problems.add("key_heads", keys, f"a divisor of heads = {heads}")
             if isinstance(self.mask, str):
                 inputs.choice("mask", self.mask, MASKS, problems)
-            elif not callable(self.mask):
+            elif not (isinstance(self.mask, TypedMask) or callable(self.mask)):
                 problems.add("mask", self.mask, "a name of MASKS, or a function of query and key positions")
             if not isinstance(self.weighting, Weighting):
                 problems.add("weighting", self.weighting, "a weighting, such as Softmax()")
@@ -73,7 +73,9 @@ class Attention:
 
     def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
-        return visible(self.mask, queries, keys) if isinstance(self.mask, str) else self.mask(queries, keys)
+        if isinstance(self.mask, str | TypedMask):
+            return visible(self.mask, queries, keys)
+        return self.mask(queries, keys)
 
     @property
     def one_sided(self) -> bool:
@@ -89,11 +91,11 @@ class Attention:
         return (0, n) if self._spans is None else self._spans.keys_seen_by(rows, n)
 
     @property
-    def _spans(self) -> Mask | SlidingWindow | None:
+    def _spans(self) -> Mask | TypedMask | None:
         """The mask, if it knows what it connects."""
         if isinstance(self.mask, str):
             return MASKS[self.mask]
-        return self.mask if isinstance(self.mask, SlidingWindow) else None
+        return self.mask if isinstance(self.mask, TypedMask) else None
 
 
 class Layered(abc.ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsens import inputs
-from jaxsens.errors import rule_for
+from jaxsens.errors import no_rule, rule_for
+from jaxsens.models.parts import Part
 
 Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
 """The first of some successive positions, and the one after the last: known when compiling, or computed."""
@@ -80,9 +82,42 @@ MASKS: dict[str, Mask] = {
 0 on every key, so its head's output is the zero vector."""
 
 
+class TypedMask(Part):
+    """A mask with parameters: a typed value instead of a name. It behaves as a `Mask` does."""
+
+    @property
+    @abc.abstractmethod
+    def earlier(self) -> bool:
+        """Whether a query may see a later key, so that a key can change earlier rows."""
+
+    @property
+    @abc.abstractmethod
+    def later(self) -> bool:
+        """Whether a query may see an earlier key, so that a key can change later rows."""
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether no query sees keys on one of its sides."""
+        return not (self.earlier and self.later)
+
+    @abc.abstractmethod
+    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+        """Returns whether each query position sees each key position; the two arrays broadcast."""
+
+    @abc.abstractmethod
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows, of n, outside of which none sees a key of the span."""
+
+    @abc.abstractmethod
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys, of n, outside of which none is seen by a row of the span."""
+
+
 @dataclass(frozen=True)
-class SlidingWindow:
-    """The future is masked, and so is what lies `width` or more positions back. A mask for `jaxsens.Attention`.
+class SlidingWindow(TypedMask):
+    """The future is masked, and so is what lies `width` or more positions back (Beltagy et al., 2020; Mistral 7B).
+
+    A mask of `TransformerConfig` and of `jaxsens.Attention`. In L layers a flip reaches L (width - 1) rows ahead.
 
     Attributes:
         width: the number of keys that a row sees, itself included; at least 1.
@@ -97,11 +132,16 @@ class SlidingWindow:
         inputs.checked_count("SlidingWindow", least=1, width=self.width)
 
     @property
-    def one_sided(self) -> bool:
-        """No row sees later keys."""
+    def earlier(self) -> bool:
+        """False: no row sees later keys."""
+        return False
+
+    @property
+    def later(self) -> bool:
+        """True."""
         return True
 
-    def __call__(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
         return (keys <= queries) & (keys > queries - self.width)
 
@@ -116,6 +156,33 @@ class SlidingWindow:
         return max(0, first) if isinstance(first, int) else jnp.maximum(0, first), rows[1]
 
 
-def visible(mask: str, queries: Int[Array, "*q"], keys: Int[Array, "*k"]) -> Bool[Array, "*b"]:
+MASK_TYPES: tuple[type[TypedMask], ...] = (SlidingWindow,)
+"""The masks with parameters that a config file can describe."""
+
+AnyMask = str | TypedMask
+"""A mask as configs give it: a name of `MASKS`, or a typed value."""
+
+
+def mask_of(consumer: str, mask: AnyMask) -> Mask | TypedMask:
+    """Returns the mask that a config names or holds.
+
+    Raises:
+        InputError: that `consumer` does not know it.
+    """
+    match mask:
+        case TypedMask():
+            return mask
+        case str():
+            return rule_for(consumer, "mask", mask, MASKS)
+        case _:
+            raise no_rule(consumer, "mask", mask, (*MASKS, *MASK_TYPES))
+
+
+def kind_of_mask(mask: AnyMask) -> str | type[TypedMask]:
+    """Returns what rules know the mask by: its name, or its class."""
+    return type(mask) if isinstance(mask, TypedMask) else mask
+
+
+def visible(mask: AnyMask, queries: Int[Array, "*q"], keys: Int[Array, "*k"]) -> Bool[Array, "*b"]:
     """Returns whether each key position is visible to each query position; the two arrays broadcast."""
-    return rule_for("attention", "mask", mask, MASKS).sees(queries, keys)
+    return mask_of("attention", mask).sees(queries, keys)

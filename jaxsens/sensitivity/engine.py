@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.masks import TypedMask, kind_of_mask
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
 from jaxsens.sensitivity.change_of import change_of
@@ -74,13 +75,13 @@ class EngineChoice:
 class Served:
     """The kinds of parts that an engine has rules for. It rejects configs with any other kind.
 
-    Weightings and position terms are given as classes; a derived class is a different kind. The others are names, as in
-    the config.
+    Weightings, position terms and masks with parameters are given as classes; a derived class is a different kind. The
+    others are names, as in the config.
     """
 
     weightings: tuple[type[Weighting], ...]
     position_terms: tuple[type[PositionTerm], ...]
-    masks: tuple[str, ...]
+    masks: tuple[str | type[TypedMask], ...]
     scores: tuple[str, ...]
     layer_norms: tuple[str, ...]
     activations: tuple[str, ...]
@@ -91,7 +92,7 @@ class Served:
         used: tuple[tuple[str, Sequence[type | str], Sequence[type | str]], ...] = (
             ("weighting", [type(layer.weighting) for layer in layers], self.weightings),
             ("position term", [type(term) for term in config.position_terms], self.position_terms),
-            ("mask", [layer.mask for layer in layers], self.masks),
+            ("mask", [kind_of_mask(layer.mask) for layer in layers], self.masks),
             ("score", [layer.scores for layer in layers], self.scores),
             ("layer normalisation", [layer.layer_norm for layer in layers], self.layer_norms),
             ("activation", [layer.activation for layer in layers if layer.feed_forward], self.activations),

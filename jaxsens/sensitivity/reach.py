@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import rule_for
-from jaxsens.models.masks import MASKS, Span
+from jaxsens.models.masks import AnyMask, Span, mask_of
 from jaxsens.models.trace import CACHED_ROWS
 
 MASKED_BLOCKS = 8
@@ -20,9 +19,9 @@ Reach: TypeAlias = Span
 """The rows that can change."""
 
 
-def changed_rows(mask: str, reach: Reach, n: int) -> Reach:
+def changed_rows(mask: AnyMask, reach: Reach, n: int) -> Reach:
     """Returns the rows of a layer's output that can change if the rows `reach` of its input do."""
-    return rule_for("the rows that change", "mask", mask, MASKS).rows_that_see(reach, n)
+    return mask_of("the rows that change", mask).rows_that_see(reach, n)
 
 
 def over_changed_rows(

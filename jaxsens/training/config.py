@@ -26,6 +26,7 @@ from jaxsens.languages import Language, language
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
+from jaxsens.models.masks import MASKS, mask_of
 from jaxsens.models.transformer import check_runs
 from jaxsens.strict import Count, config, did_you_mean, messages, read_table, read_toml
 from jaxsens.training.tables import (
@@ -39,8 +40,8 @@ from jaxsens.training.tables import (
 Task = Literal["prediction", "recognition"]
 _TASKS = get_args(Task)
 
-CAUSAL = ("future", "strict-future")
-"""The masks under which what is predicted at a position depends on nothing behind it."""
+CAUSAL = (*(name for name, mask in MASKS.items() if not mask.earlier), "a SlidingWindow")
+"""The masks under which what is predicted at a position depends on nothing behind it, as messages name them."""
 
 DERIVED = ("alphabet_size", "logits", "end_symbol", "readout")
 """Fields of a network's config that follow from the language and the task."""
@@ -193,7 +194,8 @@ def _check_task(model: NetworkConfig, task: Task, problems: Problems) -> None:
             "model.kind", "convolution", "another kind, or recognition: it averages over the whole input"
         )
     if task == "prediction" and isinstance(model, TransformerConfig):
-        for mask in sorted({model.layer(k).mask for k in range(model.layers)} - set(CAUSAL)):
+        masks = dict.fromkeys(model.layer(k).mask for k in range(model.layers))
+        for mask in (mask for mask in masks if mask_of("training", mask).earlier):
             problems.add(
                 "model.mask", mask, f"one of {', '.join(CAUSAL)} in every layer, to predict the next symbol"
             )

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import EstimateWarning, InputError
+from jaxsens.errors import EstimateWarning, InputError, Problems
+from jaxsens.models.config_tables import plain, read_config
 from jaxsens.models.layered import Attention
 from jaxsens.models.layered_transformer import LayeredTransformer
 from jaxsens.models.masks import SlidingWindow
@@ -32,7 +33,7 @@ class Windowed(LayeredTransformer):
     bounded: bool = True
 
     def attention(self, layer: int) -> Attention:
-        mask = SlidingWindow(WIDTH) if self.bounded else unbounded
+        mask = SlidingWindow(WIDTH) if self.bounded else unbounded  # its spans are known, or not
         return dataclasses.replace(super().attention(layer), mask=mask)
 
     def at_length(self, n: int) -> Windowed:
@@ -67,6 +68,58 @@ def test_its_spans_are_those_of_what_it_sees(width):
 def test_no_window(width):
     with pytest.raises(InputError, match="width = "):
         SlidingWindow(width)
+
+
+def test_a_config_takes_windows_by_layer_and_tables_of_a_file():
+    sizes: dict[str, Any] = {"alphabet_size": 2, "layers": 2}
+    table = {**sizes, "mask": ["none", {"type": "SlidingWindow", "width": 4}]}
+    problems = Problems("")
+    config = read_config(table, "model", problems)
+    assert not problems
+    assert config == jaxsens.TransformerConfig(**sizes, mask=("none", SlidingWindow(4)))
+    assert plain(config)["mask"] == table["mask"]
+    # A name is written as before: what a sweep has measured keeps its keys.
+    assert plain(jaxsens.TransformerConfig(**sizes, mask="future"))["mask"] == "future"
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("window", "or a SlidingWindow"),
+        (3, "or a SlidingWindow"),
+        ({"type": "SlidingWindow"}, "width"),
+        ({"type": "SlidingWindow", "width": 0}, "width = 0: .*at least 1"),
+        ({"type": "SlidingWindow", "width": 2.5}, "width = 2.5"),
+        ((SlidingWindow(2),) * 3, "one per layer"),
+    ],
+)
+def test_masks_that_are_none_are_refused(mask, message):
+    with pytest.raises(InputError, match=message):
+        jaxsens.TransformerConfig(alphabet_size=2, layers=2, mask=mask)
+
+
+@pytest.mark.parametrize("readout", ["last", "mean"])
+def test_the_difference_engine_skips_the_rows_that_a_window_hides(readout):
+    config = jaxsens.TransformerConfig(
+        alphabet_size=3,
+        width=8,
+        heads=2,
+        layers=3,
+        feed_forward=8,
+        dtype="float64",
+        readout=readout,
+        mask=SlidingWindow(WIDTH),
+    )
+    tokens, positions = np.random.default_rng(0).integers(0, 3, 300), [3, 256, 274, 275, 290, 298]
+    model = jaxsens.Transformer(config)
+    carried, forward = (
+        jaxsens.flip_sensitivity(model, tokens, engine=engine, positions=positions).norms
+        for engine in ("difference", "vmap")
+    )
+    np.testing.assert_allclose(carried, forward, rtol=1e-9, atol=1e-12)
+    if readout == "last":  # a flip reaches 24 rows ahead in three layers, and no row before it
+        assert np.all(carried[:6] == 0)
+        assert np.all(carried[6:] > 1e-10)
 
 
 @pytest.mark.parametrize("engine", ["incremental", "first-order"])

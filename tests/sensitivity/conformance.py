@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
 from jaxsens.sensitivity.adapters import Measurable, TransformerApply
@@ -195,6 +196,16 @@ MIXED = ("temperature-log", "average-hard", "softmax")
 CASES: dict[str, Case] = {
     **{f"weighting {name}": Case(small(weighting=WEIGHTINGS_TRIED[name])) for name in (*KINDS, *STEEP)},
     **{f"mask {name}": Case(small(mask=name)) for name in ("future", "past", "strict-future", "strict-past")},
+    "mask window": Case(small(mask=SlidingWindow(3))),
+    "mask window of one": Case(small(mask=SlidingWindow(1)), word=(0, 2, 1, 0, 1, 1)),
+    "windows, three layers": Case(small(layers=3, mask=(SlidingWindow(2), SlidingWindow(3), "future"))),
+    "windows, mean, hard": Case(
+        small(
+            layers=3, mask=SlidingWindow(2), weighting=("average-hard", "softmax", "softmax"), readout="mean"
+        )
+    ),
+    "window wider than the word": Case(small(mask=SlidingWindow(50))),
+    "sharpened, windows": Case(small(layers=3, mask=SlidingWindow(2)), sharpness=30),
     **{f"positions {name}": Case(small(positions=value)) for name, value in POSITIONS_TRIED.items()},
     **{f"activation {name}": Case(small(activation=name)) for name in ("gelu", "silu", "tanh")},
     "norm and outputs": Case(small(), norm="l1", outputs=(3, 0)),

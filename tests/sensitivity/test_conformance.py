@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.models.positions import Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax
@@ -91,6 +91,9 @@ WEIGHTING = st.one_of(
 )
 
 
+MASK = st.one_of(st.sampled_from(sorted(MASKS)), st.builds(SlidingWindow, st.integers(1, 4)))
+
+
 def _distinct(terms: list[Any]) -> Any:
     kept = {type(term).__name__ if not isinstance(term, str) else term.capitalize(): term for term in terms}
     return tuple(kept.values()) or "none"
@@ -123,7 +126,7 @@ def cases(draw, any_shape: bool) -> Case:
         **sizes,
         feed_forward=of_layers(st.sampled_from([0, 5])),
         weighting=weighting,
-        mask=of_layers(st.sampled_from(sorted(MASKS))),
+        mask=of_layers(MASK),
         positions=_distinct(draw(st.lists(TERMS, max_size=2))),
         scores=draw(st.sampled_from(["dot-product", "additive"] if soft else ["dot-product"])),
         layer_norm=draw(st.sampled_from(["none", "pre", "post"])),

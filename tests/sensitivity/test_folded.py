@@ -10,6 +10,7 @@ import pytest
 
 from jaxsens import Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.models.given import parameters_from_numpy
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import Learned
 from jaxsens.precision import numerics
@@ -74,6 +75,7 @@ TRIED = {
         256,
         {"mask": "future", "logits": 3, "positions": ("sinusoidal", "alibi"), "feed_forward": (20, 0)},
     ),
+    "windows": (300, {"mask": (SlidingWindow(100), SlidingWindow(250))}),
 }
 ALSO_TRIED = {
     "no mask": (256, {}),

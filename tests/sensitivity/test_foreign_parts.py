@@ -12,7 +12,7 @@ import pytest
 import jaxsens
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, SCORES, LayerNormPlaces, ScoreFunction
-from jaxsens.models.masks import MASKS, Mask, visible
+from jaxsens.models.masks import MASK_TYPES, MASKS, Mask, visible
 from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, ScoreTerm
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax, Weighting
@@ -261,7 +261,7 @@ def test_a_table_of_rules_names_what_it_knows():
 
 
 def test_every_member_that_a_config_can_name_is_served_as_the_engine_says():
-    assert set(difference.SERVED.masks) == set(MASKS)
+    assert set(difference.SERVED.masks) == {*MASKS, *MASK_TYPES}
     assert set(difference.SERVED.scores) == set(SCORES)
     assert set(difference.SERVED.layer_norms) == set(LAYER_NORMS)
     assert set(difference.SERVED.activations) == set(ACTIVATIONS)

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, read_out, readout_position
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
@@ -31,7 +30,7 @@ ROW_BLOCK = 256
 SERVED = Served(
     weightings=(Softmax, LeftmostHard, RightmostHard, AverageHard),
     position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Rotary, Alibi),
-    masks=("none", "future", "past", "strict-future", "strict-past"),
+    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product", "additive"),
     layer_norms=("none", "pre", "post"),
     activations=tuple(ACTIVATION_CHANGES),
@@ -44,6 +43,11 @@ def refusal(config: TransformerConfig) -> str | None:
     if config.centred_scores:
         return "the difference engine forms plain scores, which lose the digits that centred scores keep"
     return SERVED.refusal("the difference engine", config)
+
+
+def flipped_rows(config: TransformerConfig, positions: Int[Array, " flips"], n: int) -> Reach:
+    """Returns a span that holds every flipped row; all rows if a layer breaks ties: it computes all in one way."""
+    return (0, n) if config.exact_rows else (jnp.min(positions), jnp.max(positions) + 1)
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,7 @@ class DifferenceEngine(Engine):
             change = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
         else:
             moved = self._first_layer(parameters, prepared, positions, symbols)
-            # A layer that breaks ties has its rows computed all in one way.
-            reach: Reach = (0, n) if config.exact_rows else (jnp.min(positions), jnp.max(positions) + 1)
+            reach = flipped_rows(config, positions, n)
             change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row, reach))(moved)
         if parameters.head is None:
             return change
@@ -160,14 +163,9 @@ class DifferenceEngine(Engine):
         """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
         config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         size = min(ROW_BLOCK, n)
-        count = -(-n // size)
         one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
-        first, last = jnp.asarray(0), jnp.asarray(count)
-        mask = rule_for("the difference engine", "mask", config.layer(0).mask, MASKS)
-        if not mask.earlier and not config.exact_rows:
-            first = jnp.min(positions) // size
-        if not mask.later and not config.exact_rows:
-            last = jnp.max(positions) // size + 1
+        reach = changed_rows(config.layer(0).mask, flipped_rows(config, positions, n), n)
+        first, last = jnp.asarray(reach[0] // size), jnp.asarray(-(-reach[1] // size))
         flips, width = positions.shape[0], config.width
         zero = jnp.zeros((flips, n, width), config.dtype)
         start = Moved(zero, zero if config.exact_rows else None)

@@ -27,10 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.errors import rule_for
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
-from jaxsens.models.masks import MASKS, visible
+from jaxsens.models.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.scores import penalty, projected, scores
@@ -48,6 +47,7 @@ from jaxsens.sensitivity.difference.state import (
     prepare,
 )
 from jaxsens.sensitivity.engine import Engine, EngineCost, Served
+from jaxsens.sensitivity.reach import changed_rows
 
 
 def candidates(n: int, hidden: int) -> int:
@@ -65,7 +65,7 @@ LARGEST_SCORE_CHANGE = 20.0
 SERVED = Served(
     weightings=(Softmax,),
     position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Alibi),
-    masks=("none", "future", "past", "strict-future", "strict-past"),
+    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product",),
     layer_norms=("none",),
     activations=("relu",),
@@ -243,9 +243,9 @@ class FoldedEngine(Engine):
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
         config, dtype = self.config, prepared.prepared.output.dtype
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
-        second, mask = config.layer(1), rule_for("the folded form", "mask", config.layer(0).mask, MASKS)
-        start = jnp.asarray(0) if mask.earlier else jnp.min(positions) // ROWS
-        stop = jnp.asarray(blocks) if mask.later else jnp.max(positions) // ROWS + 1
+        second, n = config.layer(1), prepared.prepared.tokens.shape[0]
+        reach = changed_rows(config.layer(0).mask, (jnp.min(positions), jnp.max(positions) + 1), n)
+        start, stop = jnp.asarray(reach[0] // ROWS), jnp.asarray(-(-reach[1] // ROWS))
         zero = _Sums(
             jnp.zeros((flips, second.heads), dtype),
             jnp.zeros((flips, second.heads, second.head_width), dtype),
@@ -328,8 +328,7 @@ class FoldedEngine(Engine):
         first, second = config.layer(0), config.layer(1)
         heads, k = first.heads * first.head_width, candidates(n, first.feed_forward)
         pair = 2 * heads * (d + k) + 2 * k * d + 4 * second.heads * d + 8 * heads
-        mask = rule_for("the folded form", "mask", first.mask, MASKS)
-        if not (mask.earlier and mask.later):
+        if mask_of("the folded form", first.mask).one_sided:
             pair /= 2
         forward = layer_operations(config, 0, n) + layer_operations(config, 1, n)
         batch = self.preferred_batch(n, platform)
