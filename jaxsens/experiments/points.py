@@ -7,7 +7,7 @@ the result, under the same checksum.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,8 +43,23 @@ VERIFY = 64
 AVERAGE_SENSITIVITY = "average-sensitivity"
 """The mean over inputs of the number of flips that change the decision (`FlipSensitivity.average_sensitivity`)."""
 
+PER_POSITION = "average-sensitivity-per-position"
+"""The average sensitivity divided by the number of positions that are flipped."""
+
+EXTREMES = ("minimum-sensitivity", "maximum-sensitivity")
+"""The smallest and the largest number of flips that change the decision, of the inputs measured. The largest over all
+inputs is the sensitivity of a Boolean function."""
+
+OF_DECISIONS: dict[str, Callable[[FlipSensitivity], float]] = {
+    AVERAGE_SENSITIVITY: lambda result: result.average_sensitivity,
+    PER_POSITION: lambda result: result.average_sensitivity_per_position,
+    EXTREMES[0]: lambda result: float(np.flatnonzero(result.sensitivity_distribution)[0]),
+    EXTREMES[1]: lambda result: float(np.flatnonzero(result.sensitivity_distribution)[-1]),
+}
+"""The statistics of results with norm = "decision"; the extremes need every flip of an input."""
+
 STATISTICS = (
-    f'mean, max, min, median, a quantile such as "q90", or {AVERAGE_SENSITIVITY} with norm = "{DECISION}"'
+    f'mean, max, min, median, a quantile such as "q90", or {", ".join(OF_DECISIONS)} with norm = "{DECISION}"'
 )
 """The statistics there are, for messages."""
 
@@ -350,9 +365,9 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
 
 
 def is_statistic(name: str) -> bool:
-    """Whether `name` is a statistic: mean, max, min, median, average-sensitivity, or qP for the P % quantile,
+    """Whether `name` is a statistic: mean, max, min, median, one of decisions, or qP for the P % quantile,
     0 <= P <= 100."""
-    return name in (*_NAMED, AVERAGE_SENSITIVITY) or _QUANTILE.fullmatch(name) is not None
+    return name in (*_NAMED, *OF_DECISIONS) or _QUANTILE.fullmatch(name) is not None
 
 
 def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
@@ -371,24 +386,17 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
     return float(np.quantile(values, float(match[1]) / 100))
 
 
-def compute_all(names: Iterable[str], norms: Float[np.ndarray, " flips"]) -> dict[str, float]:
-    """Every named statistic of these norms."""
-    return {name: compute(name, norms) for name in names}
-
-
 def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
     """Every named statistic of a result. Of an estimated one, the mean is the corrected one and the maximum that of the
     measured flips; all others are those of `norms`, which are estimates where flips were not measured.
 
     Raises:
-        InputError: for the average sensitivity of a result without decisions.
+        InputError: for a statistic of decisions of a result without them, or of a sample that does not say it.
     """
-    names = tuple(names)
-    of_norms = [name for name in names if name != AVERAGE_SENSITIVITY]
-    found = compute_all(of_norms, result.norms)
-    if len(of_norms) < len(names):
-        found[AVERAGE_SENSITIVITY] = result.average_sensitivity
-        found = {name: found[name] for name in names}
+    found = {
+        name: OF_DECISIONS[name](result) if name in OF_DECISIONS else compute(name, result.norms)
+        for name in names
+    }
     if result.estimated is not None:
         found |= {name: getattr(result, name) for name in ("mean", "max") if name in found}
     return found

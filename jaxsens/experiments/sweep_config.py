@@ -10,7 +10,8 @@ statistics = ["mean", "max"]
 [model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
                                     `condition`; or `construction`, `condition` and its options; or `checkpoint`,
                                     a directory of `jaxsens train`
-[inputs]                            `count` random words a point and their `kind`, or `file` of words
+[inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
+                                    `file` of words
 [measure]                           engine, norm, outputs, sample, batch_size, memory_budget; for long inputs
                                     exact_up_to, sample_beyond, estimate, sketch and verify
 
@@ -40,10 +41,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY, STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.points import EXTREMES, OF_DECISIONS, STATISTICS, Measurement, is_statistic
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
-from jaxsens.experiments.words import InputsTable, RandomWords, SharedWords, WordFile, read_words
+from jaxsens.experiments.words import AllWords, InputsTable, RandomWords, SharedWords, WordFile, read_words
 from jaxsens.inputs import NORMS
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.config import TransformerConfig
@@ -293,9 +294,15 @@ def _check_norm(
     """Notes parts of `[bounds]` that are of norms only, and a statistic of decisions of anything else."""
     if measure is None:
         return
-    if measure.norm != DECISION and AVERAGE_SENSITIVITY in statistics:
-        remedy = f'it counts the flips that change the decision: give [measure] norm = "{DECISION}"'
-        problems.add("statistics", AVERAGE_SENSITIVITY, remedy)
+    sampled = measure.sample is not None or measure.sample_beyond is not None
+    for name in statistics:
+        if measure.norm != DECISION and name in OF_DECISIONS:
+            remedy = f'it counts the flips that change the decision: give [measure] norm = "{DECISION}"'
+            problems.add("statistics", name, remedy)
+        elif sampled and name in EXTREMES:
+            problems.add(
+                "statistics", name, "it needs every flip of an input: leave it out, or [measure] sample"
+            )
     if measure.norm not in NORMS and bounds is not None and (bounds.worst or bounds.certified):
         remedy = (
             f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
@@ -404,9 +411,13 @@ def _inputs(
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
-    if isinstance(table, WordFile):
+    if isinstance(table, WordFile | AllWords):
         if not alphabets:
             return None
         symbols = next(iter(alphabets.values()))
-        table = read_words(table, folder, symbols.without_end() if shared else symbols, lengths, problems)
+        read = symbols.without_end() if shared else symbols
+        if isinstance(table, AllWords):
+            table.check(read, lengths, problems)
+        else:
+            table = read_words(table, folder, read, lengths, problems)
     return SharedWords(table) if shared and table is not None else table

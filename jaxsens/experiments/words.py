@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import ConfigDict, Discriminator, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
 from jaxsens.errors import Problems
 from jaxsens.models.initialisation import generator
@@ -48,6 +49,18 @@ class Symbols:
         return n if self.end_of_sequence is None else n - 1
 
 
+ALL = "all"
+
+MOST_WORDS = 2**17
+"""The largest number of words of `[inputs] kind = "all"`: each is an input with flips of its own."""
+
+
+def _known_kind(kind: object) -> object:
+    if kind not in ("uniform", "balanced"):
+        raise ValueError(f'should be "uniform", "balanced" or "{ALL}"')
+    return kind
+
+
 @dataclass(frozen=True)
 class RandomWords:
     """`count` words a point, drawn by its seed.
@@ -59,7 +72,7 @@ class RandomWords:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     count: Positive = 1
-    kind: Literal["uniform", "balanced"] = "uniform"
+    kind: Annotated[Literal["uniform", "balanced"], BeforeValidator(_known_kind)] = "uniform"
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
@@ -75,6 +88,40 @@ class RandomWords:
     def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
         return {**asdict(self), **asdict(symbols)}
+
+
+@dataclass(frozen=True)
+class AllWords:
+    """Every word over the alphabet, once, in lexicographic order: what is measured is then exact for all inputs.
+
+    kind: "all".
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    kind: Literal["all"] = ALL
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "words n"]:
+        """The inputs of one length, int64; the same for every seed."""
+        del seed
+        size, m = symbols.alphabet_size, symbols.word_length(n)
+        return symbols.with_end(np.indices((size,) * m, dtype=np.int64).reshape(m, size**m).T)
+
+    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+        """What determines the inputs, besides length and seed."""
+        return {**asdict(self), **asdict(symbols)}
+
+    def check(self, symbols: Symbols, lengths: tuple[int, ...], problems: Problems) -> None:
+        """Notes the lengths that have more than `MOST_WORDS` words."""
+        size = symbols.alphabet_size
+        longest = int(math.log(MOST_WORDS, size) + 1e-9) + (symbols.end_of_sequence is not None)
+        too_long = [n for n in lengths if n > longest]
+        if too_long:
+            problems.add(
+                "inputs.kind",
+                self.kind,
+                f"{size} symbols have more than {MOST_WORDS} words at n = {', '.join(map(str, too_long))}: lengths up "
+                f'to {longest}, or random words (kind = "uniform" and a count)',
+            )
 
 
 @dataclass(frozen=True)
@@ -128,7 +175,7 @@ class SharedWords:
     end-of-sequence symbol in front reads it in place of the first symbol, and lacks only the flips of that symbol.
     """
 
-    words: RandomWords | GivenWords
+    words: RandomWords | AllWords | GivenWords
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
@@ -146,19 +193,23 @@ class SharedWords:
         return {**described, "end_of_sequence": symbols.end_of_sequence, replaced: True}
 
 
-Inputs = RandomWords | GivenWords | SharedWords
+Inputs = RandomWords | AllWords | GivenWords | SharedWords
 """Where a point's inputs come from, ready to use."""
 
 
 def _kind(table: Any) -> str:
-    return "words-table" if isinstance(table, dict) and "file" in table else "random-table"
+    if isinstance(table, dict) and "file" in table:
+        return "words-table"
+    return "every-table" if isinstance(table, dict) and table.get("kind") == ALL else "random-table"
 
 
 InputsTable = Annotated[
-    Annotated[RandomWords, Tag("random-table")] | Annotated[WordFile, Tag("words-table")],
+    Annotated[RandomWords, Tag("random-table")]
+    | Annotated[AllWords, Tag("every-table")]
+    | Annotated[WordFile, Tag("words-table")],
     Discriminator(_kind),
 ]
-"""The `[inputs]` table: with `file` a file of words, else random words."""
+"""The `[inputs]` table: with `file` a file of words, with `kind = "all"` every word, else random words."""
 
 
 def read_words(

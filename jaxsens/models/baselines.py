@@ -68,11 +68,14 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
     A matrix has independent N(0, 1/m) entries, where m is the number of inputs to one output: 2d for the input and
     recurrent matrices of a recurrent layer, whose products are added, and d for the linear maps. The convolution's
     kernels, which precede a ReLU, have N(0, 2/m) with m = kernel_width d. Embeddings have N(0, 1). Biases are 0, except
-    for 1 in an LSTM's forget gates, so that it remembers from the start (Jozefowicz et al., 2015).
+    for 1 in an LSTM's forget gates, so that it remembers from the start (Jozefowicz et al., 2015). With another
+    `config.initialisation` all matrices and embeddings are drawn from the same distribution.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
-        return on_device(initialisation.normal(seed, name, shape, variance, config.dtype))
+        return on_device(
+            initialisation.draw(config.initialisation, seed, name, shape, variance, config.dtype)
+        )
 
     d, pooled = config.width, isinstance(config, ConvolutionConfig)
 

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxsens import inputs
+from jaxsens.models import initialisation
+from jaxsens.models.initialisation import FAN_IN, Initialisation
 from jaxsens.strict import OptionalPositive, Positive, checked_by, config
 
 Dtype = Literal["float32", "float64"]
@@ -13,6 +15,9 @@ Dtype = Literal["float32", "float64"]
 
 ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config_readout)]
 """Where a network reads its output: "last", a 0-based position, or "mean" over positions."""
+
+Drawn = Annotated[str | Initialisation, checked_by(initialisation.checked)]
+"""How random weights are distributed."""
 
 
 @config
@@ -26,6 +31,8 @@ class BaselineConfig:
         logits: the number of outputs of a linear head; None returns the output of size d itself.
         end_symbol: whether the embedding has a row for an end-of-sequence symbol, id `alphabet_size`.
         dtype: "float32" or "float64", for parameters and all arithmetic.
+        initialisation: how random weights are distributed: "fan-in" (see `initialise`), or
+            `jaxsens.models.initialisation.Uniform(bound)` or `Normal(deviation)` for all of them alike.
 
     Raises:
         InputError: listing every error.
@@ -37,6 +44,7 @@ class BaselineConfig:
     logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
+    initialisation: Drawn = FAN_IN
 
     @property
     def end_of_sequence(self) -> int | None:

@@ -11,7 +11,7 @@ from pydantic import ValidationInfo, field_validator
 
 from jaxsens import inputs
 from jaxsens.errors import Problems, rule_for
-from jaxsens.models.baselines_config import Dtype, ReadoutPlace
+from jaxsens.models.baselines_config import Drawn, Dtype, ReadoutPlace
 from jaxsens.models.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -21,6 +21,7 @@ from jaxsens.models.choices import (
     LayerNormPlaces,
     Scores,
 )
+from jaxsens.models.initialisation import FAN_IN
 from jaxsens.models.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
 from jaxsens.models.positions import (
     POSITION_NAMES,
@@ -145,6 +146,8 @@ class TransformerConfig:
         logits: the number of outputs of a linear head on the readout; None returns y^(L) itself.
         end_symbol: whether the embedding has a row for an end-of-sequence symbol, id `alphabet_size`.
         dtype: "float32" or "float64", for parameters and all arithmetic.
+        initialisation: how random weights are distributed: "fan-in" (see `initialise`), or
+            `jaxsens.models.initialisation.Uniform(bound)` or `Normal(deviation)` for all of them alike.
 
     Raises:
         InputError: listing every error.
@@ -170,6 +173,7 @@ class TransformerConfig:
     logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
+    initialisation: Drawn = FAN_IN
 
     # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 

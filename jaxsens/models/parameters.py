@@ -124,11 +124,14 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
 
     Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) for W1, before the activation). Symbol
     embeddings, learned position embeddings, component vectors and the additive score's vector have N(0, 1) entries.
-    Biases are 0, normalisation scales 1. See `initialisation` for what models with the same seed share.
+    With another `config.initialisation` all of these are drawn from the same distribution. Biases are 0, normalisation
+    scales 1. See `initialisation` for what models with the same seed share.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
-        return on_device(initialisation.normal(seed, name, shape, variance, config.dtype))
+        return on_device(
+            initialisation.draw(config.initialisation, seed, name, shape, variance, config.dtype)
+        )
 
     with numerics(config.dtype):
         return build(config, normal)

@@ -19,6 +19,7 @@ from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 from jaxsens.inputs import choice, is_count
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
+from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
@@ -314,7 +315,51 @@ class FlipSensitivity:
         self._check_decisions("average_sensitivity")
         return self.mean * self.population / len(self.tokens)
 
-    def _check_decisions(self, name: str) -> None:
+    @property
+    def average_sensitivity_per_position(self) -> float:
+        """`average_sensitivity` divided by the number of positions that are flipped (its mean over inputs), unbiased
+        for a random sample of the flips too.
+
+        For two symbols it is the share of flips that change the decision, from 0 to 1 (parity), which Bhattamishra et
+        al. (2023) compare between lengths. With more symbols a position has several flips, and it may exceed 1.
+
+        Raises:
+            InputError: as `sensitive_flips` does; for flips of groups; and for a sample of flips to chosen symbols.
+        """
+        name = "average_sensitivity_per_position"
+        self._check_decisions(name)
+        return self.mean * self.population / self._flipped_positions(name)
+
+    @property
+    def sensitivity_distribution(self) -> Float[np.ndarray, " counts"]:
+        """The share of inputs x with s(f, x) = 0, 1, 2, ... flips that change the decision, up to the most flips that
+        an input has. Over all inputs it is the sensitivity profile of a Boolean function (Kover et al. 2026).
+
+        Raises:
+            InputError: as `sensitive_flips` does, and for a random sample of the flips.
+        """
+        self._check_decisions("sensitivity_distribution", whole=True)
+        flips = np.bincount(self.inputs, minlength=len(self.tokens))
+        return distribution(self.sensitive_flips, flips)
+
+    @property
+    def influences(self) -> Float[np.ndarray, " n"]:
+        """For each position the mean, over inputs, of the number of its flips that change the decision; NaN for one
+        that is not flipped. For two symbols it is the share of inputs at which the position matters: its influence.
+
+        The influences of inputs of one length add up to `average_sensitivity`.
+
+        Raises:
+            InputError: as `sensitivity_distribution` does, and for flips of groups.
+        """
+        self._check_decisions("influences", whole=True)
+        if self.joint is not None:
+            raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
+        lengths = np.array([self.length(k) for k in range(len(self.tokens))])
+        return influences(self.positions, self.norms, lengths)
+
+    def _check_decisions(self, name: str, *, whole: bool = False) -> None:
+        """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
         if self.norm != DECISION:
             raise InputError(f'{name}: this result has norm = "{self.norm}"; measure with norm="{DECISION}"')
         if not self.complete:
@@ -322,6 +367,30 @@ class FlipSensitivity:
                 f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
                 "flip_sensitivity(..., resume=result)"
             )
+        if whole and not self.exhaustive:
+            raise InputError(
+                f"{name}: it needs all flips, and {len(self)} of {self.population} were drawn; measure all of them"
+            )
+
+    def _flipped_positions(self, name: str) -> int:
+        """Returns the number of (input, position) that have flips, drawn or not.
+
+        Raises:
+            InputError: which begins with `name`, if a sample does not say; and for flips of groups.
+        """
+        if self.joint is not None:
+            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
+        if self.exhaustive:
+            return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
+        if (parts := self._weighted_parts()) is not None:
+            return sum(part._flipped_positions(name) for part in parts)
+        if self.asked is None or self.asked.symbols is not None or self.asked.candidates is not None:
+            raise InputError(
+                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
+                "flips"
+            )
+        # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
+        return self.population // (len(self.alphabet) - 1)
 
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
-from jaxsens.experiments.words import RandomWords, SharedWords, Symbols, WordFile, read_words
+from jaxsens.experiments.words import (
+    MOST_WORDS,
+    AllWords,
+    RandomWords,
+    SharedWords,
+    Symbols,
+    WordFile,
+    read_words,
+)
 from tests.experiments.tiny import TINY, tiny_sweep
 
 BITS = Symbols(2, 2)
@@ -106,7 +114,9 @@ model = {end_symbol = false}
 """
 
 
-@pytest.mark.parametrize("inputs", ["count = 3", 'count = 3\nkind = "balanced"', 'file = "words.txt"'])
+@pytest.mark.parametrize(
+    "inputs", ["count = 3", 'count = 3\nkind = "balanced"', 'file = "words.txt"', 'kind = "all"']
+)
 def test_an_end_symbol_that_not_all_variants_have_stands_in_place_of_the_last_symbol(tmp_path, inputs):
     (tmp_path / "words.txt").write_text("0 1 0 1\n1 1 1 0\n0 0 1 1 0 0 1\n")
     sweep = parse_sweep_config(ENDS + f"[inputs]\n{inputs}\n", folder=tmp_path)
@@ -204,3 +214,36 @@ def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
         load_sweep_config(config)
     (tmp_path / "words.txt").write_text("0 1 0\n1 0 1 0 1\n")
     assert load_sweep_config(config).points[0].tokens().tolist() == [[0, 1, 0, 2]]
+
+
+def every(text, lengths="[4, 6]"):
+    return parse_sweep_config(TINY.replace("[4, 6]", lengths) + f"[inputs]\n{text}\n")
+
+
+def test_every_word_is_measured_for_every_seed_and_has_a_key_of_its_own():
+    sweep = every('kind = "all"')
+    tokens = [point.tokens() for point in sweep.points]
+    assert {len(words) for words in tokens} == {2**3, 2**5}
+    assert all(len(np.unique(words, axis=0)) == len(words) for words in tokens)
+    assert sweep.points[0].expanded["inputs"] == {"kind": "all", **vars(BITS)}
+    assert sweep.points[0].key != sweep.points[1].key
+
+
+def test_words_that_are_too_many_are_refused_with_the_longest_length():
+    longest = int(np.log2(MOST_WORDS))
+    assert every('kind = "all"', f"[{longest}, {longest + 1}]").lengths == (longest, longest + 1)
+    match = (
+        rf"inputs.kind = 'all': 2 symbols have more than {MOST_WORDS} words at n = 19, 40: lengths up to 18"
+    )
+    with pytest.raises(InputError, match=match):
+        every('kind = "all"', "[4, 19, 40]")
+    with pytest.raises(InputError, match=r"inputs\.count: unknown key"):
+        every('kind = "all"\ncount = 3')
+    with pytest.raises(InputError, match='should be "uniform", "balanced" or "all"'):
+        every('kind = "every"')
+    for size, longest in ((3, 10), (4, 8)):
+        problems = Problems("sweep")
+        AllWords().check(Symbols(size, None), (longest,), problems)
+        assert not problems
+        AllWords().check(Symbols(size, None), (longest + 1,), problems)
+        assert f"lengths up to {longest}," in problems.messages[0]
