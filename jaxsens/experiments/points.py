@@ -20,11 +20,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import check_key
+from jaxsens.experiments.positions import Positions, positions_at
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
 from jaxsens.inputs import Measure, is_count
 from jaxsens.precision import MATMUL_PRECISION
 from jaxsens.sealed import DamagedFile, digest
+from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -108,6 +110,8 @@ class Measurement:
             both.
         norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
         sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
+        positions: which positions are flipped, as `jaxsens.experiments.positions` says; None for all but the one that
+            is read, and those that hold the end-of-sequence symbol.
         batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
         memory_budget: bytes of temporary memory, used if no batch_size is given.
         outputs: the coordinates of the output that enter the norm: those that the model designates (all of them in
@@ -128,6 +132,7 @@ class Measurement:
     estimate: tuple[str, ...] | None = None
     sketch: Annotated[int, Field(ge=1)] | None = None
     verify: Annotated[int, Field(ge=1)] | None = None
+    positions: Positions | None = None
 
     @property
     def estimates(self) -> bool:
@@ -156,7 +161,9 @@ class Measurement:
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
         engine = self.engine_at(n)
         described = {"engine": engine, "norm": self.norm, "sample": self.sample_at(n), "outputs": outputs}
-        return described | (self._of_estimates if engine == FIRST_ORDER else {})
+        # Points of configs without positions keep their keys.
+        chosen = {} if self.positions is None else {"positions": [*self.positions]}
+        return described | chosen | (self._of_estimates if engine == FIRST_ORDER else {})
 
     @property
     def _of_estimates(self) -> dict[str, Any]:
@@ -181,10 +188,11 @@ class Measurement:
         engine, drawn = self.engine_at(n), self.sample_at(n)
         further: dict[str, Any] = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
         further |= {} if mesh is None else {"mesh": mesh}
+        flipped = None if self.positions is None else positions_at(self.positions, n, read_by(model))
         return flip_sensitivity(
             model,
             tokens,
-            positions=None if drawn is None else sample(drawn, seed),
+            positions=flipped if drawn is None else sample(drawn, seed, flipped),
             norm=self.norm,
             outputs=self.chosen_outputs,
             engine=engine,  # pyright: ignore[reportArgumentType] - checked with the config
@@ -193,6 +201,12 @@ class Measurement:
             progress=False if progress is None else progress,
             **further,
         )
+
+
+def read_by(model: Any) -> int | str | None:
+    """Where a sweep's model reads its output: "last", a position, "mean", or None if it does not say."""
+    readout = measurable(model).readout
+    return "last" if readout == "auto" else readout
 
 
 @dataclass(frozen=True)

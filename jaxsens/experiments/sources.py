@@ -91,9 +91,14 @@ class ModelSource:
         """The number of coordinates of its output."""
         return self.network.logits or self.network.width
 
+    @property
+    def readout(self) -> int | str:
+        """Where it reads its output: "last", a position, or "mean"."""
+        return getattr(self.network, "readout", "last")
+
     def check_length(self, n: int, problems: Problems) -> None:
         """Notes why it cannot read inputs of length n, if it cannot."""
-        readout = getattr(self.network, "readout", "last")
+        readout = self.readout
         if isinstance(self.network, TransformerConfig):
             check_runs(self.network, n, problems)
         elif isinstance(readout, int) and readout >= n:

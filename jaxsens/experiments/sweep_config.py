@@ -12,8 +12,8 @@ statistics = ["mean", "max"]
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
                                     `file` of words
-[measure]                           engine, norm, outputs, sample, batch_size, memory_budget; for long inputs
-                                    exact_up_to, sample_beyond, estimate, sketch and verify
+[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; for long
+                                    inputs exact_up_to, sample_beyond, estimate, sketch and verify
 
 [bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
                                     free_fraction
@@ -42,6 +42,7 @@ from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
 from jaxsens.experiments.points import EXTREMES, OF_DECISIONS, STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.positions import check_positions
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.words import AllWords, InputsTable, RandomWords, SharedWords, WordFile, read_words
@@ -276,9 +277,12 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         _check_lengths(variant, lengths, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
-        check_measure(f'variant "{variant.name}"', source.output_size, build, 2, measure, problems)
+        where = f'variant "{variant.name}"'
+        check_measure(where, source.output_size, build, 2, measure, problems)
+        if measure is not None:
+            check_positions(measure.positions, lengths, source.readout, f"positions: {where}: ", problems)
     check_estimates(measure, lengths, problems)
-    _check_norm(measure, bounds, sound.get("statistics", ()), problems)
+    _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
@@ -288,10 +292,11 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
 
 
-def _check_norm(
+def _check_bounds_and_statistics(
     measure: Measurement | None, bounds: Bounds | None, statistics: Sequence[str], problems: Problems
 ) -> None:
-    """Notes parts of `[bounds]` that are of norms only, and a statistic of decisions of anything else."""
+    """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured, and a statistic of
+    decisions of anything else."""
     if measure is None:
         return
     sampled = measure.sample is not None or measure.sample_beyond is not None
@@ -309,6 +314,12 @@ def _check_norm(
             "certified = false there"
         )
         problems.add("measure.norm", measure.norm, remedy)
+    if measure.positions is not None and bounds is not None and (bounds.worst or bounds.certified):
+        remedy = (
+            "[bounds] searches and certifies the flips of all positions but the one that is read: leave it out, or "
+            "give worst = false and certified = false there"
+        )
+        problems.add("measure.positions", list(measure.positions), remedy)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:

@@ -173,6 +173,9 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     if measure is not None and measure.norm not in NORMS:
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
         problems.add("measure.norm", measure.norm, remedy)
+    if measure is not None and measure.positions is not None:
+        remedy = "this experiment flips every symbol of a word: leave it out"
+        problems.add("measure.positions", list(measure.positions), remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(models=tuple(entries), text=text, **sound)
