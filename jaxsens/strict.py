@@ -67,6 +67,23 @@ def config(cls: C) -> C:
     return made
 
 
+def later(default: Any) -> Any:
+    """Returns a field that a config got after points had been measured with it.
+
+    At its default it is left out of what describes the config (`config_tables.plain`), so that the keys of those points
+    stay as they were.
+    """
+    return dataclasses.field(default=default, metadata={_LATER: True})
+
+
+def is_later(field: dataclasses.Field[Any], value: object) -> bool:
+    """Returns whether a field made by `later` has its default."""
+    return bool(field.metadata.get(_LATER)) and value == field.default
+
+
+_LATER = "later"
+
+
 class _FieldErrors(ValueError):
     """The errors found by `checked_by`. Each message names its field."""
 

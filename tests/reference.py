@@ -174,16 +174,53 @@ def sparsemax(scores: list[Any]) -> list[Any]:
     return [max(s - low, 0.0) for s in scores]
 
 
+def entmax(scores: list[Any], alpha: float) -> list[Any]:
+    """Weights max((alpha - 1) s - tau, 0)^(1/(alpha - 1)), with tau such that they sum to 1, found by bisection."""
+    scores, power = [(alpha - 1) * s for s in scores], 1 / (alpha - 1)
+    low, high = max(scores) - 1, max(scores)
+    for _ in range(200):
+        tau = (low + high) / 2
+        if sum(max(s - tau, 0.0) ** power for s in scores) >= 1:
+            low = tau
+        else:
+            high = tau
+    found = [max(s - low, 0.0) ** power for s in scores]
+    return [weight / sum(found) for weight in found]
+
+
+def adapted(polynomial: tuple[float, ...], least_entropy: float, scores: list[Any]) -> list[Any]:
+    """Softmax weights, sharpened by a polynomial of their entropy, which is at least 1."""
+    entropy = -sum(p * np.log(p) for p in softmax(scores) if p > 0)
+    beta = sum(c * entropy**power for power, c in enumerate(reversed(polynomial)))
+    return softmax([s * (max(beta, 1) if entropy > least_entropy else 1) for s in scores])
+
+
+def inverse_temperature(schedule: Any, x: Any) -> Any:
+    """1/tau at the length x, or at an array of lengths."""
+    grown = schedule.coefficient * x**schedule.power * np.log(x) ** schedule.log_power
+    return np.maximum(schedule.offset + grown, schedule.least)
+
+
 def weights(weighting: Any, scores: list[Any], i: int, n: int) -> list[Any]:
     """The weights of the visible keys, given their scores, for the query at position i of n."""
     if not scores:
         return []
+    x = {"length": n, "query": i}[getattr(weighting, "by", "length")]
+    if hasattr(weighting, "inverse_temperature"):
+        scores = [inverse_temperature(weighting.inverse_temperature, x) * s for s in scores]
     best = [j for j, s in enumerate(scores) if s == max(scores)]
     match kind(weighting):
         case "Softmax":
-            schedule, x = weighting.inverse_temperature, {"length": n, "query": i}[weighting.by]
-            inverse = schedule.coefficient * x**schedule.power * math.log(x) ** schedule.log_power
-            return softmax([inverse * s for s in scores])
+            return softmax(scores)
+        case "SinkSoftmax":
+            return softmax([*scores, weighting.logit])[:-1]
+        case "AdaptiveSoftmax":
+            return adapted(weighting.polynomial, weighting.least_entropy, scores)
+        case "Sigmoid":
+            bias = weighting.bias + weighting.log_bias * math.log(x)
+            return [(1 + np.tanh((s + bias) / 2)) / 2 for s in scores]
+        case "Entmax":
+            return entmax(scores, weighting.alpha)
         case "LeftmostHard":
             return [1.0 if j == best[0] else 0.0 for j in range(len(scores))]
         case "RightmostHard":

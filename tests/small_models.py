@@ -14,12 +14,15 @@ from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, initialise
 from jaxsens.models.positions import COMPONENTS, Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import WEIGHTINGS, Softmax
+from jaxsens.models.weighting import WEIGHTINGS, Entmax, Sigmoid, SinkSoftmax, Softmax
 
 WEIGHTINGS_TRIED: dict[str, Any] = {
     **WEIGHTINGS,
     "by-query": Softmax(Schedule(coefficient=0.7, power=0.5, log_power=1.0), by="query"),
     "cooling": Softmax(Schedule(coefficient=2.0, power=-1.0)),
+    "sink by-query": SinkSoftmax(Schedule(log_power=1.0, offset=0.5), by="query", logit=1.5),
+    "entmax-1.2 by-query": Entmax(Schedule(power=0.5, least=2.0), by="query", alpha=1.2),
+    "sigmoid by-query": Sigmoid(Schedule(power=0.5), by="query", bias=0.3, log_bias=-0.5),
 }
 # One of each kind; the other weightings are softmaxes with another power in the same formula.
 KINDS = (

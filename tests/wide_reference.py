@@ -75,11 +75,11 @@ def weights(weighting: Any, s: Array, seen: Array, leads: list[float]) -> Array:
         for i in range(n):
             own = s[i, seen[i]]
             rows[i, seen[i]] = reference.weights(weighting, list(own), i + 1, n)
-            leads.extend(lead for lead in (lead_of(own),) if lead is not None)
+            if weighting.hard:
+                leads.extend(lead for lead in (lead_of(own),) if lead is not None)
         return rows
-    schedule = weighting.inverse_temperature
     length = np.full(n, n, WIDE) if weighting.by == "length" else np.arange(1, n + 1, dtype=WIDE)
-    inverse = schedule.coefficient * length**schedule.power * np.log(length) ** schedule.log_power
+    inverse = reference.inverse_temperature(weighting.inverse_temperature, length)
     masked = np.where(seen, s * inverse[:, None], -np.inf)
     best = masked.max(axis=-1, keepdims=True)
     powers = np.exp(masked - np.where(np.isfinite(best), best, 0))

@@ -47,10 +47,18 @@ _WEIGHTINGS = one_of(
     "temperature-linearithmic",
     "temperature-quadratic",
     "temperature-cubic",
+    "temperature-one-plus-log",
+    "temperature-log-from-one",
+    "temperature-root-log",
     "leftmost-hard",
     "rightmost-hard",
     "average-hard",
     "sparsemax",
+    "entmax-1.5",
+    "softmax-off-by-one",
+    "adaptive-temperature",
+    "sigmoid",
+    "sigmoid-log",
 )
 _MASKS = one_of("none", "future", "past", "strict-future", "strict-past")
 _CONDITIONS = one_of(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from jaxsens import inputs
 from jaxsens.models import initialisation
 from jaxsens.models.initialisation import FAN_IN, Initialisation
-from jaxsens.strict import OptionalPositive, Positive, checked_by, config
+from jaxsens.strict import OptionalPositive, Positive, checked_by, config, later
 
 Dtype = Literal["float32", "float64"]
 """The dtype of parameters and all arithmetic."""
@@ -44,7 +44,7 @@ class BaselineConfig:
     logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
-    initialisation: Drawn = FAN_IN
+    initialisation: Drawn = later(FAN_IN)
 
     @property
     def end_of_sequence(self) -> int | None:

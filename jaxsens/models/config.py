@@ -32,8 +32,15 @@ from jaxsens.models.positions import (
     ScoreTerm,
 )
 from jaxsens.models.schedules import SCHEDULES, Schedule
-from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, HardWeighting, Softmax, Weighting
-from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, typed
+from jaxsens.models.weighting import (
+    WEIGHTING_TYPES,
+    WEIGHTINGS,
+    HardWeighting,
+    SinkSoftmax,
+    Softmax,
+    Weighting,
+)
+from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, later, typed
 
 _TYPED: dict[str, type] = {
     cls.__name__: cls for cls in (*WEIGHTING_TYPES, *MASK_TYPES, *POSITION_TYPES, Schedule)
@@ -132,7 +139,8 @@ class TransformerConfig:
         layers: L, the number of layers; with 0 the model is only the embedding.
         feed_forward: the number of hidden units of the per-position map; 0 omits the map.
         head_width: the size of queries, keys and values; width / heads if None.
-        weighting: a name of `WEIGHTINGS` ("softmax", "temperature-log", "leftmost-hard", ...) or a typed value.
+        weighting: a name of `WEIGHTINGS` ("softmax", "temperature-log", "leftmost-hard", ...; docs/weightings.md) or a
+            typed value.
         mask: a name of `MASKS` or a `SlidingWindow`; "future" means that the future is masked.
         positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings are added.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
@@ -173,7 +181,7 @@ class TransformerConfig:
     logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
-    initialisation: Drawn = FAN_IN
+    initialisation: Drawn = later(FAN_IN)
 
     # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 
@@ -246,9 +254,9 @@ class TransformerConfig:
 
     @property
     def bounded_temperature(self) -> bool:
-        """Whether every layer is a softmax whose 1/tau(n) stays bounded (the other hypothesis)."""
+        """Whether every layer is a softmax, even with a sink, whose 1/tau(n) stays bounded (the other hypothesis)."""
         kinds = [self.layer(k).weighting for k in range(self.layers)]
-        return all(isinstance(kind, Softmax) and kind.inverse_temperature.bounded for kind in kinds)
+        return all(isinstance(kind, Softmax | SinkSoftmax) and kind.bounded for kind in kinds)
 
     @property
     def end_of_sequence(self) -> int | None:

@@ -10,9 +10,8 @@ from jaxsens.errors import InputError, Problems
 from jaxsens.models.baselines import LSTM, RNN, Convolution
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.initialisation import FAN_IN
 from jaxsens.models.transformer import Transformer
-from jaxsens.strict import did_you_mean, field_names, join, messages
+from jaxsens.strict import did_you_mean, field_names, is_later, join, messages
 
 NetworkConfig = TransformerConfig | BaselineConfig
 """The configs of all networks."""
@@ -72,15 +71,14 @@ def read_config(
     return None
 
 
-LATER: Mapping[str, Any] = {"initialisation": FAN_IN}
-"""Fields of networks that `plain` leaves out at these defaults: the keys of older results lack them."""
-
-
 def plain(value: Any) -> Any:
-    """Returns JSON values for a config: dataclasses as tables with their `type`, tuples as lists."""
+    """Returns JSON values for a config: dataclasses as tables with their `type`, tuples as lists.
+
+    Fields made by `strict.later` are left out at their defaults.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        fields = {name: plain(one) for name, one in given.items() if name not in LATER or one != LATER[name]}
+        given = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        fields = {field.name: plain(one) for field, one in given if not is_later(field, one)}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

@@ -42,7 +42,7 @@ class LayerTrace:
         x: the layer's input.
         z: the input of the query, key and value projections: x, or LN(x) with pre-normalisation.
         queries, keys, values: the vectors of every head, with rotary embedding.
-        normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings other than softmax. With centred
+        normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings without one. With centred
             scores it is relative to these: each row is shifted.
         b: the heads' outputs.
         attended: x + sum_h b^h W_O^h.

@@ -1,24 +1,38 @@
 """Weighting functions, which turn a row of scores into a row of attention weights.
 
 They are softmax at temperature tau and leftmost, rightmost and average hardmax (Yang et al. 2024, definitions 2 and 3),
-and sparsemax (Martins and Astudillo, 2016). The hard ones are exactly hard: weights are 0, 1 or 1/|ties|.
+sparsemax (Martins and Astudillo, 2016), alpha-entmax, softmax with a sink, softmax whose temperature depends on a row's
+entropy, and sigmoid attention. The hard ones are exactly hard: weights are 0, 1 or 1/|ties|. docs/weightings.md lists
+them, with what Lemma 5 says of each.
 """
 
 from __future__ import annotations
 
 import abc
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.errors import collecting
+from jaxsens.errors import Problems, collecting
 from jaxsens.models.parts import Part
 from jaxsens.models.products import quotients, weighted_sums
 from jaxsens.models.schedules import SCHEDULES, Schedule
+from jaxsens.models.thresholds import entmax_shares, sparsemax_threshold
+from jaxsens.strict import checked_by
+
+
+def _finite_numbers(name: str, value: Any, problems: Problems) -> tuple[float, ...]:
+    """Checks a tuple, or a list of a config file, of at least one finite number."""
+    if not isinstance(value, tuple | list) or not value or not all(map(_is_finite, value)):
+        problems.add(name, value, "finite numbers, at least one")
+        return ()
+    return tuple(float(one) for one in value)
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,8 @@ class Weighting(Part):
         """Returns shares, to which the keys' weights are proportional, and the divisor that turns them into weights.
 
         Invisible keys have shares of 0. A row without visible keys has shares of 0 and a divisor of 1. Every share is a
-        sum of non-negative terms, so nothing cancels.
+        sum of non-negative terms, so nothing cancels. The divisor need not be the sum of the shares: weights may sum to
+        less than 1, as with a sink, or to anything, as those of sigmoid attention.
         """
 
     def tempered(
@@ -56,8 +71,8 @@ class Weighting(Part):
 
 
 @dataclass(frozen=True)
-class Softmax(Weighting):
-    """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau).
+class Tempered(Weighting):
+    """A weighting, continuous in the scores, whose scores are first multiplied by 1/tau.
 
     `inverse_temperature` is 1/tau as a function of the length. `by` selects that length: "length" is n, the input's;
     "query" is the 1-based position of the query, as required for a decoder that does not know n.
@@ -67,38 +82,44 @@ class Softmax(Weighting):
     by: Literal["length", "query"] = "length"
 
     def __post_init__(self) -> None:
-        with collecting("Softmax") as problems:
+        with collecting(type(self).__name__) as problems:
             if not isinstance(self.inverse_temperature, Schedule):
                 problems.add(
                     "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
                 )
             if self.by not in ("length", "query"):
                 problems.add("by", self.by, '"length" or "query"')
+            self._check(problems)
+
+    def _check(self, problems: Problems) -> None:
+        """Adds the errors in the fields of the member."""
 
     @property
     def hard(self) -> bool:
         """False: the weights are continuous in the scores."""
         return False
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
-        """Returns exp(s_j - max s) of tempered scores, and their sum."""
-        masked, best = _masked(scores, visible)
-        best = jax.lax.stop_gradient(best)  # it cancels in the quotient, and so does its derivative
-        unnormalised = jnp.exp(
-            masked - jnp.where(jnp.isfinite(best), best, 0)
-        )  # 0 for -inf, an invisible key
-        total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-        return unnormalised, jnp.where(total > 0, total, 1)
+    @property
+    def bounded(self) -> bool:
+        """Whether 1/tau stays bounded as n grows, as Hahn's Lemma 5 requires."""
+        return self.inverse_temperature.bounded
 
     def inverse_temperatures(
         self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype
     ) -> Float[Array, " m"]:
         """Returns 1/tau of each query's row, 0-based, in an input of length n."""
+        return self._of_rows(self.inverse_temperature, query_positions, n, dtype)
+
+    def _of_rows(
+        self,
+        schedule: Callable[[np.ndarray | int], np.ndarray],
+        query_positions: Int[Array, " m"],
+        n: int,
+        dtype: jnp.dtype,
+    ) -> Float[Array, " m"]:
         if self.by == "length":
-            return jnp.full(query_positions.shape, self.inverse_temperature(n), dtype)
-        return jnp.asarray(self.inverse_temperature(np.arange(1, n + 1)), dtype)[query_positions]
+            return jnp.full(query_positions.shape, schedule(n), dtype)
+        return jnp.asarray(schedule(np.arange(1, n + 1)), dtype)[query_positions]
 
     def tempered(
         self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
@@ -106,12 +127,151 @@ class Softmax(Weighting):
         """Returns the scores of each query's row times 1/tau."""
         return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
 
+
+@dataclass(frozen=True)
+class Softmax(Tempered):
+    """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau)."""
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """Returns exp(s_j - max s) of tempered scores, and their sum."""
+        unnormalised, _ = _powers(scores, visible)
+        total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+        return unnormalised, jnp.where(total > 0, total, 1)
+
     def log_normaliser(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> Float[Array, "*rows"]:
         """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
-        found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
+        return _log_sum(scores, visible)
+
+
+@dataclass(frozen=True)
+class SinkSoftmax(Tempered):
+    """Softmax with a sink: the weight of key j is exp(s_j / tau) / (exp(logit) + sum_w exp(s_w / tau)).
+
+    The sink is a key that every row sees, with a fixed score and the value 0: a row's weights sum to less than 1. With
+    the logit 0 this is softmax off by one (Miller, "Attention is off by one", 2023). The temperature does not apply to
+    the logit. A row that sees no key has weights of 0.
+    """
+
+    logit: float = 0.0
+
+    def _check(self, problems: Problems) -> None:
+        if not _is_finite(self.logit):
+            problems.add("logit", self.logit, "a finite number")
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """Returns exp(s_j - m) and their sum with the sink's, where m is the largest of the scores and the logit."""
+        unnormalised, largest = _powers(scores, visible, self.logit)
+        return unnormalised, jnp.sum(unnormalised, axis=-1, keepdims=True) + jnp.exp(self.logit - largest)
+
+    def log_normaliser(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows"]:
+        """Returns log (exp(logit) + sum_j exp(s_j)) over the visible keys; 0 for a row that sees none."""
+        found = jnp.logaddexp(_log_sum(scores, visible), jnp.asarray(self.logit, scores.dtype))
         return jnp.where(jnp.any(visible, axis=-1), found, 0)
+
+
+@dataclass(frozen=True)
+class AdaptiveSoftmax(Tempered):
+    """Softmax at a temperature that depends on the row's entropy (Velickovic et al. 2024, arXiv 2410.01104, figure 6).
+
+    With H the Shannon entropy, in nats, of softmax(s / tau), the weights are softmax(beta s / tau), where beta is
+    max(1, polynomial(H)) if H exceeds `least_entropy`, and 1 otherwise: rows are sharpened, never flattened, and rows
+    that are sharp already are left alone. The paper adds 1e-9 within the logarithm of the entropy; this does not.
+
+    Attributes:
+        polynomial: the coefficients, of the highest power first. The paper fitted the default.
+        least_entropy: in nats. The polynomial must not exceed 1 there, or weights would jump.
+    """
+
+    polynomial: Annotated[tuple[float, ...], checked_by(_finite_numbers)] = (
+        -0.037,
+        0.481,
+        -2.3,
+        4.917,
+        -1.791,
+    )
+    least_entropy: float = 0.5
+
+    def _check(self, problems: Problems) -> None:
+        polynomial = _finite_numbers("polynomial", self.polynomial, problems)
+        if not _is_finite(self.least_entropy) or self.least_entropy < 0:
+            problems.add("least_entropy", self.least_entropy, "a finite number of at least 0")
+        elif not problems and np.polyval(polynomial, self.least_entropy) > 1:
+            remedy = (
+                "coefficients whose polynomial is at most 1 at least_entropy, or weights would jump there"
+            )
+            problems.add("polynomial", self.polynomial, remedy)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether beta/tau stays bounded as n grows, and with it the entropy: the polynomial must not grow."""
+        leading = np.trim_zeros(self.polynomial, "f")
+        return self.inverse_temperature.bounded and (len(leading) <= 1 or leading[0] < 0)
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """Returns the shares of softmax, of tempered scores times beta."""
+        return Softmax().shares(self._sharpened(scores, visible), visible)
+
+    def log_normaliser(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows"]:
+        """Returns log sum_j exp(beta s_j) over the visible keys; 0 for a row that sees none."""
+        return _log_sum(self._sharpened(scores, visible), visible)
+
+    def _sharpened(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows keys"]:
+        shares, total = Softmax().shares(scores, visible)
+        p = shares / total
+        entropy = -jnp.sum(p * jnp.log(jnp.where(p > 0, p, 1)), axis=-1, keepdims=True)
+        beta = jnp.polyval(jnp.asarray(self.polynomial, scores.dtype), entropy)
+        return scores * jnp.where(entropy > self.least_entropy, jnp.maximum(beta, 1), 1)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Tempered):
+    """The weight of key j is sigmoid(s_j / tau + bias + log_bias log n): no other key enters, and nothing normalises.
+
+    With `bias` 0 and `log_bias` 0 the weights of a row sum to about n/2; with `log_bias` -1 to about 1, as of softmax
+    (Ramapuram et al. 2024, arXiv 2409.04431). With `by` "query" the logarithm is that of the query's 1-based position.
+    """
+
+    bias: float = 0.0
+    log_bias: float = 0.0
+
+    def _check(self, problems: Problems) -> None:
+        for name in ("bias", "log_bias"):
+            if not _is_finite(getattr(self, name)):
+                problems.add(name, getattr(self, name), "a finite number")
+
+    def biases(self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
+        """Returns what is added to the scores of each query's row, 0-based, in an input of length n."""
+        return self._of_rows(
+            lambda length: self.bias + self.log_bias * np.log(length), query_positions, n, dtype
+        )
+
+    def tempered(
+        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
+    ) -> Float[Array, "heads m k"]:
+        """Returns the scores of each query's row times 1/tau, plus its bias."""
+        biases = self.biases(query_positions, n, scores.dtype)[:, None]
+        return super().tempered(scores, query_positions, n) + biases
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """Returns the weights themselves, and 1."""
+        shares = jnp.where(visible, jax.nn.sigmoid(scores), 0)
+        return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
 
 @dataclass(frozen=True)
@@ -180,19 +340,38 @@ class Sparsemax(Weighting):
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
     ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
         """The weights themselves, and 1."""
-        # Scores are shifted so that the best is 0; the support is the longest prefix of the sorted scores with
-        # 1 + k s_(k) > sum_{m <= k} s_(m), and the threshold follows from it.
-        masked, best = _masked(scores, visible)
-        shifted = jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf)
-        # A key at least 1 below the best has weight 0, so -2 can replace its score, which keeps the sums finite.
-        ordered = jnp.sort(jnp.maximum(shifted, -2), axis=-1)[..., ::-1]
-        rank = jnp.arange(1, masked.shape[-1] + 1, dtype=masked.dtype)
-        partial = jnp.cumsum(ordered, axis=-1)
-        inside = 1 + rank * ordered > partial
-        size = jnp.sum(inside, axis=-1, keepdims=True)
-        taken = jnp.sum(jnp.where(inside, ordered, 0), axis=-1, keepdims=True)
-        threshold = (taken - 1) / jnp.maximum(size, 1)
-        return jnp.where(visible, jnp.maximum(shifted - threshold, 0), 0), jnp.ones_like(best)
+        shifted, best = _below_best(scores, visible)
+        shares = jnp.where(visible, jnp.maximum(shifted - sparsemax_threshold(shifted), 0), 0)
+        return shares, jnp.ones_like(best)
+
+
+@dataclass(frozen=True)
+class Entmax(Tempered):
+    """alpha-entmax: key j has the weight [(alpha - 1) s_j / tau - t]_+^(1/(alpha - 1)), with t such that all sum to 1.
+
+    Peters, Niculae and Martins (2019), eq. 5; between softmax, the limit at alpha = 1, and sparsemax at alpha = 2. The
+    threshold t is exact at 1.5 and 2 (their algorithm 2, from sorted scores) and found by bisection otherwise
+    (`jaxsens.models.thresholds`).
+
+    Attributes:
+        alpha: above 1 and at most 2.
+    """
+
+    alpha: float = 1.5
+
+    def _check(self, problems: Problems) -> None:
+        if not _is_finite(self.alpha) or not 1 < self.alpha <= 2:
+            remedy = 'above 1 and at most 2; softmax is the limit at 1: weighting = "softmax"'
+            problems.add("alpha", self.alpha, remedy)
+
+    def shares(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+        """The weights, up to rounding, and their sum."""
+        alpha = float(self.alpha)
+        shares = jnp.where(visible, entmax_shares((alpha - 1) * _below_best(scores, visible)[0], alpha), 0)
+        total = jnp.sum(shares, axis=-1, keepdims=True)
+        return shares, jnp.where(total > 0, total, 1)
 
 
 def _masked(
@@ -203,7 +382,47 @@ def _masked(
     return masked, jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
 
 
-WEIGHTING_TYPES: tuple[type[Weighting], ...] = (Softmax, LeftmostHard, RightmostHard, AverageHard, Sparsemax)
+def _powers(
+    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"], least: float = -math.inf
+) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    """Returns exp(s_j - m), 0 for invisible keys, and m: each row's largest score or `least`; 0 if infinite."""
+    masked, best = _masked(scores, visible)
+    best = jax.lax.stop_gradient(
+        jnp.maximum(best, least)
+    )  # it cancels in the quotient, and so does its derivative
+    best = jnp.where(jnp.isfinite(best), best, 0)
+    return jnp.exp(masked - best), best  # 0 for -inf, an invisible key
+
+
+def _log_sum(scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Float[Array, "*rows"]:
+    """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
+    found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
+    return jnp.where(jnp.any(visible, axis=-1), found, 0)
+
+
+def _below_best(
+    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    """Returns the scores relative to each row's largest, -inf for invisible keys, and that largest."""
+    masked, best = _masked(scores, visible)
+    return jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf), best
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+WEIGHTING_TYPES: tuple[type[Weighting], ...] = (
+    Softmax,
+    SinkSoftmax,
+    AdaptiveSoftmax,
+    Sigmoid,
+    LeftmostHard,
+    RightmostHard,
+    AverageHard,
+    Sparsemax,
+    Entmax,
+)
 """The weightings that a config file can describe."""
 
 WEIGHTINGS: dict[str, Weighting] = {
@@ -213,6 +432,11 @@ WEIGHTINGS: dict[str, Weighting] = {
     "rightmost-hard": RightmostHard(),
     "average-hard": AverageHard(),
     "sparsemax": Sparsemax(),
+    "entmax-1.5": Entmax(),
+    "softmax-off-by-one": SinkSoftmax(),
+    "adaptive-temperature": AdaptiveSoftmax(),
+    "sigmoid": Sigmoid(),
+    "sigmoid-log": Sigmoid(log_bias=-1.0),
 }
 """The named weighting functions."""
 

@@ -26,7 +26,7 @@ from jaxsens.errors import EngineRefusal, Problems, no_rule
 from jaxsens.inputs import NORMS
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import apply_operations, readout_position
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import Tempered
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import incremental, vmap_engine
 from jaxsens.sensitivity.adapters import Measurable
@@ -174,10 +174,10 @@ def edited(name: str, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineCh
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
     """Returns why subtracting two outputs would be too inaccurate, or None if it is accurate enough."""
     kinds = [config.layer(k).weighting for k in range(config.layers)]
-    soft = [kind.inverse_temperature for kind in kinds if isinstance(kind, Softmax)]
+    soft = [kind for kind in kinds if isinstance(kind, Tempered)]
     if subject.outputs is not None:
         return "the designated output may change by far less than a part 1/n"
-    if not all(temperature.bounded for temperature in soft):
+    if not all(kind.bounded for kind in soft):
         return "1/temperature grows with n, and most changes fall faster than 1/n"
     if soft and not config.bounded:
         return "position embeddings are unbounded, and changes may fall faster than 1/n"

@@ -9,9 +9,18 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from jaxsens import InputError, TransformerConfig
+from jaxsens.models.config_tables import plain
 from jaxsens.models.positions import Learned, Sinusoidal
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import WEIGHTINGS, Softmax, weights
+from jaxsens.models.schedules import SCHEDULES, Schedule
+from jaxsens.models.weighting import (
+    WEIGHTINGS,
+    AdaptiveSoftmax,
+    Entmax,
+    Sigmoid,
+    SinkSoftmax,
+    Softmax,
+    weights,
+)
 
 
 def refused(**options):
@@ -60,10 +69,69 @@ def test_whole_numbers_of_numpy_are_kept_as_pythons():
     assert (its, hash(its)) == (mine, hash(mine))
 
 
-@pytest.mark.parametrize("fields", [{"coefficient": float("nan")}, {"power": "1"}, {"log_power": -1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"coefficient": float("nan")},
+        {"power": "1"},
+        {"log_power": -1},
+        {"offset": float("inf")},
+        {"least": -1},
+    ],
+)
 def test_schedules_that_are_no_inverse_temperature_are_refused(fields):
     with pytest.raises(InputError, match=next(iter(fields))):
         Schedule(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "at_20"),
+    [
+        ("one-plus-log", "1 + log n", 1 + np.log(20)),
+        ("log-from-one", "max(1, log n)", np.log(20)),
+        ("root-log", "1.41421 (log n)^0.5", np.sqrt(2 * np.log(20))),
+    ],
+)
+def test_schedules_with_an_offset_a_least_value_and_a_root(name, shown, at_20):
+    schedule = SCHEDULES[name]
+    assert str(schedule) == shown
+    assert not schedule.bounded
+    np.testing.assert_allclose(schedule(np.array([1, 20])), [{"root-log": 0}.get(name, 1), at_20], rtol=1e-15)
+
+
+def test_a_negative_offset_never_turns_the_order_of_keys_around():
+    np.testing.assert_array_equal(Schedule(offset=-3.0, power=1.0)(np.array([1, 2, 5])), [0, 0, 2])
+
+
+def test_fields_at_their_later_defaults_are_left_out_of_keys():
+    assert plain(Schedule(2.0)) == {"type": "Schedule", "coefficient": 2.0, "power": 0.0, "log_power": 0.0}
+    assert plain(Schedule(offset=1.0))["offset"] == 1.0
+    assert "least" not in plain(Schedule(offset=1.0))
+
+
+def test_tables_of_a_config_file_describe_the_new_weightings():
+    tables = [
+        {"type": "SinkSoftmax", "logit": 1.5, "inverse_temperature": "one-plus-log"},
+        {"type": "AdaptiveSoftmax", "polynomial": [-1.0, 0.5], "least_entropy": 0.0},
+        {"type": "Sigmoid", "log_bias": -1.0, "by": "query"},
+        {"type": "Entmax", "alpha": 1.25, "inverse_temperature": {"type": "Schedule", "least": 2.0}},
+    ]
+    config = TransformerConfig(2, layers=4, weighting=tables)  # pyright: ignore[reportArgumentType]
+    made = tuple(config.layer(k).weighting for k in range(4))
+    assert made == (
+        SinkSoftmax(SCHEDULES["one-plus-log"], logit=1.5),
+        AdaptiveSoftmax(polynomial=(-1.0, 0.5), least_entropy=0.0),
+        Sigmoid(by="query", log_bias=-1.0),
+        Entmax(Schedule(least=2.0), alpha=1.25),
+    )
+    assert plain(made[0])["logit"] == 1.5
+    assert "alpha" in refused(weighting={"type": "Entmax", "alpha": 3.0})
+    assert "polynomial" in refused(weighting={"type": "AdaptiveSoftmax", "polynomial": ["1"]})
+
+
+@pytest.mark.parametrize("kind", ["SinkSoftmax", "AdaptiveSoftmax", "Sigmoid", "Entmax"])
+def test_centred_scores_are_for_weightings_that_they_leave_as_they_are(kind):
+    assert f"not {kind}" in refused(weighting={"type": kind}, centred_scores=True)
 
 
 @pytest.mark.parametrize("fields", [{"by": "row"}, {"inverse_temperature": "log"}])

@@ -7,7 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.models.weighting import WEIGHTINGS, averages, weights
+from jaxsens.errors import InputError
+from jaxsens.models.schedules import SCHEDULES
+from jaxsens.models.weighting import (
+    WEIGHTINGS,
+    AdaptiveSoftmax,
+    Entmax,
+    Sigmoid,
+    SinkSoftmax,
+    averages,
+    weights,
+)
+from jaxsens.precision import numerics
+from tests import reference
+from tests.small_models import WEIGHTINGS_TRIED
 
 
 @pytest.mark.parametrize("exact_rows", [False, True])
@@ -30,7 +43,12 @@ def test_averages_are_those_under_the_weights(name):
     seen = jnp.asarray(rng.random((2, 3, 5)) < 0.6).at[0, 0].set(False)
     values = jnp.asarray(rng.normal(size=(2, 5, 4)), jnp.float32)
     weight = weights(WEIGHTINGS[name], scores, seen)
-    np.testing.assert_allclose(weight.sum(-1), seen.any(-1), rtol=1e-6)
+    total = weight.sum(-1)
+    if isinstance(WEIGHTINGS[name], SinkSoftmax | Sigmoid):
+        assert ((total > 0) == seen.any(-1)).all()
+        assert (total < seen.sum(-1)).any()
+    else:
+        np.testing.assert_allclose(total, seen.any(-1), rtol=1e-6)
     assert not weight[~seen].any()
     found = averages(WEIGHTINGS[name], scores, seen, values, False)
     np.testing.assert_allclose(found, jnp.einsum("hij,hjd->hid", weight, values), rtol=1e-5, atol=1e-6)
@@ -53,3 +71,130 @@ def test_averages_have_gradients():
         return averages(WEIGHTINGS["softmax"], scores, seen, values, False).sum()
 
     np.testing.assert_allclose(jax.grad(mean)(jnp.ones((1, 4, 2))), 0.25)
+
+
+# Each weighting against its formula
+
+
+@pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float64"), (40.0, "float64"), (40.0, "float32")])
+@pytest.mark.parametrize("name", WEIGHTINGS_TRIED)
+def test_weights_are_those_of_the_formula(name, factor, dtype):
+    weighting, (m, n) = WEIGHTINGS_TRIED[name], (8, 8)
+    rng = np.random.default_rng(0)
+    scores = (factor * rng.normal(size=(1, m, n))).astype(dtype)
+    seen = rng.random((1, m, n)) < np.arange(m)[:, None] / (
+        m - 2
+    )  # none in the first row, all in the last two
+    with numerics(dtype):
+        tempered = weighting.tempered(jnp.asarray(scores), jnp.arange(m), n)
+        found = weights(weighting, tempered, jnp.asarray(seen))
+        assert str(found.dtype) == dtype
+    # A score is rounded by eps |s|, which is the relative error of its weight; here |s| is below 40 * 3 * 512.
+    largest = np.abs(np.asarray(tempered, np.float64)).max()
+    eps = float(np.finfo(dtype).eps)
+    for i in range(m):
+        own = list(scores[0, i, seen[0, i]].astype(np.longdouble))
+        expected = reference.weights(weighting, own, i + 1, n)
+        atol = 32 * eps * max(1, largest if not weighting.hard else 1)
+        np.testing.assert_allclose(found[0, i, seen[0, i]], np.array(expected, float), rtol=0, atol=atol)
+        assert not found[0, i, ~seen[0, i]].any()
+
+
+@pytest.mark.parametrize("alpha", [1.001, 1.2, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize("factor", [1e-4, 1.0, 1e6])
+def test_entmax_at_every_alpha_of_a_long_row(alpha, factor):
+    scores = factor * np.random.default_rng(1).normal(size=1000)
+    with numerics("float64"):
+        found = weights(Entmax(alpha=alpha), jnp.asarray(scores), jnp.ones(1000, bool))
+    np.testing.assert_allclose(found, reference.entmax(list(scores), alpha), rtol=1e-9, atol=1e-14)
+
+
+def test_entmax_lies_between_softmax_and_sparsemax():
+    scores, seen = jnp.asarray([0.3, -0.2, 0.9, 0.1, -4.0]), jnp.ones(5, bool)
+    with numerics("float64"):
+        scores = jnp.asarray(scores, jnp.float64)
+        soft, sparse = (weights(WEIGHTINGS[name], scores, seen) for name in ("softmax", "sparsemax"))
+        nearly, last = (weights(Entmax(alpha=alpha), scores, seen) for alpha in (1 + 1e-7, 2.0))
+    np.testing.assert_allclose(nearly, soft, atol=1e-6)
+    np.testing.assert_allclose(last, sparse, atol=1e-15)
+
+
+def differences(weighting, scores):
+    """The Jacobian of the weights, by central differences."""
+    columns = []
+    for j in range(len(scores)):
+        step = np.zeros(len(scores))
+        step[j] = 1e-6
+        up, down = (reference.weights(weighting, list(scores + sign * step), 1, 1) for sign in (1, -1))
+        columns.append((np.array(up, float) - np.array(down, float)) / 2e-6)
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        *(Entmax(alpha=alpha) for alpha in (1.2, 1.5, 2.0)),
+        SinkSoftmax(logit=-0.5),
+        AdaptiveSoftmax(),
+        Sigmoid(bias=0.5),
+    ],
+    ids=repr,
+)
+def test_weights_have_the_derivative_of_the_formula(weighting):
+    scores = np.array([0.13, 0.52, -0.2, 0.71, -3.0])
+
+    def of(s):
+        return weights(
+            weighting, weighting.tempered(s[None, None], jnp.arange(1), 1)[0, 0], jnp.ones(5, bool)
+        )
+
+    with numerics("float64"):
+        found = jax.jacrev(of)(jnp.asarray(scores))
+    np.testing.assert_allclose(found, differences(weighting, scores), atol=1e-8)
+    assert np.abs(found).max() > 0.1
+
+
+def test_a_sink_of_any_logit_only_lowers_weights():
+    scores, seen = jnp.asarray([2.0, -1.0, 0.5]), jnp.ones(3, bool)
+    soft = weights(WEIGHTINGS["softmax"], scores, seen)
+    shares = [weights(SinkSoftmax(logit=logit), scores, seen) / soft for logit in (-300.0, -1.0, 4.0, 300.0)]
+    assert all(np.ptp(share) < 1e-6 for share in shares)
+    means = [float(share.mean()) for share in shares]
+    assert means == sorted(means, reverse=True)
+    assert means[0] == pytest.approx(1)
+    assert means[-1] == 0
+
+
+def test_rows_that_are_sharp_are_left_alone_and_others_sharpened():
+    with numerics("float64"):
+        seen = jnp.arange(41) < jnp.asarray([[3], [41]])
+        scores = jnp.tile(jnp.asarray([1.0] + 40 * [0.0]), (2, 1)).at[0, 0].set(5.0)
+        both = (weights(WEIGHTINGS[k], scores, seen) for k in ("softmax", "adaptive-temperature"))
+        soft, adaptive = map(np.asarray, both)
+    np.testing.assert_allclose(adaptive[0], soft[0], atol=1e-16)
+    assert adaptive[1, 0] > 2 * soft[1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Entmax(alpha=1.0), "alpha = 1.0: above 1 and at most 2"),
+        (lambda: Entmax(alpha=2.5), "alpha = 2.5"),
+        (lambda: SinkSoftmax(logit=float("inf")), "logit = inf"),
+        (lambda: Sigmoid(bias=float("nan")), "bias = nan"),
+        (lambda: Sigmoid(log_bias=float("inf")), "log_bias = inf"),
+        (lambda: AdaptiveSoftmax(polynomial=()), r"polynomial = \(\)"),
+        (lambda: AdaptiveSoftmax(polynomial=(1.0, 0.9)), "would jump there"),
+        (lambda: AdaptiveSoftmax(least_entropy=-1.0), "least_entropy = -1.0"),
+    ],
+)
+def test_values_that_make_no_weighting_are_refused(make, named):
+    with pytest.raises(InputError, match=named):
+        make()
+
+
+def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():
+    assert AdaptiveSoftmax().bounded
+    assert AdaptiveSoftmax(polynomial=(0.0, -1.0, 1.0)).bounded
+    assert not AdaptiveSoftmax(polynomial=(0.5, 0.0)).bounded
+    assert not AdaptiveSoftmax(SCHEDULES["log"]).bounded

@@ -190,11 +190,16 @@ def assert_conforms(name: str, case: Case, dtype: str = "float64", cancelling: b
     )
 
 
+NEWER_TYPES = ("SinkSoftmax", "AdaptiveSoftmax", "Sigmoid", "Entmax")
 STEEP = ("temperature-linearithmic", "temperature-cubic", "cooling")
+NEWER = tuple(name for name, kind in WEIGHTINGS_TRIED.items() if type(kind).__name__ in NEWER_TYPES)
 MIXED = ("temperature-log", "average-hard", "softmax")
 
 CASES: dict[str, Case] = {
-    **{f"weighting {name}": Case(small(weighting=WEIGHTINGS_TRIED[name])) for name in (*KINDS, *STEEP)},
+    **{
+        f"weighting {name}": Case(small(weighting=WEIGHTINGS_TRIED[name]))
+        for name in (*KINDS, *STEEP, *NEWER)
+    },
     **{f"mask {name}": Case(small(mask=name)) for name in ("future", "past", "strict-future", "strict-past")},
     "mask window": Case(small(mask=SlidingWindow(3))),
     "mask window of one": Case(small(mask=SlidingWindow(1)), word=(0, 2, 1, 0, 1, 1)),

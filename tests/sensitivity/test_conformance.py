@@ -17,6 +17,7 @@ from jaxsens.models.positions import Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax
 from jaxsens.precision import SUBTRACTED
+from jaxsens.sensitivity.difference.engine import SERVED as SERVED_PARTS
 from tests import reference
 from tests.sensitivity.conformance import (
     CASES,
@@ -82,11 +83,10 @@ SCHEDULES = st.builds(
     coefficient=st.sampled_from([0.5, 1.0, 3.0]),
     power=st.sampled_from([-0.5, 0.0, 1.0]),
     log_power=st.sampled_from([0.0, 1.0]),
+    offset=st.sampled_from([0.0, 0.0, 0.5]),
 )
 WEIGHTING = st.one_of(
-    st.sampled_from([name for name in WEIGHTINGS_TRIED if name != "sparsemax"]).map(
-        WEIGHTINGS_TRIED.__getitem__
-    ),
+    st.sampled_from([kind for kind in WEIGHTINGS_TRIED.values() if type(kind) in SERVED_PARTS.weightings]),
     st.builds(Softmax, SCHEDULES, by=st.sampled_from(["length", "query"])),
 )
 

@@ -35,7 +35,8 @@ SERVED = Served(
     layer_norms=("none", "pre", "post"),
     activations=tuple(ACTIVATION_CHANGES),
 )
-"""Sparsemax is missing: its support depends on all scores of a row together, and no difference rule is known."""
+"""Sparsemax and entmax are missing: their support depends on all scores of a row together, and no difference rule is
+known. So is softmax at a temperature that depends on the row's entropy, through which each weight moves every other."""
 
 
 def refusal(config: TransformerConfig) -> str | None:
