@@ -190,7 +190,7 @@ def _check_entry(
     """
     where = f'model "{entry.name}"'
     if entry.task == "recognition":
-        without = [n for n in lengths if entry.language.length_probabilities(n)[n] == 0]
+        without = [n for n in lengths if not entry.language.has_members(n)]
         if without:
             remedy = f"lengths for which {entry.language.name} has words, which {where} is to recognise"
             problems.add("lengths", without, remedy)

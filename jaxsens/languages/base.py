@@ -112,6 +112,11 @@ class Language(ABC):
         fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields}}
 
+    @property
+    def no_law(self) -> str | None:
+        """Why there is no law of the next symbol, so that it cannot be predicted; None if there is one."""
+        return None
+
     def member(self, tokens: Int[np.ndarray, "*batch n"]) -> Bool[np.ndarray, "*batch"]:
         """Whether each word of n symbols is in the language."""
         states = self._states(self._checked_tokens(tokens))[..., -1]
@@ -156,14 +161,17 @@ class Language(ABC):
 
         Half are members, drawn from the law given the length n, and half are not; if `count` is odd, a coin decides one
         word. Non-members are near misses: members with one symbol exchanged, as the language's class says. If no member
-        has length n, all words are prefixes of longer words. The empty word has its true label.
+        has length n, all words are prefixes of longer words (for a formula, uniform words); if all words of n symbols
+        are members, so are these. The empty word has its true label.
         """
         count, n = self._checked_sampling(generator, count=count, n=n)
         if n == 0:
             tokens = np.zeros((count, 0), np.int32)
             return tokens, self.member(tokens)
         if not self._has_members(n):
-            return self._in_parts(self._prefixes, count, n, generator), np.zeros(count, bool)
+            return self._in_parts(self._without_members, count, n, generator), np.zeros(count, bool)
+        if not self._has_non_members(n):
+            return self._in_parts(self._members, count, n, generator), np.ones(count, bool)
         labels = np.arange(count) < (count + int(generator.integers(0, 2))) // 2
         generator.shuffle(labels)
         tokens = np.empty((count, n), np.int32)
@@ -171,6 +179,24 @@ class Language(ABC):
         tokens[yes] = self._in_parts(self._members, len(yes), n, generator)
         tokens[no] = self._in_parts(self._non_members, len(no), n, generator)
         return tokens, labels
+
+    def has_members(self, n: int) -> bool:
+        """Whether some word has n symbols. True where a formula's words are drawn by rejection, and it is not known."""
+        n = checked_count(self.name, n=n)
+        return self._has_members(n) if n else bool(self.member(np.zeros(0, np.int64)))
+
+    def sample_members(
+        self, count: int, n: int, generator: np.random.Generator
+    ) -> Int[np.ndarray, "count n"]:
+        """Independent words of exactly n symbols, int32, drawn from the law given the length.
+
+        Raises:
+            InputError: Also if no word has n symbols.
+        """
+        count, n = self._checked_sampling(generator, count=count, n=n)
+        if not self.has_members(n):
+            raise InputError(f"{self.name}: n = {n}: no word has this length; give another")
+        return self._in_parts(self._members, count, n, generator)
 
     def next_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n1 v"]:
         """The law of the next symbol after 0, 1, ..., n symbols of each prefix: (..., n + 1, outcomes)."""
@@ -241,6 +267,14 @@ class Language(ABC):
     def _has_members(self, n: int) -> bool:
         """Whether some word has n >= 1 symbols."""
         return True
+
+    def _has_non_members(self, n: int) -> bool:
+        """Whether some n >= 1 symbols are no word."""
+        return True
+
+    def _without_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+        """What recognition is given at a length n >= 1 without members."""
+        return self._prefixes(count, n, generator)
 
     def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
         """Members of length n >= 1 with one symbol replaced by another, both drawn uniformly."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
+from jaxsens.languages.formula import FormulaLanguage
 from jaxsens.languages.majority import Majority
 from jaxsens.languages.simple import EqualBlocks, OneStar, Parity
+from jaxsens.logic.formulas import Formula
 
 # Each name's class, and the options that the name itself fixes.
 _NAMED: dict[str, tuple[type[Language], dict[str, Any]]] = {
@@ -21,30 +24,54 @@ _NAMED: dict[str, tuple[type[Language], dict[str, Any]]] = {
     "equal-blocks": (EqualBlocks, {}),
     "flip-flop": (FlipFlop, {}),
     "majority": (Majority, {}),
+    "formula": (FormulaLanguage, {}),
 }
+
+# What users call a field, where that is not its name: `alphabet` is a property of every language.
+_OPTIONS: dict[tuple[type[Language], str], str] = {(FormulaLanguage, "symbols"): "alphabet"}
 
 NAMES = tuple(_NAMED)
 """The names that `language` knows."""
 
 
-def language(name: str, **options: Any) -> Language:
-    """The language called `name`. Its options are the fields of its class.
+def language(name: str | Formula, alphabet: Sequence[str] | None = None, **options: Any) -> Language:
+    """The language called `name`, or the words over an alphabet that satisfy a formula.
 
     >>> language("2dyck", open_probability=0.4).alphabet
     ('(', '[', ')', ']')
+    >>> from jaxsens import logic
+    >>> language(logic.parse("!(true S (Q_b & Y Q_b))"), "ab").number_of_members(10)
+    144
+
+    Args:
+        name: One of `NAMES`, or a formula of `jaxsens.logic`. In a config file, write
+            {name = "formula", formula = "#L[Q_1] > #L[Q_0]", alphabet = "01"}.
+        alphabet: The symbols of a formula's words: a text of one-letter symbols, or several texts.
+        options: The fields of the language's class.
 
     Raises:
         InputError: If there is no such language, if it has no such option, or if an option's value cannot be used.
     """
+    if isinstance(name, Formula):
+        name, options = FormulaLanguage.name, {"formula": name, **options}
     if name not in _NAMED:
-        raise InputError(f"language: name = {name!r}: give one of {', '.join(NAMES)}")
+        raise InputError(
+            f"language: name = {name!r}: give one of {', '.join(NAMES)}; or a formula and its alphabet, such as "
+            'jaxsens.logic.parse("#L[Q_1] > #L[Q_0]"), "01"'
+        )
     made, fixed = _NAMED[name]
-    known = [field.name for field in dataclasses.fields(made) if field.name not in fixed]  # pyright: ignore[reportArgumentType]
+    if alphabet is not None:
+        options["alphabet"] = alphabet
     problems = Problems(f"language {name!r}")
+    fields = [field for field in dataclasses.fields(made) if field.name not in fixed]  # pyright: ignore[reportArgumentType]
+    known = {_OPTIONS.get((made, field.name), field.name): field for field in fields}
     for option, value in options.items():
         if option not in known:
             problems.add(
                 option, value, f"no option of this language, which has: {', '.join(known) or 'none'}"
             )
+    for option, field in known.items():
+        if field.default is dataclasses.MISSING and option not in options:
+            problems.messages.append(f"{option}: is missing")
     problems.raise_if_any()
-    return made(**fixed, **options)
+    return made(**fixed, **{known[option].name: value for option, value in options.items()})

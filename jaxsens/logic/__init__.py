@@ -10,6 +10,8 @@ This is the logic of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attentio
 
 from __future__ import annotations
 
+from jaxsens.logic.automata import Automaton as Automaton
+from jaxsens.logic.automata import automaton as automaton
 from jaxsens.logic.counting import Comparison as Comparison
 from jaxsens.logic.counting import Count as Count
 from jaxsens.logic.counting import CountLeft as CountLeft

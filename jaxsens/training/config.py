@@ -203,6 +203,8 @@ def _check_task(model: NetworkConfig, task: Task, problems: Problems) -> None:
 
 def _check_outputs(model: NetworkConfig, learned: Language, task: Task, problems: Problems) -> None:
     symbols, outputs = len(learned.alphabet), logits_of(learned, task)
+    if task == "prediction" and learned.no_law is not None:
+        problems.messages.append(f"language: {learned.no_law}")
     if model.alphabet_size != symbols:
         problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
     if model.logits != outputs:

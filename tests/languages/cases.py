@@ -29,6 +29,10 @@ CASES: dict[str, tuple[Language, Machine]] = DYCK | {
         machines.flip_flop(Fraction(1, 2), Fraction(3, 8)),
     ),
     "majority": (language("majority", end_probability=0.2), machines.majority(0.2)),
+    "formula": (
+        language("formula", formula="true S (Q_1 & Y Q_1)", alphabet="01", end_probability=0.2),
+        machines.two_ones_in_a_row(0.2),
+    ),
 }
 
 # Up to which length everything is enumerated: words, and prefixes.

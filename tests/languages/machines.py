@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -241,3 +241,26 @@ def majority(e: float) -> Machine:
         return [other for other in product((0, 1), repeat=len(word)) if 2 * sum(other) <= len(word)]
 
     return Machine(0, steps, lambda word: 2 * sum(word) > len(word), word_probability, others)
+
+
+def two_ones_in_a_row(e: float) -> Machine:
+    """Fair bits, ending with e before each, given that two 1s in a row occur. The state: 1s at the end, 2 for ever."""
+    after = {0: (0, 1), 1: (0, 2), 2: (2, 2)}
+    good = [0.0, 0.0, 0.0]
+    for _ in range(2000):
+        good = [e * (q == 2) + (1 - e) / 2 * sum(good[after[q][bit]] for bit in (0, 1)) for q in after]
+
+    def steps(q):
+        bits = [((1 - e) / 2 * good[after[q][bit]] / good[q], bit, after[q][bit]) for bit in (0, 1)]
+        return [*bits, (e * (q == 2) / good[q], END, None)]
+
+    def member(word) -> bool:
+        return (1, 1) in pairwise(word)
+
+    def word_probability(word):
+        return e * ((1 - e) / 2) ** len(word) / good[0]
+
+    def others(word) -> list[Word]:
+        return [other for other in product((0, 1), repeat=len(word)) if not member(other)]
+
+    return Machine(0, steps, member, word_probability, others)
