@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsens.errors import InputError
@@ -30,12 +30,20 @@ from jaxsens.experiments.sweep import (
     read_plan,
     read_points,
 )
+from jaxsens.models.layered import readout_row
 
 if TYPE_CHECKING:
     import pandas
 
 BINS = 32
 """The largest number of cells that a profile divides an input into."""
+
+
+LARGEST_OCTAVE = 40
+"""No input is as long as 2 to this power."""
+
+DISTANCE_COLUMNS = ("variant", "n", "seed", "distance", "flips", "mean")
+"""The columns of distances.csv."""
 
 
 class Spread(NamedTuple):
@@ -74,6 +82,62 @@ class ProfileBuilder:
             return {key: sums / counts for key, (sums, counts) in sorted(self._totals.items())}
 
 
+def half_octave(distances: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
+    """The number of each distance's cell: 0 for distance 0, then one for each half octave; they begin at ceil(2^(k/2)).
+    Distance 1 has a cell of its own, and so have 2 and 3."""
+    starts = np.unique(np.ceil(2.0 ** (np.arange(2 * LARGEST_OCTAVE) / 2)))
+    return np.searchsorted(starts, distances, side="right")
+
+
+class DistanceBuilder:
+    """Accumulates means by the distance from the flipped position to the row that is read, point by point.
+
+    Distances are taken together in half octaves (1, 2, 3, 4 and 5, 6 and 7, 8 to 11, 12 to 15, ...), each at the
+    geometric mean of the distances that were flipped in it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        variant: str,
+        n: int,
+        seed: int,
+        readout: int | str | None,
+        positions: ArrayLike,
+        norms: ArrayLike,
+    ) -> None:
+        """Adds a point's flips: their `positions` and the `norms` they caused. A model that reads no single row, or
+        does not say which, has no distances."""
+        row = None if readout is None else readout_row(readout, n)
+        if row is None:
+            return
+        apart = np.abs(np.asarray(positions, np.int64) - row)
+        cells, values = half_octave(apart), np.asarray(norms, np.float64)
+        for cell in np.unique(cells):
+            inside = cells == cell
+            self._rows.append(
+                {
+                    "variant": variant,
+                    "n": n,
+                    "seed": seed,
+                    "distance": 0.0 if cell == 0 else float(np.exp(np.log(apart[inside]).mean())),
+                    "flips": int(inside.sum()),
+                    "mean": float(values[inside].mean()),
+                    "cell": int(cell),
+                }
+            )
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each point and cell. A cell has one distance in all seeds, so that they can be compared."""
+        import pandas as pd
+
+        table = pd.DataFrame(self._rows, columns=[*DISTANCE_COLUMNS, "cell"])
+        of_cell = table.groupby(["variant", "n", "cell"])["distance"]
+        return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
+
+
 @dataclass(frozen=True)
 class SweepData:
     """Everything that the report of a sweep shows.
@@ -83,12 +147,14 @@ class SweepData:
         metadata: of the points that have been measured, in the order of the plan.
         profiles: sensitivity by position.
         bounds: over all inputs, in the order of the plan; empty if the config asks for none.
+        distances: the means by distance to the row that is read: `DistanceBuilder.table`; None if not known.
     """
 
     plan: SweepPlan
     metadata: tuple[PointMetadata, ...]
     profiles: Profiles
     bounds: tuple[BoundRecord, ...] = ()
+    distances: pandas.DataFrame | None = None
 
     @cached_property
     def points(self) -> pandas.DataFrame:
@@ -146,15 +212,17 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         InputError: if this is not a sweep directory, no point of it is finished, or a file is damaged.
     """
     folder, plan = Path(directory), read_plan(directory)
-    metadata, profiles = [], ProfileBuilder()
+    metadata, profiles, distances = [], ProfileBuilder(), DistanceBuilder()
     for point, flips in read_points(folder, plan):
         metadata.append(point)
         profiles.add(point.variant, point.n, flips.positions, flips.norms)
+        distances.add(point.variant, point.n, point.seed, flips.readout, flips.positions, flips.norms)
     if not metadata:
         raise InputError(
             f"directory = {str(directory)!r}: none of its {len(plan.points)} points is finished; run the sweep first"
         )
-    return SweepData(plan, tuple(metadata), profiles.profiles(), tuple(read_bounds(folder, plan)))
+    bounds = tuple(read_bounds(folder, plan))
+    return SweepData(plan, tuple(metadata), profiles.profiles(), bounds, distances.table())
 
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:

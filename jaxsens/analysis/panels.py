@@ -99,6 +99,7 @@ class Panel:
         findings: what the panel shows, one line each, below the title.
         legend_title: empty for none.
         log: whether the vertical axis is logarithmic too.
+        tick_names: what to write at a tick instead of its number.
     """
 
     title: str
@@ -110,6 +111,7 @@ class Panel:
     x_label: str = "input length n (symbols)"
     legend_title: str = ""
     log: bool = True
+    tick_names: Mapping[float, str] = field(default_factory=dict)
 
 
 def line_style(k: int) -> LineStyle:
@@ -234,7 +236,7 @@ def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(ticker.FixedLocator(_thinned(panel.ticks)))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: f"{n:g}"))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: panel.tick_names.get(n, f"{n:g}")))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     # The titles of one row line up: a panel with fewer findings has blank lines below them.

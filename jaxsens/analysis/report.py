@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData
+from jaxsens.analysis.distances import Distances, distance_sections, write_distances
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
 from jaxsens.analysis.page import (
@@ -72,8 +73,8 @@ ABOUT_ESTIMATES = (
 
 
 def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
-    """Writes summary.csv, local_slopes.csv, figures/*.png, figures/*.svg and report.html into a directory, each file
-    atomically.
+    """Writes summary.csv, local_slopes.csv, distances.csv, distance_exponents.csv, figures/*.png, figures/*.svg and
+    report.html into a directory, each file atomically.
 
     The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
 
@@ -91,6 +92,8 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
     fits = fit_exponents(data.points)
     write_summary(folder / "summary.csv", fits)
     write_local_slopes(folder / "local_slopes.csv", fits)
+    if (distances := distances_of(data)) is not None:
+        write_distances(folder, distances)
     return write_page(build_report(data, fits), folder), fits
 
 
@@ -122,6 +125,8 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if data.profiles:
         figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))
+    if (distances := distances_of(data)) is not None:
+        sections += distance_sections(distances)
     sections += bounds_sections(
         BoundsData(data.bounds, data.points, data.names, plan.measure["norm"], data.unseeded)
     )
@@ -140,6 +145,13 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         warning=_warning(data),
         sections=sections,
     )
+
+
+def distances_of(data: SweepData) -> Distances | None:
+    """The mean change by distance to the row that is read; None if no model reads a single row."""
+    if data.distances is None or data.distances.empty:
+        return None
+    return Distances(data.distances, data.names, data.plan.measure["norm"])
 
 
 def _about_estimates(data: SweepData) -> str:

@@ -44,7 +44,7 @@ from jaxsens.sensitivity.result import FlipSensitivity
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
-_REPORT = ("report.html", "summary.csv", "local_slopes.csv")
+_REPORT = ("report.html", "summary.csv", "local_slopes.csv", "distances.csv", "distance_exponents.csv")
 
 KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
 """The columns of points.csv before the statistics."""

@@ -34,7 +34,9 @@ layers = 1
 feed_forward = 4
 """
 FIGURES = [
-    f"{name}.{ending}" for name in ("local-slopes", "profiles", "sensitivity") for ending in ("png", "svg")
+    f"{name}.{ending}"
+    for name in ("distance", "local-slopes", "profiles", "sensitivity")
+    for ending in ("png", "svg")
 ]
 
 
@@ -71,6 +73,8 @@ def test_the_report_adds_its_files_and_nothing_else(swept, reported):
         "report.html",
         "summary.csv",
         "local_slopes.csv",
+        "distances.csv",
+        "distance_exponents.csv",
     }
     assert (reported / "figures" / "profiles.png").read_bytes().startswith(b"\x89PNG")
 
