@@ -24,7 +24,7 @@ from jaxsens.experiments.positions import Positions, positions_at
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
 from jaxsens.inputs import Measure, is_count
-from jaxsens.precision import MATMUL_PRECISION
+from jaxsens.precision import MATMUL_PRECISION, numerics
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import ENGINES
@@ -34,10 +34,14 @@ from jaxsens.sensitivity.flips import sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.placement import Progress
 from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
+from jaxsens.sensitivity.vmap_engine import compiled_output
 from jaxsens.strict import STRICT
 
 FORMAT = 1
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""
+
+MEDIAN = "median"
+"""The threshold that makes a decision balanced."""
 
 VERIFY = 64
 """The number of flips measured exactly beside estimates, if a config does not say."""
@@ -109,6 +113,8 @@ class Measurement:
         verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
             both.
         norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
+        threshold: of the decision of a single output: a number, or "median" of the outputs on the point's inputs (the
+            middle of the two around it), for which the decision is balanced where no outputs tie; None for 0.
         sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
         positions: which positions are flipped, as `jaxsens.experiments.positions` says; None for all but the one that
             is read, and those that hold the end-of-sequence symbol.
@@ -121,6 +127,7 @@ class Measurement:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     engine: Annotated[str, AfterValidator(_known_engine)] = "auto"
     norm: Measure = "l2"
+    threshold: float | Literal["median"] | None = None
     sample: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
@@ -161,8 +168,9 @@ class Measurement:
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
         engine = self.engine_at(n)
         described = {"engine": engine, "norm": self.norm, "sample": self.sample_at(n), "outputs": outputs}
-        # Points of configs without positions keep their keys.
+        # Points of configs without these keep their keys.
         chosen = {} if self.positions is None else {"positions": [*self.positions]}
+        chosen |= {} if self.threshold is None else {"threshold": self.threshold}
         return described | chosen | (self._of_estimates if engine == FIRST_ORDER else {})
 
     @property
@@ -173,6 +181,18 @@ class Measurement:
     def chosen_outputs(self) -> Literal["all"] | tuple[int, ...] | None:
         """The coordinates as `flip_sensitivity` takes them: None for those that the model designates."""
         return None if self.outputs == "designated" else self.outputs
+
+    def threshold_of(self, model: Any, tokens: Int[np.ndarray, "inputs n"]) -> float:
+        """The threshold of the decision of a model, which is run on the inputs if it is the median of its outputs."""
+        if not isinstance(self.threshold, str):
+            return self.threshold or 0.0
+        subject = measurable(model)
+        chosen = subject.chosen_outputs(self.chosen_outputs) or (0,)
+        with numerics(subject.dtype):
+            outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in tokens]
+        # Between two outputs, so that rounding decides of no input.
+        middle = (len(outputs) + 1) // 2
+        return float(np.mean(np.sort(np.asarray(outputs, np.float64))[middle - 1 : middle + 1]))
 
     def flip_sensitivity(
         self,
@@ -194,6 +214,7 @@ class Measurement:
             tokens,
             positions=flipped if drawn is None else sample(drawn, seed, flipped),
             norm=self.norm,
+            threshold=self.threshold_of(model, tokens),
             outputs=self.chosen_outputs,
             engine=engine,  # pyright: ignore[reportArgumentType] - checked with the config
             batch_size=self.batch_size,

@@ -41,7 +41,14 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.points import EXTREMES, OF_DECISIONS, STATISTICS, Measurement, is_statistic
+from jaxsens.experiments.points import (
+    EXTREMES,
+    MEDIAN,
+    OF_DECISIONS,
+    STATISTICS,
+    Measurement,
+    is_statistic,
+)
 from jaxsens.experiments.positions import check_positions
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
@@ -282,7 +289,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         if measure is not None:
             check_positions(measure.positions, lengths, source.readout, f"positions: {where}: ", problems)
     check_estimates(measure, lengths, problems)
-    _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), problems)
+    _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
@@ -293,12 +300,20 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
 
 
 def _check_bounds_and_statistics(
-    measure: Measurement | None, bounds: Bounds | None, statistics: Sequence[str], problems: Problems
+    measure: Measurement | None,
+    bounds: Bounds | None,
+    statistics: Sequence[str],
+    inputs: Any,
+    problems: Problems,
 ) -> None:
-    """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured, and a statistic of
-    decisions of anything else."""
+    """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured; a statistic of
+    decisions of anything else; and a median of one input."""
     if measure is None:
         return
+    if measure.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
+        problems.add(
+            "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
+        )
     sampled = measure.sample is not None or measure.sample_beyond is not None
     for name in statistics:
         if measure.norm != DECISION and name in OF_DECISIONS:
@@ -403,11 +418,30 @@ def check_measure(
         problems.messages.append(
             f'measure.norm: {where}: "{measure.norm}" of a single output says nothing: give "l2", or more outputs'
         )
+    if measure.threshold is not None:
+        _check_threshold(where, output_size, build, measure, problems)
     if measure.engine != "auto":
         try:
             choose(measurable(build()), measure.engine, measure.norm, None, n)
         except InputError as error:
             problems.messages.append(f"measure.engine: {where}: {error}")
+
+
+def _check_threshold(
+    where: str, output_size: int, build: Callable[[], Any], measure: Measurement, problems: Problems
+) -> None:
+    """Notes a threshold of what is no decision, or of the decision of several outputs."""
+    if measure.norm != DECISION:
+        remedy = f'only with norm = "{DECISION}": give that, or leave it out'
+        problems.add("measure.threshold", measure.threshold, remedy)
+        return
+    chosen = measurable(build()).chosen_outputs(measure.chosen_outputs)
+    measured = output_size if chosen is None else len(chosen)
+    if measured > 1:
+        problems.messages.append(
+            f"measure.threshold: {where}: the decision of {measured} outputs is the largest of them: choose one, as "
+            "outputs = [0], or leave it out"
+        )
 
 
 def _inputs(

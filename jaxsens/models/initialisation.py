@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.errors import Problems, collecting
-from jaxsens.inputs import is_real
+from jaxsens.inputs import number
 from jaxsens.strict import typed
 
 
@@ -119,5 +118,4 @@ def draw(
 
 def _check_positive(kind: str, name: str, value: object) -> None:
     with collecting(kind) as problems:
-        if not is_real(value) or not 0 < float(value) < math.inf:  # pyright: ignore[reportArgumentType]
-            problems.add(name, value, "a number above 0")
+        number(name, value, problems, above=0)

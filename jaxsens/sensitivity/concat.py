@@ -14,7 +14,7 @@ from jaxsens.sensitivity.estimated import TOP, Estimated
 from jaxsens.sensitivity.flips import Joint
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity, ResultPart
 
-_SAME = ("norm", "outputs", "readout", "dtype", "copies")
+_SAME = ("norm", "threshold", "outputs", "readout", "dtype", "copies")
 _SAME_ASKED = {"weights": "model's parameters as SHA-256", "scalar": "scalar", "change": "change"}
 
 PADDING = -1
@@ -34,8 +34,8 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         results: at least one. Results of `concat` may be among them.
 
     Raises:
-        InputError: naming all differences in the model, norm, outputs, readout, dtype, f, groups, or copies; and for a
-            sample of several inputs from a file that does not say how many flips each of them has.
+        InputError: naming all differences in the model, norm, threshold, outputs, readout, dtype, f, groups, or
+            copies; and for a sample of several inputs from a file that does not say how many flips each of them has.
     """
     results = _checked(results)
     if len(results) == 1:

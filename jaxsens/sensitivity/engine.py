@@ -132,12 +132,14 @@ class Engine(abc.ABC):
         outputs: the output coordinates that are measured; None for all.
         scalar: a function f of the whole output. If given, flips are measured by f's change, and not by `norm`.
         change: a function f of the whole output and that of the flipped input. If given, it is what is measured.
+        threshold: of the decision of a single output.
     """
 
     norm: str
     outputs: tuple[int, ...] | None
     scalar: Scalar | None = field(default=None, kw_only=True)
     change: ChangeFunction | None = field(default=None, kw_only=True)
+    threshold: float = field(default=0.0, kw_only=True)
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -246,7 +248,8 @@ class Engine(abc.ABC):
     ) -> Float[Array, " flips"]:
         """Returns the measure called `norm` of the chosen outputs and their `changes`."""
         changes = self.chosen_changes(parameters, prepared, positions, symbols)
-        return measure_of(self.norm, self.chosen(self.output(parameters, prepared)), changes)
+        y = self.chosen(self.output(parameters, prepared))
+        return measure_of(self.norm, y, changes, self.threshold)
 
     def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
         """Returns the values of the chosen outputs."""

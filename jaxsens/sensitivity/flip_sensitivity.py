@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsens import inputs, stopping
-from jaxsens.errors import PrecisionWarning, collecting
+from jaxsens.errors import PrecisionWarning, Problems, collecting
 from jaxsens.inputs import FEWER_FLIPS, MEASURES, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes
@@ -30,6 +31,7 @@ from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
 from jaxsens.sensitivity.flips import DELETED, Flips, Sample
 from jaxsens.sensitivity.functions import FUNCTIONS, SIGNED, check_functions, checked_function
 from jaxsens.sensitivity.index_check import check_reads
+from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
@@ -59,6 +61,7 @@ def flip_sensitivity(
     groups: Sequence[Sequence[int]] | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
     norm: Measure = "l2",
+    threshold: float = 0.0,
     outputs: Sequence[int] | Literal["all"] | None = None,
     scalar: Scalar | None = None,
     change: ChangeFunction | None = None,
@@ -112,9 +115,10 @@ def flip_sensitivity(
             "auto", and none for "mean" and None. For a jaxsens model, "auto" is the readout of its config.
         norm: "l2", "l1" or "linf" of the output's change; "cosine": 1 - cos(y, y'), from 0 to 2; "kl":
             KL(softmax(y) || softmax(y')) in nats; or "decision": 1 if the largest output is another one (the first of
-            equals; of a single output, if it crosses 0), otherwise 0, whose sum over the flips of an input is its
-            Boolean sensitivity (`FlipSensitivity.sensitive_flips`). All keep the digits of a small change.
+            equals; of a single output, if it crosses the threshold), otherwise 0, whose sum over the flips of an input
+            is its Boolean sensitivity (`FlipSensitivity.sensitive_flips`). All keep the digits of a small change.
             "first-order" estimates the norms only.
+        threshold: for norm="decision" of a single output: the decision is whether the output is above it.
         outputs: the output coordinates that are measured, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if it designates none.
         scalar: measure the signed change of this function f of the output instead of a norm: the log-probability of
@@ -184,25 +188,42 @@ def flip_sensitivity(
         estimation = Estimation(sketch, verify, seed)
         check_estimation(engine, norm, scalar, estimation, problems)
         check_functions(scalar, change, norm, outputs, problems)
+        threshold = _checked_threshold(threshold, norm, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
     _check_size(subject, words, selection)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen, norm, selection.edit)
+        subject, dtype = checked_output(subject, words, chosen, norm, selection.edit, threshold)
         name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
         runner, choice = choose(subject, name, norm, chosen, words.shape[1], scalar, change, selection.edit)
+        runner = dataclasses.replace(runner, threshold=threshold)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
         check_reads(subject, words, listed, selection.edit.copies)
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
-        if devices.group is not None:
-            devices.agree((asked, words.shape, words.tobytes(), norm, chosen, estimation, partial is None))
+        _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
         return _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
+
+
+def _agree(devices: placement.Placement, words: np.ndarray, *asked: Any) -> None:
+    """Has the processes of a distributed job compare what they were asked to measure."""
+    if devices.group is not None:
+        devices.agree((words.shape, words.tobytes(), *asked))
+
+
+def _checked_threshold(threshold: Any, norm: Any, problems: Problems) -> float:
+    """Returns the threshold of a decision; 0 after an error."""
+    if not inputs.is_real(threshold) or not np.isfinite(threshold):
+        problems.add("threshold", threshold, "a finite number")
+        return 0.0
+    if threshold and norm != DECISION:
+        problems.add("threshold", threshold, f'with norm="{DECISION}" only; leave it out')
+    return float(threshold)
 
 
 def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> None:
@@ -275,6 +296,7 @@ def _described(
         "names": _names(subject, words, flips),
         "joint": flips.joint,
         "copies": selection.edit.copies,
+        "threshold": runner.threshold,
     }
 
 

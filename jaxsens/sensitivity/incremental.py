@@ -118,7 +118,14 @@ class IncrementalEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """Whole forward passes."""
-        return VmapEngine(self.norm, self.outputs, self.apply, scalar=self.scalar, change=self.change)
+        return VmapEngine(
+            self.norm,
+            self.outputs,
+            self.apply,
+            scalar=self.scalar,
+            change=self.change,
+            threshold=self.threshold,
+        )
 
     @property
     def how(self) -> str:

@@ -6,6 +6,7 @@ The distances are computed from y and dy, never from y' - y: their digits are th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +32,13 @@ _Distance = Callable[[Float[Array, " outputs"], Float[Array, " outputs"]], Float
 
 
 def measure_of(
-    measure: str, y: Float[Array, " outputs"], changes: Float[Array, "flips outputs"]
+    measure: str,
+    y: Float[Array, " outputs"],
+    changes: Float[Array, "flips outputs"],
+    threshold: float = 0.0,
 ) -> Float[Array, " flips"]:
     """Returns what `measure` names (`jaxsens.inputs.MEASURES`) of an output y and its changes. For measures other than
-    norms, it is NaN where a change is not finite.
+    norms, it is NaN where a change is not finite. `threshold` is that of the decision of a single output.
 
     Raises:
         InputError: for a name without a rule.
@@ -43,7 +47,7 @@ def measure_of(
         return norm_of(changes, measure)
     if measure not in DISTANCES:
         raise no_rule("measure_of", "norm", measure, (*NORMS, *DISTANCES))
-    of_one = DISTANCES[measure]
+    of_one = partial(decision_changes, threshold=threshold) if measure == DECISION else DISTANCES[measure]
     found = jax.vmap(lambda dy: of_one(y, dy))(changes)
     return where_finite(changes, found)
 
@@ -100,20 +104,23 @@ def excess(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.where(jnp.abs(t) <= 1, small * small / 2 * series, jnp.exp(t) - 1 - t)
 
 
-def decision_of(y: Float[Array, " outputs"]) -> Array:
+def decision_of(y: Float[Array, " outputs"], threshold: float = 0.0) -> Array:
     """Returns the number of the largest output, the first of several that are equal; of a single output, whether it is
-    above 0."""
-    return (y[0] > 0).astype(int) if y.shape[0] == 1 else jnp.argmax(y)
+    above the threshold."""
+    return (y[0] > threshold).astype(int) if y.shape[0] == 1 else jnp.argmax(y)
 
 
-def decision_changes(y: Float[Array, " outputs"], dy: Float[Array, " outputs"]) -> Float[Array, ""]:
+def decision_changes(
+    y: Float[Array, " outputs"], dy: Float[Array, " outputs"], threshold: float = 0.0
+) -> Float[Array, ""]:
     """Returns 1 if the decision of y + dy is another than that of y, otherwise 0.
 
     The decision is that of `decision_of`. Two outputs are compared by (y_j - y_k) + (dy_j - dy_k): those that tie in y
-    are told apart by dy.
+    are told apart by dy. A single output is compared with the threshold t by (y - t) + dy.
     """
     if y.shape[0] == 1:
-        changed = (y[0] > 0) != (y[0] + dy[0] > 0)
+        above = y[0] - threshold
+        changed = (above > 0) != (above + dy[0] > 0)
     else:
         k = jnp.argmax(y)
         ahead = (y - y[k]) + (dy - dy[k])

@@ -74,12 +74,13 @@ def checked_output(
     outputs: Sequence[int] | None,
     norm: str = "l2",
     edit: Edit = REPLACE,
+    threshold: float = 0.0,
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
-    called once, compiled. `outputs` and `norm` are what is to be measured, `edit` what flips do: if they change the
-    length, the model is traced on an input of that length too.
+    called once, compiled. `outputs`, `norm` and `threshold` are what is to be measured, `edit` what flips do: if they
+    change the length, the model is traced on an input of that length too.
 
     Returns:
         The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
@@ -90,7 +91,7 @@ def checked_output(
             grows with n; and for outputs that it lacks, or too few for the measure.
     """
     if subject.config is not None:
-        _check_outputs(outputs, subject.config.logits or subject.config.width, norm)
+        _check_outputs(outputs, subject.config.logits or subject.config.width, norm, threshold)
         return subject, subject.config.dtype
     subject, shape, dtype = traced_output(subject, words.shape[1])
     n, after = words.shape[1], words.shape[1] + edit.longer
@@ -99,7 +100,7 @@ def checked_output(
             f"candidates, which change the length: the model returns shape {shape} for inputs of length {n} and "
             f"{other} for length {after}; it must be the same"
         )
-    _check_outputs(outputs, int(np.prod(shape)), norm)
+    _check_outputs(outputs, int(np.prod(shape)), norm, threshold)
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
         output = compiled_output(subject.apply, subject.parameters, words[0])
         _check_values(output.reshape(shape), output.reshape(shape), shape)
@@ -222,10 +223,16 @@ def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
         )
 
 
-def _check_outputs(outputs: Sequence[int] | None, size: int, norm: str) -> None:
+def _check_outputs(outputs: Sequence[int] | None, size: int, norm: str, threshold: float) -> None:
     if outputs is not None and max(outputs) >= size:
         raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {size - 1}")
-    if norm in TWO_OUTPUTS and (size if outputs is None else len(set(outputs))) < 2:
+    measured = size if outputs is None else len(set(outputs))
+    if threshold and measured > 1:
+        raise InputError(
+            f"threshold = {threshold!r}: the decision of {measured} outputs is the largest of them; choose one, as "
+            "outputs=[0]"
+        )
+    if norm in TWO_OUTPUTS and measured < 2:
         raise InputError(
             f'norm = "{norm}": it is 0 for nearly every change of a single output; give "l2", or more outputs'
         )

@@ -178,6 +178,7 @@ class FlipSensitivity:
         joint: for flips of groups, the groups and what is inserted; `positions` and `symbols` are then the first of
             those that a flip replaces. None for flips of single positions.
         insertion: for flips of groups, the row of `joint.insertions` that each flip inserts; otherwise None.
+        threshold: that of the decision of a single output; 0 for all else.
         copies: for flips that insert or repeat a symbol, how many copies of it they insert before the position; 0 for
             flips that replace or delete.
 
@@ -210,6 +211,7 @@ class FlipSensitivity:
     joint: Joint | None = None
     insertion: Int[np.ndarray, " flips"] | None = None
     copies: int = 0
+    threshold: float = 0.0
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
 
@@ -710,6 +712,7 @@ class FlipSensitivity:
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
             **({} if self.joint is None else {"joint": self.joint.as_json()}),
             **({"copies": self.copies} if self.copies else {}),
+            **({"threshold": self.threshold} if self.threshold else {}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -792,6 +795,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             estimated=estimated,
             joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
             copies=fields.get("copies", 0),
+            threshold=fields.get("threshold", 0.0),
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],

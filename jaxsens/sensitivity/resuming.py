@@ -18,7 +18,7 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.result import FlipSensitivity
 
-_FIELDS = ("tokens", "alphabet", "norm", "outputs", "readout", "dtype")
+_FIELDS = ("tokens", "alphabet", "norm", "threshold", "outputs", "readout", "dtype")
 _ASKED = ("symbols", "positions", "candidates", "groups", "sample", "engine")
 _PROGRAMS = {
     "model": "model, parameters and function as SHA-256,",

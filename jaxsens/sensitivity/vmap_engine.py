@@ -86,8 +86,8 @@ class VmapEngine(Engine):
         if self.norm != DECISION:
             return super().norms(parameters, prepared, positions, symbols)
         outputs = self._flipped(parameters, prepared, positions, symbols)
-        new = jax.vmap(decision_of)(self.chosen(outputs))
-        changed = (new != decision_of(self.chosen(prepared[1]))).astype(outputs.dtype)
+        new = jax.vmap(lambda y: decision_of(y, self.threshold))(self.chosen(outputs))
+        changed = (new != decision_of(self.chosen(prepared[1]), self.threshold)).astype(outputs.dtype)
         return where_finite(outputs, changed)
 
     @property

@@ -13,6 +13,9 @@ from jaxsens.analysis.report import build_report
 from jaxsens.errors import InputError
 from jaxsens.experiments.points import (
     AVERAGE_SENSITIVITY,
+    EXTREMES,
+    OF_DECISIONS,
+    PER_POSITION,
     is_statistic,
     read_point,
     statistics_of,
@@ -103,3 +106,50 @@ def test_every_measure_has_a_label_for_axes():
     assert not any("{" in label for label in labels)
     with pytest.raises(InputError, match="the report has no rule for the norm other"):
         change_label("other")
+
+
+ONE_OUTPUT = DECIDED.replace('"average-sensitivity"]', ", ".join(f'"{name}"' for name in OF_DECISIONS) + "]")
+ONE_OUTPUT += 'logits = 1\n[inputs]\nkind = "all"\n'
+
+
+def test_statistics_of_decisions_are_those_of_the_result():
+    sweep = sweep_of('norm = "decision"\nthreshold = "median"', ONE_OUTPUT)
+    plainly = sweep_of('norm = "decision"', ONE_OUTPUT)
+    assert sweep.points[0].key != plainly.points[0].key
+    assert "threshold" not in plainly.points[0].expanded["measure"]
+    for point in sweep.points[2:4]:
+        model, tokens = point.source.build(point.seed), point.tokens()
+        result = point.measure.flip_sensitivity(model, tokens, point.seed)
+        outputs = np.asarray(model(tokens))[:, 0]
+        assert result.threshold == pytest.approx(np.median(outputs), rel=1e-5)
+        assert (outputs > result.threshold).mean() == 0.5
+        flips = result.sensitive_flips
+        expected = dict(zip(EXTREMES, (flips.min(), flips.max()), strict=True))
+        expected |= {
+            "mean": result.mean,
+            AVERAGE_SENSITIVITY: flips.mean(),
+            PER_POSITION: flips.mean() / (point.n - 1),
+        }
+        assert statistics_of(result, expected) == pytest.approx(expected)
+        assert flips.mean() > 0
+
+
+def test_what_a_sweep_of_decisions_cannot_give_is_refused():
+    for measure, message in (
+        ('norm = "decision"\nsample = 3', "statistics = 'minimum-sensitivity': it needs every flip"),
+        ('norm = "l2"\nthreshold = 0.5', r"measure\.threshold = 0.5: only with norm = \"decision\""),
+        (
+            'norm = "decision"\nsample_beyond = 3\nexact_up_to = 4',
+            "statistics = 'maximum-sensitivity': it needs",
+        ),
+        ('norm = "decision"\nthreshold = "mean"', r"measure\.threshold = 'mean'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sweep_of(measure, ONE_OUTPUT)
+    with pytest.raises(InputError, match=r"inputs\.count = 1: threshold = .* at least 2"):
+        sweep_of('norm = "decision"\nthreshold = "median"', ONE_OUTPUT.replace('kind = "all"', ""))
+    with pytest.raises(
+        InputError, match=r"measure\.threshold: variant \"softmax\": the decision of 4 outputs"
+    ):
+        sweep_of('norm = "decision"\nthreshold = 0.5', DECIDED)
+    assert sweep_of('norm = "decision"\nthreshold = 0.5\noutputs = [1]', DECIDED).measure.threshold == 0.5

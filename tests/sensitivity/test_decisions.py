@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,9 +161,9 @@ def test_inputs_of_several_lengths_and_samples(seed):
     assert drawn.average_sensitivity_per_position == pytest.approx(drawn.average_sensitivity * 3 / 13)
 
 
-def test_a_threshold_other_than_zero_is_subtracted():
+def test_the_threshold_of_a_function():
     words = every_word(5)
-    result = boolean(lambda tokens: jnp.sum(tokens) - 3.5, words)
+    result = boolean(lambda tokens: jnp.sum(tokens), words, threshold=3.5)
     truth = enumerated(lambda word: word.sum() > 3.5, words)
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
 
@@ -198,3 +199,47 @@ def test_the_example_in_the_docs_runs():
     counts = np.arange(len(result.sensitivity_distribution))
     assert result.sensitivity_distribution @ counts == pytest.approx(result.average_sensitivity)
     assert np.nansum(result.influences) == pytest.approx(result.average_sensitivity)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
+def test_a_threshold_is_that_of_the_loop(engine):
+    config = CONFIGS[1].replace(logits=2)
+    model = jaxsens.Transformer(config, seed=3)
+    words = AllWords().tokens(Symbols(3, 3), 4, 0)
+    outputs = np.asarray(model(jnp.asarray(words)))[:, 1]
+    threshold = float(np.median(outputs)) + 1e-6
+    above = dict(zip(map(tuple, words.tolist()), outputs > threshold, strict=True))
+    truth = enumerated(lambda word: above[(*word.tolist(), 3)], words[:, :-1], 3)
+    options: dict[str, Any] = {"norm": "decision", "outputs": [1], "engine": engine}
+    result = flip_sensitivity(model, words, threshold=threshold, **options)
+    assert truth.any()
+    np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
+    assert (result.threshold, flip_sensitivity(model, words, **options).threshold) == (threshold, 0)
+
+
+def test_a_threshold_is_saved_and_compared(tmp_path):
+    words = every_word(3)
+    result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
+    result.save(tmp_path / "result.parquet")
+    assert jaxsens.load_result(tmp_path / "result.parquet").threshold == 0.5
+    assert "threshold" not in other.description()
+    with pytest.raises(
+        InputError, match=r"concat: results\[1\]: threshold = 0.0: that of results\[0\] is 0.5"
+    ):
+        jaxsens.concat([result, other])
+    with pytest.raises(InputError, match=r"resume: threshold = 0.5: this call has 0.0"):
+        boolean(majority, words, resume=result)
+
+
+def test_a_threshold_is_of_the_decision_of_one_output():
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"threshold": 0.5}, 'threshold = 0.5: with norm="decision" only'),
+        ({"threshold": float("nan"), "norm": "decision"}, "threshold = nan: a finite number"),
+        ({"threshold": "median", "norm": "decision"}, "threshold = 'median': a finite number"),
+    ]
+    for arguments, message in refused:
+        with pytest.raises(InputError, match=message):
+            flip_sensitivity(majority, every_word(3), 2, **arguments)
+    model = jaxsens.Transformer(CONFIGS[1], seed=0)
+    with pytest.raises(InputError, match=r"threshold = 0\.5: the decision of 3 outputs is the largest"):
+        flip_sensitivity(model, [0, 1, 3], norm="decision", threshold=0.5)

@@ -75,7 +75,12 @@ class DifferenceEngine(Engine):
         """This engine in float64. After that, and for a float64 model, forward passes in the model's own dtype."""
         if self.wide or self.config.dtype == "float64":
             return VmapEngine(
-                self.norm, self.outputs, TransformerApply(self.config), scalar=self.scalar, change=self.change
+                self.norm,
+                self.outputs,
+                TransformerApply(self.config),
+                scalar=self.scalar,
+                change=self.change,
+                threshold=self.threshold,
             )
         return replace(self, wide=True)
 

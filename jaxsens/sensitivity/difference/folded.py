@@ -306,7 +306,14 @@ class FoldedEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """The difference engine."""
-        return DifferenceEngine(self.norm, self.outputs, self.config, scalar=self.scalar, change=self.change)
+        return DifferenceEngine(
+            self.norm,
+            self.outputs,
+            self.config,
+            scalar=self.scalar,
+            change=self.change,
+            threshold=self.threshold,
+        )
 
     @property
     def for_few_flips(self) -> Engine:
