@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.errors import Problems, collecting
+from jaxsens.errors import Problems, collecting, no_rule
 from jaxsens.models.parts import Part
 from jaxsens.models.products import quotients, weighted_sums
 from jaxsens.models.schedules import SCHEDULES, Schedule
@@ -273,6 +273,12 @@ class Sigmoid(Tempered):
         shares = jnp.where(visible, jax.nn.sigmoid(scores), 0)
         return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
+    def log_normaliser(
+        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
+    ) -> Float[Array, "*rows"]:
+        """Returns log sum_j exp(s_j), which tells how large scores are; no weight depends on it."""
+        return _log_sum(scores, visible)
+
 
 @dataclass(frozen=True)
 class HardWeighting(Weighting):
@@ -410,6 +416,25 @@ def _below_best(
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+SOFTMAXES: tuple[type[Weighting], ...] = (Softmax, SinkSoftmax)
+"""The weightings for which rules of softmax hold, given the score of the sink."""
+
+
+def sink_logit(consumer: str, weighting: Weighting) -> float:
+    """Returns the score of a softmax's sink; -inf without one, which is the same.
+
+    Raises:
+        InputError: if the weighting is not one of `SOFTMAXES`, in the name of the `consumer`, which has no rule for it.
+    """
+    match weighting:
+        case Softmax():
+            return -math.inf
+        case SinkSoftmax():
+            return float(weighting.logit)
+        case _:
+            raise no_rule(consumer, "weighting", weighting, SOFTMAXES)
 
 
 WEIGHTING_TYPES: tuple[type[Weighting], ...] = (

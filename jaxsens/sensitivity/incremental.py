@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import no_rule
 from jaxsens.models.layered import Layered, attended_rows, embedded_rows, merged_rows, readout_row
 from jaxsens.models.trace import scores_leave_cache
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
@@ -60,8 +60,8 @@ def refusal(subject: Measurable) -> str | None:
         return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
     for k in range(model.layers):
         weighting = model.attention(k).weighting
-        if type(weighting) is not Softmax:
-            return str(no_rule("the incremental engine", "weighting", weighting, (Softmax,)))
+        if type(weighting) not in SOFTMAXES:
+            return str(no_rule("the incremental engine", "weighting", weighting, SOFTMAXES))
     return None
 
 

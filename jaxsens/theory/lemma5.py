@@ -30,6 +30,12 @@ average b, and a prime for the other word,
 * Both averages lie in a ball of radius R around 0, so b never moves by more than 2 R.
 
 No exponential of a change occurs, so no change has to be small: the bounds hold for every n.
+
+A sink (`SinkSoftmax`) is one more key in every row, with a fixed score of any size and the value 0. It makes every
+weight smaller, so w_j still bounds them, and it does not move: all sums over changes of scores are over the other keys.
+The averages of |v_m - b_t| and of r include it, and a value of 0 makes neither larger than R. The one step that used
+that a row's scores may be shifted is |Delta s| <= 2A. It holds without a shift, because A is half the largest
+difference of two scores in a row only by way of a bound on each score, to which ALiBi adds what no flip changes.
 """
 
 from __future__ import annotations
@@ -50,6 +56,15 @@ from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
+from jaxsens.models.weighting import (
+    SOFTMAXES,
+    AdaptiveSoftmax,
+    Entmax,
+    HardWeighting,
+    Sigmoid,
+    Sparsemax,
+    Weighting,
+)
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,
@@ -74,8 +89,22 @@ from jaxsens.theory.rules import (
 
 LOG2 = math.log(2)
 
-WHY_SOFTMAX = "under any other weighting one key may take all the weight, however small the logits are"
-"""Why Lemma 5 does not apply to a layer that is not softmax."""
+
+def why_not(weighting: Weighting) -> str:
+    """Why there is no bound for a layer that is not softmax (docs/weightings.md derives what is said of each)."""
+    match weighting:
+        case HardWeighting():
+            return "one key may take all the weight, however small the logits are"
+        case Sparsemax() | Entmax():
+            return (
+                "one key may keep a fixed share of the weight at every length, however small the logits are"
+            )
+        case Sigmoid() if weighting.log_bias > -1:
+            return "no weight is divided by n"
+        case Sigmoid() | AdaptiveSoftmax():
+            return "Lemma 5's argument applies to this weighting, but its constants are not worked out here"
+        case _:
+            return "there is no bound on the weights of another weighting"
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,7 +463,8 @@ def lemma5(
     the induction gives O((1 + log n)^(k-1) / j) at row j of layer k, so O((log n)^(L-1) / n) at the last position.
     `bound` still holds: it counts visible keys row by row.
 
-    Softmax at any temperature is accepted. A may then grow with n, and e^(2A) / n need not fall (`logit_growth`).
+    Softmax at any temperature is accepted, with or without a sink. A may then grow with n, and e^(2A) / n need not
+    fall (`logit_growth`).
 
     Args:
         model: a jaxsens transformer, softmax in every layer.
@@ -453,7 +483,7 @@ def lemma5(
             which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
     with collecting("lemma5") as problems:
-        config = softmax_config(model, problems, WHY_SOFTMAX)
+        config = softmax_config(model, problems, why_not, SOFTMAXES)
         n = inputs.length(n, problems)
         inputs.norm(norm, problems)
         vocabulary, alphabet, size = None, 0, None

@@ -28,8 +28,9 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.trace import over_row_blocks, row_scores
 from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.precision import numerics
-from jaxsens.theory.lemma5 import WHY_SOFTMAX, Lemma5, lemma5
+from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
 from jaxsens.theory.lipschitz import log
 from jaxsens.theory.rules import softmax_config
 
@@ -86,7 +87,7 @@ def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, 
         InputError: naming every argument that cannot be used, and a model with a part that has no rule here.
     """
     problems = Problems("logit_growth")
-    config = softmax_config(model, problems, WHY_SOFTMAX)
+    config = softmax_config(model, problems, why_not, SOFTMAXES)
     ordered = _lengths(lengths, config, problems)
     if config is not None and not config.layers:
         problems.add("model", "no layers", "at least one layer: without attention there are no logits")

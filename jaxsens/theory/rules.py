@@ -17,7 +17,7 @@ from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import NormParameters, TransformerParameters, needed
 from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
 from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 SCORES = ("dot-product", "additive")
@@ -63,13 +63,19 @@ def known_config(model: object, problems: Problems, wanted: str) -> TransformerC
     return config
 
 
-def softmax_config(model: object, problems: Problems, why: str) -> TransformerConfig | None:
+def softmax_config(
+    model: object,
+    problems: Problems,
+    why: Callable[[Weighting], str],
+    known: tuple[type[Weighting], ...] = (Softmax,),
+) -> TransformerConfig | None:
     """The config of a transformer of softmax layers; None, with a note of the error, for any other model.
 
     Args:
         model: as the user gave it.
         problems: takes the errors.
-        why: why other weightings cannot be served.
+        why: why another weighting cannot be served.
+        known: the weightings that can be.
 
     Raises:
         InputError: for a transformer with a part that theory has no rule for.
@@ -79,8 +85,9 @@ def softmax_config(model: object, problems: Problems, why: str) -> TransformerCo
         return None
     for k in range(config.layers):
         weighting = config.layer(k).weighting
-        if not isinstance(weighting, Softmax):
-            problems.add(f"weighting of layer {k}", weighting, f"softmax, at any temperature: {why}")
+        if not isinstance(weighting, known):
+            remedy = f"softmax, at any temperature: {why(weighting)}"
+            problems.add(f"weighting of layer {k}", weighting, remedy)
     return config
 
 
@@ -144,8 +151,8 @@ def position_parts(
 def inverse_temperatures(consumer: str, layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, " n"]:
     """1/tau of every query row of a softmax layer: the model's own rounded numbers, in float64."""
     weighting = layer.weighting
-    if not isinstance(weighting, Softmax):
-        raise no_rule(consumer, "weighting", weighting, (Softmax,))
+    if not isinstance(weighting, Softmax | SinkSoftmax):
+        raise no_rule(consumer, "weighting", weighting, SOFTMAXES)
     lengths = np.full(n, n) if weighting.by == "length" else np.arange(1, n + 1)
     return rounded(np.asarray(weighting.inverse_temperature(lengths)), dtype)
 

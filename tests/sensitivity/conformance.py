@@ -19,6 +19,7 @@ from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.weighting import SinkSoftmax
 from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
 from jaxsens.sensitivity.adapters import Measurable, TransformerApply
 from jaxsens.sensitivity.difference import engine as difference
@@ -243,6 +244,24 @@ CASES: dict[str, Case] = {
     "sharpened, additive": Case(small(scores="additive"), sharpness=30),
     "sharpened, layer norm": Case(small(layer_norm="pre"), sharpness=30),
     "sharpened, temperature": Case(small(weighting="temperature-linear", mask="past"), sharpness=10),
+    # The sink among large scores, below and above them; saturated sigmoids; with masks that hide all keys of a row.
+    **{
+        f"{name}, sharpened": Case(small(weighting=name, mask=("strict-future", "none")), sharpness=30)
+        for name in ("softmax-off-by-one", "sigmoid", "sigmoid-log")
+    },
+    "large sink, three layers": Case(
+        small(
+            weighting=(SinkSoftmax(logit=8.0), "softmax", SinkSoftmax(logit=-8.0)), layers=3, layer_norm="pre"
+        ),
+        sharpness=10,
+    ),
+    "sink, one layer of the mean": Case(
+        small(weighting="softmax-off-by-one", layers=1, readout="mean", mask="past")
+    ),
+    "sigmoid, three layers, hard": Case(
+        small(weighting=("sigmoid-log", "sigmoid", "average-hard"), layers=3, readout=3, positions="rotary")
+    ),
+    "sigmoid, additive, one layer": Case(small(weighting="sigmoid", layers=1, scores="additive")),
     # Symbols repeated without positions: rows tie in every layer.
     **{
         f"ties, {name}": Case(small(weighting=name, positions="none"), word=(1, 0, 1, 1, 0, 3))

@@ -50,6 +50,8 @@ IN_FLOAT32 = (
     "mask future",
     "layer norm after",
     "sharpened",
+    "softmax-off-by-one, sharpened",
+    "sigmoid-log, sharpened",
 )
 
 

@@ -13,6 +13,7 @@ from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import Learned
+from jaxsens.models.weighting import SinkSoftmax
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference import folded
@@ -70,7 +71,10 @@ def completed(
 # Lengths that fill the last block of rows and that do not; readouts and masks that end the sums early.
 TRIED = {
     "n is no multiple of the rows": (259, {}),
-    "past, readout in the middle": (270, {"mask": "past", "readout": 100}),
+    "past, readout in the middle, sinks": (
+        270,
+        {"mask": "past", "readout": 100, "weighting": ("softmax-off-by-one", SinkSoftmax(logit=4.0))},
+    ),
     "future, logits, alibi, hidden units in one layer only": (
         256,
         {"mask": "future", "logits": 3, "positions": ("sinusoidal", "alibi"), "feed_forward": (20, 0)},

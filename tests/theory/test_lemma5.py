@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,12 +20,14 @@ from jaxsens.models.layers import readout_position
 from jaxsens.models.masks import MASKS
 from jaxsens.models.positions import Alibi, Learned, Rotary, Sinusoidal
 from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
 from jaxsens.theory.lemma5 import LayerBound, lemma5, next_layer
+from jaxsens.theory.logit_growth import logit_growth
 from tests import reference
 from tests.small_models import random_parameters, small
 
 N = 5
+WORDS = tuple(itertools.product(range(2), repeat=N))
 CHOICES: dict[str, list[Any]] = {
     "mask": [*MASKS, "none", ("none", "future"), ("past", "future")],
     "positions": ["none", "sinusoidal", Learned(8), "rotary", "alibi", "index", ("fraction", "first")],
@@ -97,6 +100,44 @@ def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_furthe
                 found = bounds[norm]
                 assert np.linalg.norm(out2 - out, order) <= found.bound + 1e-12
                 assert found.log_bound <= min(found.log_closed_form, found.log_trivial) + 1e-12
+
+
+@pytest.mark.parametrize("logit", [-1.0, 0.0, 2.0])
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"mask": ("past", "none"), "positions": "alibi"}, {"scores": "additive"}],
+)
+def test_the_bounds_hold_with_a_sink(choices, logit):
+    config = small(alphabet_size=2, **choices)
+    plain = Transformer(config, parameters=jax.tree.map(lambda p: 0.3 * p, random_parameters(config, 1, N)))
+    sinking = config.replace(weighting=SinkSoftmax(logit=logit))
+    bound = lemma5(Transformer(sinking, parameters=plain.parameters), N)
+    assert bound.log_bound == lemma5(plain, N).log_bound  # a sink only lowers weights: the same bound
+    assert not bound.vacuous
+    parameters = jax.tree.map(np.asarray, plain.parameters)
+    words = {word: np.array(reference.levels(sinking, parameters, word)) for word in WORDS}
+    for i, y, y2 in pairs(words):
+        change, others = np.linalg.norm(y2 - y, axis=-1), np.arange(N) != i
+        for k, layer in enumerate(bound.by_layer):
+            assert change[k, i] <= math.exp(layer.log_own) + 1e-12
+            assert np.all(change[k, others] <= np.exp(layer.log_rows[others]) + 1e-12)
+
+
+def test_the_weight_of_one_key_decides_which_weightings_the_lemma_covers():
+    # One score of 0.5 among zeros. What Lemma 5 needs, a weight of O(1/n), holds or fails as docs/weightings.md says.
+    seen = jnp.ones(4096, bool)
+    scores = jnp.zeros((1, 1, 4096)).at[0, 0, 7].set(0.5)
+
+    def largest(name: str) -> float:
+        kind = WEIGHTINGS[name]
+        return float(weights(kind, kind.tempered(scores, jnp.asarray([0]), 4096)[0, 0], seen).max())
+
+    covered = ("softmax", "softmax-off-by-one", "adaptive-temperature", "sigmoid-log")
+    assert all(largest(name) * 4096 < math.exp(2.5 * 0.5) for name in covered)
+    shares = {"sparsemax": 0.5, "entmax-1.5": 0.25**2, "sigmoid": 1 / (1 + math.exp(-0.5))}
+    for name, share in shares.items():
+        assert largest(name) == pytest.approx(share, rel=0.15)
+        assert largest(name) > share * (1 - 1e-6)
 
 
 def test_the_models_tried_are_not_all_beyond_the_lemma():
@@ -370,14 +411,23 @@ def test_symbols_restrict_what_is_exchanged():
     assert lemma5(model, 1).bound == pytest.approx(math.sqrt(26), rel=1e-8)
 
 
-@pytest.mark.parametrize("weighting", ["leftmost-hard", "average-hard", "sparsemax"])
-def test_weightings_without_a_bound_on_weights_are_refused(weighting):
+@pytest.mark.parametrize(
+    ("weighting", "why"),
+    [
+        ("leftmost-hard", "one key may take all"),
+        ("average-hard", "one key may take all"),
+        ("sparsemax", "one key may keep a fixed share"),
+        ("entmax-1.5", "one key may keep a fixed share"),
+        ("sigmoid", "no weight is divided by n"),
+        ("sigmoid-log", "constants are not worked out"),
+        ("adaptive-temperature", "constants are not worked out"),
+    ],
+)
+def test_weightings_without_a_bound_on_weights_are_refused(weighting, why):
     model = Transformer(small(weighting=("softmax", weighting)))
-    with pytest.raises(
-        InputError,
-        match=r"weighting of layer 1.*softmax, at any temperature.*one key may",
-    ):
-        lemma5(model, 8)
+    for consumer in (lambda: lemma5(model, 8), lambda: logit_growth(model, [2, 3, 4])):
+        with pytest.raises(InputError, match=rf"weighting of layer 1.*softmax, at any temperature.*{why}"):
+            consumer()
 
 
 def test_every_wrong_argument_is_named_at_once():

@@ -15,17 +15,21 @@ from jaxsens.models.positions import Alibi
 from jaxsens.models.products import inner_products, weighted_sums
 from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import LayerTrace, leaves_cache, row_scores, scores_of_rows
-from jaxsens.models.weighting import Softmax, averages, weights
+from jaxsens.models.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
 from jaxsens.sensitivity.difference.rules import tanh_change
+from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, softmax_change, too_large
+
+SOFT = (Softmax, SinkSoftmax, Sigmoid)
+"""The weightings of soft attention whose changes have a rule."""
 
 
 def inverse_temperature(
     layer: LayerConfig, rows: Int[Array, " m"], n: int, dtype: jnp.dtype
 ) -> Float[Array, " m"]:
-    """Returns 1/tau of each row of a softmax layer."""
-    if not isinstance(layer.weighting, Softmax):
-        raise no_rule("the change of a softmax", "weighting", layer.weighting, (Softmax,))
+    """Returns 1/tau of each row of a layer of soft attention."""
+    if not isinstance(layer.weighting, SOFT):
+        raise no_rule("the change of soft attention", "weighting", layer.weighting, SOFT)
     return layer.weighting.inverse_temperatures(rows, n, dtype)
 
 
@@ -62,7 +66,7 @@ def score_change(
     return change * inverse_temperature(layer, rows, n, q.dtype)[:, None]
 
 
-def softmax_rows(
+def soft_rows(
     layer: LayerConfig,
     parameters: LayerParameters,
     kept: LayerTrace,
@@ -80,8 +84,8 @@ def softmax_rows(
     def some(arrays: tuple[Array, ...], head: Array | None = None) -> Float[Array, "heads m head_width"]:
         q, k, v, dq, dk, dv = arrays
         ds = score_change(layer, parameters, q, dq, k, dk, rows, n, head)
-        new, change = _weights_and_change(*scores_of_rows(layer, parameters, q, k, rows, head), ds)
-        return _pulled(v, change) + weighted_sums(new, dv, False)
+        new, change = _weights_and_change(layer, *scores_of_rows(layer, parameters, q, k, rows, head), ds)
+        return _pulled(layer, v, change) + weighted_sums(new, dv, False)
 
     if not leaves_cache(layer, n):
         return some((q, kept.keys, kept.values, dq, dk, dv))
@@ -103,18 +107,33 @@ def own_row(
     q, key = kept.queries[:, rows], kept.keys[:, rows]
     ds = score_change(layer, parameters, q, dq, kept.keys, None, rows, n)
     ds = ds.at[:, :, position].set(score_change(layer, parameters, q, dq, key, dk, rows, n)[..., 0])
-    new, change = _weights_and_change(*row_scores(layer, parameters, kept.queries, kept.keys, rows), ds)
-    return _pulled(kept.values, change) + new[:, :, position, None] * dv
+    new, change = _weights_and_change(
+        layer, *row_scores(layer, parameters, kept.queries, kept.keys, rows), ds
+    )
+    return _pulled(layer, kept.values, change) + new[:, :, position, None] * dv
 
 
 def _pulled(
-    values: Float[Array, "heads n head_width"], change: Float[Array, "heads m n"]
+    layer: LayerConfig,
+    values: Float[Array, "heads n head_width"],
+    change: Float[Array, "heads m keys"],
+    centre: Float[Array, "heads #m head_width"] | None = None,
 ) -> Float[Array, "heads m head_width"]:
-    """sum_w (p'_w - p_w) v_w for a change of weights that sums to 0.
+    """sum_w (p'_w - p_w) v_w, from `_weights_and_change`.
 
-    Values are taken relative to their mean, so that a common offset cancels before rounding.
+    Where the changes sum to 0, values are taken relative to a centre, by default their mean, so that a common offset
+    cancels before rounding. The sink's value is 0.
     """
-    return weighted_sums(change, values - jnp.mean(values, axis=1, keepdims=True), False)
+    centre = jnp.mean(values, axis=1, keepdims=True) if centre is None else centre
+    match layer.weighting:
+        case Softmax():
+            return weighted_sums(change, values - centre, False)
+        case SinkSoftmax():
+            return weighted_sums(change[..., :-1], values - centre, False) - change[..., -1:] * centre
+        case Sigmoid():
+            return weighted_sums(change, values, False)
+        case other:
+            raise no_rule("the change of soft attention", "weighting", other, SOFT)
 
 
 def readout_row(
@@ -144,22 +163,41 @@ def readout_row(
             dz.dtype
         )
         ds = change * scale
-    new, change = _weights_and_change(*row_scores(layer, parameters, kept.queries, kept.keys, rows), ds)
-    pulled = jnp.einsum("hmn,hnk->hmk", change, kept.values - kept.b[:, rows])
+    new, change = _weights_and_change(
+        layer, *row_scores(layer, parameters, kept.queries, kept.keys, rows), ds
+    )
+    pulled = _pulled(layer, kept.values, change, kept.b[:, rows])
     moved = jnp.einsum("hmn,nd,hdk->hmk", new, dz, parameters.value, optimize="optimal")
     return pulled + moved
 
 
 def _weights_and_change(
-    s: Float[Array, "heads m n"], seen: Bool[Array, "heads m n"], ds: Float[Array, "heads m n"]
-) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m n"]]:
-    """Returns rows' new weights p' and their change p' - p, both 0 in a row that sees no key (`softmax_change`).
+    layer: LayerConfig,
+    s: Float[Array, "heads m n"],
+    seen: Bool[Array, "heads m n"],
+    ds: Float[Array, "heads m n"],
+) -> tuple[Float[Array, "heads m n"], Float[Array, "heads m keys"]]:
+    """Returns rows' new weights p' and their change p' - p, both 0 where a row does not see the key.
 
-    They are NaN, so that the flip is declined, if scores are too large for accurate changes, cancel, or tie.
+    With a sink, the changes have one more entry, the sink's. Weights are NaN, so that the flip is declined, if scores
+    are too large for accurate changes, cancel, or tie.
     """
     s = jnp.where(seen, s, -jnp.inf)
-    new, change = softmax_change(s, ds)
-    lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | best_tied(s, ds)
+    match layer.weighting:
+        case Softmax():
+            new, change = softmax_change(s, ds)
+            ties = best_tied(s, ds)
+        case SinkSoftmax():
+            sink = jnp.full_like(s[..., :1], layer.weighting.logit)
+            both = jnp.concatenate([s, sink], -1), jnp.concatenate([ds, jnp.zeros_like(sink)], -1)
+            new, change = softmax_change(*both)
+            new, ties = new[..., :-1], best_tied(*both)
+        case Sigmoid():
+            new, change = sigmoid_change(s, ds)
+            ties = jnp.zeros_like(s[..., :1], bool)  # no key competes with another
+        case other:
+            raise no_rule("the change of soft attention", "weighting", other, SOFT)
+    lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | ties
     return jnp.where(lost, jnp.nan, new), change
 
 

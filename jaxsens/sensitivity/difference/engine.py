@@ -14,7 +14,7 @@ from jaxsens.models.layers import layer_operations, read_out, readout_position
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
-from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
+from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
@@ -28,7 +28,7 @@ ROW_BLOCK = 256
 """The number of first-layer rows per block: their (rows, d_ff) arrays stay in cache."""
 
 SERVED = Served(
-    weightings=(Softmax, LeftmostHard, RightmostHard, AverageHard),
+    weightings=(Softmax, SinkSoftmax, Sigmoid, LeftmostHard, RightmostHard, AverageHard),
     position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Rotary, Alibi),
     masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product", "additive"),

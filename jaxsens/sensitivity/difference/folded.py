@@ -14,6 +14,9 @@ advance: unit f of row j can change sign only if |Db_j . w_f| >= |h_jf|, with w_
 A flip that reaches the (K+1)-st threshold in any row, or that changes attention too much for the simple formulas used
 here, is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips. The
 flipped row and the readout row change by O(1) and never use the folded form.
+
+Values are taken relative to b, so that a sink, whose score and value of 0 never change, enters only through b and the
+log-normaliser.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from jaxsens.models.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.scores import penalty, projected, scores
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.sensitivity.difference.attention import inverse_temperature
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
@@ -63,7 +66,7 @@ LARGEST_SCORE_CHANGE = 20.0
 
 
 SERVED = Served(
-    weightings=(Softmax,),
+    weightings=SOFTMAXES,
     position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Alibi),
     masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product",),

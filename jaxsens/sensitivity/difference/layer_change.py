@@ -11,10 +11,18 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.trace import LayerTrace, leaves_cache, over_row_blocks, transformer_layer
-from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax
-from jaxsens.sensitivity.difference.attention import hard_rows, own_row, readout_row, softmax_rows
+from jaxsens.models.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
+from jaxsens.sensitivity.difference.attention import (
+    SOFT,
+    hard_rows,
+    own_row,
+    readout_row,
+    score_change,
+    soft_rows,
+)
 from jaxsens.sensitivity.difference.one_key import Rest, one_key_change
 from jaxsens.sensitivity.difference.one_key_hard import Levels, one_key_change_hard
+from jaxsens.sensitivity.difference.sigmoid_change import one_key_change_sigmoid
 from jaxsens.sensitivity.difference.state import (
     Moved,
     Prepared,
@@ -49,8 +57,8 @@ def first_layer_change(
     )
     new_b = None
     match layer.weighting, prepared.others:
-        case Softmax(), Rest():
-            dx, db = softmax_first_layer(config, parameters, prepared, position, symbol, rows, also_own)
+        case (Softmax() | SinkSoftmax(), Rest()) | (Sigmoid(), None):
+            dx, db = soft_first_layer(config, parameters, prepared, position, symbol, rows, also_own)
         case HardWeighting(), Levels() as best if embedded is not None:
             here, is_here = position[None], (rows == position)[:, None]
             dx_here = (parameters.embedding[symbol] - parameters.embedding[prepared.tokens[position]])[None]
@@ -62,7 +70,7 @@ def first_layer_change(
                 config, own, kept, best, position, rows, also_own, new_z, dv, is_here
             )
         case other, _:
-            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
     new_x = None if embedded is None or new_b is None else embedded[rows]
     moved = after_attention_change(layer, own, kept, rows, dx, db, new_x, new_b)
     if embedded is not None and new_b is None:
@@ -70,7 +78,7 @@ def first_layer_change(
     return moved
 
 
-def softmax_first_layer(
+def soft_first_layer(
     config: TransformerConfig,
     parameters: TransformerParameters,
     prepared: Prepared,
@@ -79,7 +87,7 @@ def softmax_first_layer(
     rows: Int[Array, " m"],
     also_own: bool = True,
 ) -> tuple[Float[Array, "m width"], Float[Array, "heads m head_width"]]:
-    """Returns the change of some rows of a softmax layer's input, and of their heads' outputs: `first_layer_change`."""
+    """Returns the change of some rows of a soft layer's input, and of their heads' outputs: `first_layer_change`."""
     layer, own = config.layer(0), parameters.layers[0]
     kept, n = prepared.traces[0], prepared.tokens.shape[0]
     here = position[None]
@@ -87,10 +95,16 @@ def softmax_first_layer(
     dz = inner_change(layer, own, kept.x[here], Moved(dx_here, None))[0]
     dq, dk = (heads_of(layer, dz, matrix, here, n) for matrix in (own.query, own.key))
     dv = heads_of(layer, dz, own.value, None, n)
-    if not isinstance(prepared.others, Rest):
-        raise no_rule("the first layer's closed form", "weighting", layer.weighting, (Softmax,))
     is_here = (rows == position)[:, None]
-    db = one_key_change(layer, own, kept, prepared.others, rows, position, dk[:, 0], dv[:, 0])
+    q, key = kept.queries[:, rows], kept.keys[:, position][:, None]
+    match layer.weighting, prepared.others:
+        case Softmax() | SinkSoftmax(), Rest() as rest:
+            db = one_key_change(layer, own, kept, rest, rows, position, dk[:, 0], dv[:, 0])
+        case Sigmoid(), _:
+            ds = score_change(layer, own, q, None, key, dk, rows, n)[..., 0]
+            db = one_key_change_sigmoid(layer, own, kept, rows, position, ds, dv[:, 0])
+        case other, _:
+            raise no_rule("the first layer's closed form", "weighting", other, SOFT)
     if also_own:
         db = jnp.where(is_here, own_row(layer, own, kept, position, dq, dk, dv), db)
     return jnp.where(is_here, dx_here, 0), db
@@ -150,11 +164,11 @@ def layer_change(
     dz, new_z = inner_change(layer, own, kept.x, moved)
     dv = heads_of(layer, dz, own.value, None, n)
     match layer.weighting:
-        case Softmax():
+        case Softmax() | SinkSoftmax() | Sigmoid():
             dq, dk = (heads_of(layer, dz, matrix, everywhere, n) for matrix in (own.query, own.key))
 
             def change(rows: Int[Array, " m"]) -> Float[Array, "m width"]:
-                db = softmax_rows(layer, own, kept, rows, dq[:, rows], dk, dv)
+                db = soft_rows(layer, own, kept, rows, dq[:, rows], dk, dv)
                 return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx
 
             dy = over_changed_rows(change, jnp.zeros_like(moved.dx), reach, leaves_cache(layer, n))
@@ -167,7 +181,7 @@ def layer_change(
             )
             return after_attention_change(layer, own, kept, everywhere, moved.dx, db, moved.new, new_b)
         case other:
-            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
 
 
 def last_layer_change(
@@ -185,7 +199,7 @@ def last_layer_change(
     dz, new_z = inner_change(layer, own, kept.x, moved)
     dq = heads_of(layer, dz[rows], own.query, rows, n)
     match layer.weighting:
-        case Softmax():
+        case Softmax() | SinkSoftmax() | Sigmoid():
             db = readout_row(layer, own, kept, row, dq, dz)
         case HardWeighting() if new_z is not None:
             new_q = heads_of(layer, new_z[rows], own.query, rows, n)
@@ -193,5 +207,5 @@ def last_layer_change(
             new_v, dv = (heads_of(layer, value, own.value, None, n) for value in (new_z, dz))
             db = hard_rows(layer, own, kept, rows, (new_q, new_k, new_v), dv)[0]
         case other:
-            raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
     return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx[0]

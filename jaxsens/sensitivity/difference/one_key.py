@@ -7,10 +7,13 @@ goes from p = sigmoid(a) to p' = sigmoid(a + ds), and the head's output changes 
 
 lambda = lse + log1p(-p) and b_rest = (b - p v_i) / (1 - p) lose digits as p approaches 1. Only a row's best key can
 have p > 1/2, so for that key both are computed in full beforehand (`Rest`).
+
+A sink is one of the other keys, with a score that never changes and the value 0.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -23,6 +26,7 @@ from jaxsens.models.parameters import LayerParameters
 from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
+from jaxsens.models.weighting import sink_logit
 from jaxsens.sensitivity.difference.attention import score_change
 from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_large
 
@@ -30,7 +34,10 @@ from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_l
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rest:
-    """For each row: best key and score, second-best score, and log-normaliser and mean value without the best key."""
+    """For each row: best key and score, second-best score, and log-normaliser and mean value without the best key.
+
+    With a sink, the scores are at least the sink's, and the log-normaliser and the mean count it.
+    """
 
     best: Int[Array, "heads n"]
     best_score: Float[Array, "heads n"]
@@ -45,6 +52,7 @@ def rest_of(
     """`Rest` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
     n = kept.x.shape[0]
     keys = jnp.arange(n)
+    sink = sink_logit("the change of a softmax", layer.weighting)
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
@@ -52,11 +60,15 @@ def rest_of(
         best = jnp.argmax(s, axis=-1)
         others = jnp.where(keys == best[..., None], -jnp.inf, s)
         normaliser = jax.nn.logsumexp(others, axis=-1)
+        highest, second = jnp.max(s, -1), jnp.max(others, -1)
+        if sink > -math.inf:
+            normaliser = jnp.logaddexp(normaliser, jnp.asarray(sink, s.dtype))
+            highest, second = jnp.maximum(highest, sink), jnp.maximum(second, sink)
         weight = jnp.exp(others - jnp.where(jnp.isfinite(normaliser), normaliser, 0)[..., None])
         return (
             best,
-            jnp.max(s, -1),
-            jnp.max(others, -1),
+            highest,
+            second,
             normaliser,
             weighted_sums(weight, kept.values, False),
         )

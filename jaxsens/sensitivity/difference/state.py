@@ -15,7 +15,8 @@ from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.scores import projected, turned
 from jaxsens.models.trace import LayerTrace, after_attention
-from jaxsens.models.weighting import HardWeighting, Softmax
+from jaxsens.models.weighting import HardWeighting, Sigmoid, SinkSoftmax, Softmax
+from jaxsens.sensitivity.difference.attention import SOFT
 from jaxsens.sensitivity.difference.one_key import Rest, rest_of
 from jaxsens.sensitivity.difference.one_key_hard import Levels, levels_of
 from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm_change
@@ -51,12 +52,14 @@ def prepare(
     if config.layers:
         layer = config.layer(0)
         match layer.weighting:
-            case Softmax():
+            case Softmax() | SinkSoftmax():
                 others = rest_of(layer, parameters.layers[0], traces[0], row)
+            case Sigmoid():
+                pass  # no key's weight depends on the others
             case HardWeighting():
                 others = levels_of(layer, parameters.layers[0], traces[0], row)
             case other:
-                raise no_rule("the difference engine", "weighting", other, (Softmax, HardWeighting))
+                raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
     return Prepared(tokens, traces, output, others)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.models.layered import Layered, embedded_rows, merged_rows, readout_row
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.change_of import change_of
 from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
 from jaxsens.sensitivity.first_order.gradients import attended_gradients
@@ -37,8 +37,8 @@ def refusal(model: Layered) -> str | None:
     """Returns why the first-order engine does not support a model, or None if it does."""
     for k in range(model.layers):
         weighting = model.attention(k).weighting
-        if type(weighting) is not Softmax:
-            return str(no_rule("the first-order engine", "weighting", weighting, (Softmax,)))
+        if type(weighting) not in SOFTMAXES:
+            return str(no_rule("the first-order engine", "weighting", weighting, SOFTMAXES))
     return None
 
 

@@ -6,7 +6,8 @@ on
     to the value v_w     sum_j p_jw g_j
     to the score s_jw    p_jw (g_j . v_w - g_j . b_j),     and from there to the query j and the key w.
 
-Weights are recomputed in tiles; nothing n x n is stored. A tile's weights are shared by all outputs of a block.
+A sink, whose score is constant and whose value is 0, adds nothing to either. Weights are recomputed in tiles; nothing
+n x n is stored. A tile's weights are shared by all outputs of a block.
 """
 
 from __future__ import annotations

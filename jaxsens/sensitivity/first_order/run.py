@@ -17,6 +17,7 @@ from jaxsens.models.layered import (
     merged_rows,
     projections,
 )
+from jaxsens.models.weighting import sink_logit
 from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
 
 
@@ -29,9 +30,9 @@ class LayerRun:
         x: the layer's input rows.
         queries, keys, values: of every head and row.
         b: what each head's row attended to.
-        normaliser: each row's log of the sum of exponentiated scores; 0 for a row that sees nothing.
+        normaliser: each row's log of the sum of exponentiated scores, with the sink's; 0 if there is none of them.
         rest_normaliser: the same without the row's best key; -inf if there is no other.
-        rest: the weighted mean of values without the best key; 0 if there is no other.
+        rest: the weighted mean of values without the best key; 0 if there is no other. A sink's value is 0.
     """
 
     x: Float[Array, "n width"]
@@ -125,10 +126,11 @@ def attended(
     best = jnp.max(s, axis=-1, keepdims=True)
     where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
     others = jnp.where(columns == where[:, None], -jnp.inf, s)
-    second = jnp.max(others, axis=-1, keepdims=True)
+    sink = sink_logit("the first-order engine", model.attention(layer).weighting)
+    second = jnp.maximum(jnp.max(others, axis=-1, keepdims=True), sink)
     base = jnp.where(second == -jnp.inf, 0, second)
     powers = jnp.exp(others - base)
-    total = jnp.sum(powers, axis=-1)
+    total = jnp.sum(powers, axis=-1) + jnp.exp(sink - base[:, 0])
     rest_normaliser = base[:, 0] + jnp.log(total)
     rest = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
     normaliser = jnp.logaddexp(best[:, 0], rest_normaliser)

@@ -97,7 +97,7 @@ def certified_bound(
             part that has no rule here.
     """
     with collecting(BOUND) as problems:
-        config = softmax_config(model, problems, "other weightings jump or have kinks")
+        config = softmax_config(model, problems, lambda _: "there are no intervals for other weightings")
         if config is None:
             problems.raise_if_any()
             raise AssertionError("a model without a config is an error")
