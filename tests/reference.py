@@ -17,6 +17,9 @@ import numpy as np
 
 Array = np.ndarray
 
+SCORE_TERMS = ("Rotary", "PartialRotary", "Alibi", "PartialAlibi", "RelativeBias")
+"""The position terms that enter attention scores instead of embeddings."""
+
 
 def of_layer(value: Any, k: int) -> Any:
     """The value for layer k (from 0) of a config attribute that may be one for all layers or a tuple."""
@@ -100,16 +103,40 @@ def coordinate(term: Any, i: int, n: int) -> float | None:
     return None
 
 
-def rotated(vector: Array, i: int, base: float) -> Array:
-    """A query or key at position i, each pair of coordinates turned by its own angle."""
-    width = len(vector)
-    turned = np.zeros(width, vector.dtype)
+def rotated(vector: Array, i: int, term: Any) -> Array:
+    """A query or key at position i, each pair of coordinates, or of a fraction the first ones, turned."""
+    width = round(len(vector) * getattr(term, "fraction", 1.0))
+    base, turned = term.base, vector.copy()
     for c in range(width // 2):
         angle = i * base ** (-2 * c / width)
         a, b = vector[2 * c], vector[2 * c + 1]
         turned[2 * c] = a * math.cos(angle) - b * math.sin(angle)
         turned[2 * c + 1] = a * math.sin(angle) + b * math.cos(angle)
     return turned
+
+
+def slope(term: Any, head: int, heads: int) -> float:
+    """ALiBi's slope of a head, from 1; of a fraction of the heads, the first ones have slopes."""
+    biased = round(heads * getattr(term, "fraction", 1.0))
+    return 2.0 ** (-8 * head / biased) if head <= biased else 0.0
+
+
+def bucket(term: Any, ahead: int) -> int:
+    """T5's bucket of a key so many positions ahead of the query (behind it, if negative)."""
+    side = term.buckets // 2 if term.bidirectional else term.buckets
+    offset = side if term.bidirectional and ahead > 0 else 0
+    distance = abs(ahead) if term.bidirectional else max(-ahead, 0)
+    exact = side // 2
+    if distance < exact:
+        return offset + distance
+    share = math.log(distance / exact) / math.log(term.max_distance / exact)
+    return offset + min(exact + int(share * (side - exact)), side - 1)
+
+
+def score_terms(config: Any, k: int) -> list[Any]:
+    """The position terms that enter the scores of layer k: those of all layers, then its own."""
+    own = config.layer_positions[k] if config.layer_positions else ()
+    return [term for term in (*config.positions, *own) if kind(term) in SCORE_TERMS]
 
 
 def kind(value: Any) -> str:
@@ -131,7 +158,7 @@ def embedded(config: Any, parameters: Any, tokens: list[int], dtype: Any) -> lis
             elif (value := coordinate(term, i, n)) is not None:
                 x = x + value * parameters.components[components]
                 components += 1
-            elif kind(term) not in ("Rotary", "Alibi"):
+            elif kind(term) not in SCORE_TERMS:
                 raise LookupError(f"the reference knows no position term {term!r}")
         rows.append(x)
     return rows
@@ -235,16 +262,16 @@ def weights(weighting: Any, scores: list[Any], i: int, n: int) -> list[Any]:
 def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
     """What the attention of layer k adds at every position: the heads' weighted sums of values, mapped to width d."""
     n, heads = len(z), of_layer(config.heads, k)
-    rotary = [term for term in config.positions if kind(term) == "Rotary"]
-    alibi = any(kind(term) == "Alibi" for term in config.positions)
+    terms = score_terms(config, k)
     total = [np.zeros(config.width, row.dtype) for row in z]
     for h in range(heads):
         queries = [times(row, layer.query[h]) for row in z]
         keys = [times(row, layer.key[h]) for row in z]
         values = [times(row, layer.value[h]) for row in z]
-        for term in rotary:
-            queries = [rotated(query, i, term.base) for i, query in enumerate(queries, start=1)]
-            keys = [rotated(key, j, term.base) for j, key in enumerate(keys, start=1)]
+        for term in terms:
+            if kind(term) in ("Rotary", "PartialRotary"):
+                queries = [rotated(query, i, term) for i, query in enumerate(queries, start=1)]
+                keys = [rotated(key, j, term) for j, key in enumerate(keys, start=1)]
         for i in range(1, n + 1):
             seen = [j for j in range(1, n + 1) if visible(of_layer(config.mask, k), i, j)]
             scores = []
@@ -254,8 +281,11 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
                     s = dot(layer.additive[h], np.tanh(query + key))
                 else:
                     s = dot(query, key) / np.sqrt(query.dtype.type(len(query)))
-                if alibi:
-                    s -= 2.0 ** (-8 * (h + 1) / heads) * abs(i - j)
+                for term in terms:
+                    if kind(term) in ("Alibi", "PartialAlibi"):
+                        s -= slope(term, h + 1, heads) * abs(i - j)
+                    if kind(term) == "RelativeBias":
+                        s += layer.relative_bias[h][bucket(term, j - i)]
                 scores.append(s)
             b = np.zeros(layer.value[h].shape[1], z[0].dtype)
             for alpha, j in zip(weights(of_layer(config.weighting, k), scores, i, n), seen, strict=True):

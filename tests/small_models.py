@@ -12,8 +12,9 @@ import numpy as np
 from jaxsens import TransformerConfig
 from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, initialise
-from jaxsens.models.positions import COMPONENTS, Learned, Rotary, Sinusoidal
+from jaxsens.models.positions import COMPONENTS, Learned, Sinusoidal
 from jaxsens.models.schedules import Schedule
+from jaxsens.models.score_positions import PartialRotary, RelativeBias, Rotary
 from jaxsens.models.weighting import WEIGHTINGS, Entmax, Sigmoid, SinkSoftmax, Softmax
 
 WEIGHTINGS_TRIED: dict[str, Any] = {
@@ -44,6 +45,9 @@ POSITIONS_TRIED: dict[str, Any] = {
     "learned": Learned(max_length=12),
     "rotary": "rotary",
     "alibi": "alibi",
+    "partial rotary": PartialRotary(base=30.0),
+    "partial alibi": "partial-alibi",
+    "relative bias": RelativeBias(buckets=8, max_distance=5),
     "bounded components": tuple(name for name, component in COMPONENTS.items() if component.bounded),
     "unbounded components": tuple(name for name, component in COMPONENTS.items() if not component.bounded),
     "several": (Sinusoidal(base=50.0), "alternating", Rotary(base=30.0), "alibi", "length", Learned(12)),

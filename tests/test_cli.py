@@ -396,9 +396,12 @@ def test_the_model_options_are_fields_of_the_config():
 
 
 def test_measure_takes_a_window(capsys):
-    code, out, _ = run(capsys, "measure", *SMALL, "--n", "8", "--window", "3", "--json")
+    code, out, _ = run(
+        capsys, "measure", *SMALL, "--n", "8", "--window", "3", "--layer-positions", "rotary", "--json"
+    )
     summary = json.loads(out)
     assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
+    assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]
     assert {flip["position"] for flip in summary["top"] if flip["norm"] > 0} == {5, 6}
 
 

@@ -43,16 +43,18 @@ def layer_norm(config: Any, norm: Any, x: Array) -> Array:
     return centred / np.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
 
 
-def seen_by(mask: str, n: int) -> Array:
+def seen_by(mask: Any, n: int) -> Array:
     """Which key (column) each query (row) sees."""
     i, j = np.arange(n)[:, None], np.arange(n)[None]
+    if reference.kind(mask) == "SlidingWindow":
+        return (j <= i) & (j > i - mask.width)
     every = np.ones((n, n), bool)
     return {"none": every, "future": j <= i, "past": j >= i, "strict-future": j < i, "strict-past": j > i}[
         mask
     ]
 
 
-def scores(config: Any, layer: Any, head: int, q: Array, k: Array) -> Array:
+def scores(config: Any, layer: Any, index: int, head: int, q: Array, k: Array) -> Array:
     """Scores of all queries with all keys, before the temperature."""
     n = len(q)
     if config.scores == "additive":
@@ -61,9 +63,13 @@ def scores(config: Any, layer: Any, head: int, q: Array, k: Array) -> Array:
             s += np.tanh(q[:, None, c] + k[None, :, c]) * factor
     else:
         s = q @ k.T / np.sqrt(WIDE(q.shape[1]))
-    if any(reference.kind(term) == "Alibi" for term in config.positions):
-        slope = WIDE(2.0 ** (-8 * (head + 1) / layer.query.shape[0]))
-        s = s - slope * np.abs(np.arange(n)[:, None] - np.arange(n)[None])
+    ahead = np.arange(n)[None] - np.arange(n)[:, None]
+    for term in reference.score_terms(config, index):
+        if reference.kind(term) in ("Alibi", "PartialAlibi"):
+            s = s - WIDE(reference.slope(term, head + 1, layer.query.shape[0])) * np.abs(ahead)
+        if reference.kind(term) == "RelativeBias":
+            which = [[reference.bucket(term, d) for d in row] for row in ahead.tolist()]
+            s = s + layer.relative_bias[head].astype(WIDE)[which]
     return s
 
 
@@ -101,13 +107,13 @@ def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> 
     total = np.zeros((n, config.width), WIDE)
     for head in range(reference.of_layer(config.heads, k)):
         q, keys, v = (z @ matrix[head].astype(WIDE) for matrix in (layer.query, layer.key, layer.value))
-        for term in config.positions:
-            if reference.kind(term) == "Rotary":
+        for term in reference.score_terms(config, k):
+            if reference.kind(term) in ("Rotary", "PartialRotary"):
                 q, keys = (
-                    np.array([reference.rotated(row, i, term.base) for i, row in enumerate(x, start=1)])
+                    np.array([reference.rotated(row, i, term) for i, row in enumerate(x, start=1)])
                     for x in (q, keys)
                 )
-        s = scores(config, layer, head, q, keys)
+        s = scores(config, layer, k, head, q, keys)
         p = weights(reference.of_layer(config.weighting, k), s, seen, leads)
         total += p @ v @ layer.output[head].astype(WIDE)
     return total

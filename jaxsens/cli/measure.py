@@ -87,6 +87,7 @@ class ModelOptions:
         mask: Which positions attention cannot see; "future" gives causal attention.
         window: Causal attention to this number of last positions only, the position itself included; instead of --mask.
         positions: One or more position embeddings to add: none, sinusoidal, learned, rotary, alibi, length, ...
+        layer_positions: One per layer, beside those of --positions: rotary none rotary none, ...
         scores: How queries and keys are compared.
         layer_norm: Where activations are normalised.
         activation: The activation function of the feed-forward block.
@@ -102,6 +103,7 @@ class ModelOptions:
     mask: Annotated[str | None, _MASKS, default("none")] = None
     window: Annotated[Count, default("all positions")] = None
     positions: Annotated[Names, default("sinusoidal")] = None
+    layer_positions: Annotated[Names, default("none")] = None
     scores: Annotated[str | None, one_of("dot-product", "additive"), default("dot-product")] = None
     layer_norm: Annotated[str | None, one_of("none", "pre", "post"), default("none")] = None
     activation: Annotated[str | None, one_of("relu", "gelu", "silu", "tanh"), default("relu")] = None

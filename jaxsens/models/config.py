@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import ValidationInfo, field_validator
 
@@ -23,15 +23,10 @@ from jaxsens.models.choices import (
 )
 from jaxsens.models.initialisation import FAN_IN
 from jaxsens.models.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
-from jaxsens.models.positions import (
-    POSITION_NAMES,
-    POSITION_TYPES,
-    CoordinateTerm,
-    PositionTerm,
-    Rotary,
-    ScoreTerm,
-)
+from jaxsens.models.named_positions import POSITION_NAMES, POSITION_TYPES
+from jaxsens.models.positions import CoordinateTerm, PositionTerm, ScoreTerm
 from jaxsens.models.schedules import SCHEDULES, Schedule
+from jaxsens.models.score_positions import DistancePenalty, Rotation
 from jaxsens.models.weighting import (
     WEIGHTING_TYPES,
     WEIGHTINGS,
@@ -41,6 +36,9 @@ from jaxsens.models.weighting import (
     Weighting,
 )
 from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, later, typed
+
+_ONE_OF_EACH = "one term of each kind, one rotation and one ALiBi; only components may be several"
+_UNPLACED = "no rotary, ALiBi or other positions that affect scores"
 
 _TYPED: dict[str, type] = {
     cls.__name__: cls for cls in (*WEIGHTING_TYPES, *MASK_TYPES, *POSITION_TYPES, Schedule)
@@ -79,15 +77,36 @@ def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm,
         return ()
     for term in terms:
         term.check(problems)
-    kinds = [type(term) for term in terms if not isinstance(term, CoordinateTerm)]
+    kinds = [_family(term) for term in terms if not isinstance(term, CoordinateTerm)]
     if any(term in terms[:k] for k, term in enumerate(terms)):
         problems.add(name, terms, "name each term once")
     elif len(set(kinds)) < len(kinds):
-        problems.add(name, terms, "one term of each kind; only components may be several")
+        problems.add(name, terms, _ONE_OF_EACH)
     names = [term.label for term in terms if isinstance(term, CoordinateTerm)]
     for label in sorted({label for label in names if names.count(label) > 1}):
         problems.add(name, label, "a unique name for each component, because its vector is drawn by name")
     return terms
+
+
+def _family(term: PositionTerm) -> type[PositionTerm]:
+    """Returns the class of the terms of which a layer has one."""
+    return next((kind for kind in (Rotation, DistancePenalty) if isinstance(term, kind)), type(term))
+
+
+def _layer_positions(name: str, value: Any, problems: Problems) -> tuple[tuple[ScoreTerm, ...], ...]:
+    if value in ("none", None, ()):
+        return ()
+    if not isinstance(value, tuple | list):
+        problems.add(name, value, "one value per layer; what all layers have belongs in positions")
+        return ()
+    each = tuple(_positions(name, one, problems) for one in value)
+    for term in dict.fromkeys(term for terms in each for term in terms):
+        if not isinstance(term, ScoreTerm):
+            remedy = (
+                "terms that affect scores, such as rotary; what is added to embeddings belongs in positions"
+            )
+            problems.add(name, term, remedy)
+    return tuple(tuple(term for term in terms if isinstance(term, ScoreTerm)) for terms in each)
 
 
 def _member(
@@ -143,6 +162,7 @@ class TransformerConfig:
             typed value.
         mask: a name of `MASKS` or a `SlidingWindow`; "future" means that the future is masked.
         positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings are added.
+            Those that affect scores (rotary, alibi, ...) do so in every layer.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
             weights are the same, but accurate for large scores (`jaxsens.models.centred`). For dot products without
@@ -156,6 +176,8 @@ class TransformerConfig:
         dtype: "float32" or "float64", for parameters and all arithmetic.
         initialisation: how random weights are distributed: "fan-in" (see `initialise`), or
             `jaxsens.models.initialisation.Uniform(bound)` or `Normal(deviation)` for all of them alike.
+        layer_positions: further embeddings that affect scores, in single layers: one value per layer, each "none", a
+            name, a typed term or a tuple of these; ("rotary", "none") has rotary embeddings in the first of two.
 
     Raises:
         InputError: listing every error.
@@ -182,6 +204,9 @@ class TransformerConfig:
     end_symbol: bool = True
     dtype: Dtype = "float32"
     initialisation: Drawn = later(FAN_IN)
+    layer_positions: Annotated[
+        Literal["none"] | Sequence[str | ScoreTerm | Sequence[str | ScoreTerm]], checked_by(_layer_positions)
+    ] = later(())
 
     # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 
@@ -209,15 +234,31 @@ class TransformerConfig:
 
     @field_validator("positions")
     @classmethod
-    def _check_rotary(cls, terms: tuple[PositionTerm, ...], info: ValidationInfo) -> tuple[PositionTerm, ...]:
-        widths, sound = info.data.get("head_width", ()), info.data
-        if widths is None and {"width", "heads"} <= sound.keys():
-            widths = tuple(sound["width"] // heads for heads in _as_tuple(sound["heads"]))
-        if any(isinstance(term, Rotary) for term in terms) and any(width % 2 for width in _as_tuple(widths)):
-            with field_errors() as problems:
-                remedy = "an even number, since rotary embeddings rotate pairs"
-                problems.add("head_width", sound["head_width"], remedy)
+    def _check_score_terms(
+        cls, terms: tuple[PositionTerm, ...], info: ValidationInfo
+    ) -> tuple[PositionTerm, ...]:
+        found = [term for term in terms if isinstance(term, ScoreTerm)]
+        with field_errors() as problems:
+            for k in range(info.data.get("layers", 0)):
+                _check_heads(found, k, info.data, problems)
         return terms
+
+    @field_validator("layer_positions")
+    @classmethod
+    def _check_layer_terms(
+        cls, each: tuple[tuple[ScoreTerm, ...], ...], info: ValidationInfo
+    ) -> tuple[tuple[ScoreTerm, ...], ...]:
+        sound, everywhere = info.data, {_family(term) for term in info.data.get("positions", ())}
+        with field_errors() as problems:
+            if each:
+                _check_per_layer("layer_positions", {**sound, "layer_positions": each}, problems)
+            for k, terms in enumerate(each[: sound.get("layers", 0)]):
+                _check_heads(terms, k, sound, problems)
+                if any(_family(term) in everywhere for term in terms):
+                    problems.add("layer_positions", terms, f"{_ONE_OF_EACH}; positions are in every layer")
+            if any(each) and sound.get("centred_scores"):
+                problems.add("centred_scores", True, f"it needs {_UNPLACED}")
+        return each
 
     @field_validator("centred_scores")
     @classmethod
@@ -228,7 +269,7 @@ class TransformerConfig:
         terms = sound.get("positions", ())
         checks = (
             (sound.get("scores", "dot-product") == "dot-product", 'scores="dot-product"'),
-            (not any(isinstance(term, ScoreTerm) for term in terms), "no rotary or ALiBi positions"),
+            (not any(isinstance(term, ScoreTerm) for term in terms), _UNPLACED),
             (not others, f"softmax or hard weightings, not {', '.join(others)}"),
         )
         missing = [needs for holds, needs in checks if not holds]
@@ -239,8 +280,9 @@ class TransformerConfig:
 
     @property
     def position_terms(self) -> tuple[PositionTerm, ...]:
-        """The position embeddings, typed."""
-        return cast("tuple[PositionTerm, ...]", self.positions)
+        """The position embeddings of all layers and of single ones, typed, each once."""
+        everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
+        return tuple(dict.fromkeys((*everywhere, *(term for terms in each for term in terms))))
 
     @property
     def coordinate_terms(self) -> tuple[CoordinateTerm, ...]:
@@ -276,6 +318,7 @@ class TransformerConfig:
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""
+        everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
         heads = _of_layer(self.heads, k)
         head_width = _of_layer(self.head_width, k)
         return LayerConfig(
@@ -288,7 +331,10 @@ class TransformerConfig:
             layer_norm=self.layer_norm,
             layer_norm_epsilon=self.layer_norm_epsilon,
             activation=self.activation,
-            position_scores=tuple(t for t in self.position_terms if isinstance(t, ScoreTerm)),
+            position_scores=(
+                *(t for t in everywhere if isinstance(t, ScoreTerm)),
+                *(each[k] if each else ()),
+            ),
             exact_rows=self.exact_rows,
             centred_scores=self.centred_scores,
         )
@@ -304,6 +350,19 @@ def _as_tuple(value: object) -> tuple[Any, ...]:
 
 def _of_layer(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, tuple) else value
+
+
+def _check_heads(terms: Sequence[ScoreTerm], k: int, sound: Mapping[str, Any], problems: Problems) -> None:
+    """Adds an error for each term that layer k's heads cannot have, if it is not there already."""
+    heads, widths = (_as_tuple(sound.get(field, ())) for field in ("heads", "head_width"))
+    if widths == (None,) and "width" in sound:
+        widths = tuple(sound["width"] // count for count in heads)
+    if not heads or not widths or None in widths:
+        return
+    own = Problems("")
+    for term in terms:
+        term.check_heads(heads[k % len(heads)], widths[k % len(widths)], own)
+    problems.messages += [message for message in own.messages if message not in problems.messages]
 
 
 def _check_per_layer(field: str, sound: Mapping[str, Any], problems: Problems) -> None:

@@ -181,6 +181,19 @@ class Layered(abc.ABC):
         """
         del layer, head, query, key
 
+    def placed_score(
+        self,
+        parameters: Any,
+        layer: int,
+        head: Int[Array, ""],
+        query: Int[Array, ""],
+        key: Int[Array, ""],
+        /,
+    ) -> Float[Array, ""] | float | None:
+        """Returns what `position_score` does; override this instead if it depends on parameters, as T5's does."""
+        del parameters
+        return self.position_score(layer, head, query, key)
+
     def at_length(self, n: int) -> Layered:
         """Returns the model for inputs of length n. Override it if rows depend on n."""
         del n
@@ -258,9 +271,9 @@ def head_scores(
     s = unplaced_scores(model, parameters, layer, head, queries, keys)
 
     def placed(query: Array, key: Array) -> Array:
-        return jnp.asarray(model.position_score(layer, head, query, key), s.dtype)
+        return jnp.asarray(model.placed_score(parameters, layer, head, query, key), s.dtype)
 
-    if model.position_score(layer, head, rows[0], columns[0]) is not None:
+    if model.placed_score(parameters, layer, head, rows[0], columns[0]) is not None:
         s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
     return tempered(model, layer, s, rows, n)
 

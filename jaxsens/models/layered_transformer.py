@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import rule_for
@@ -94,13 +93,18 @@ class LayeredTransformer(Layered):
             parameters.head_bias, "head_bias"
         )
 
-    def position_score(
-        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""]
+    def placed_score(
+        self,
+        parameters: TransformerParameters,
+        layer: int,
+        head: Int[Array, ""],
+        query: Int[Array, ""],
+        key: Int[Array, ""],
     ) -> Float[Array, ""] | None:
-        """The sum of the position terms' penalties, such as ALiBi's."""
-        config = self.config.layer(layer)
-        added = penalty(config, query[None], key[None], jnp.dtype(self.config.dtype))
-        return None if added is None else added[head, 0, 0]
+        """The sum of what the position terms add, such as ALiBi's penalties."""
+        config, own = self._layer(parameters, layer)
+        added = penalty(config, own, query[None], key[None], own.query.dtype, head)
+        return None if added is None else added[0, 0, 0]
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
         return self.config.layer(layer), parameters.layers[layer]

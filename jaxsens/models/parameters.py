@@ -46,6 +46,7 @@ class LayerParameters:
     b2: Float[Array, " width"] | None
     attention_norm: NormParameters | None
     feed_forward_norm: NormParameters | None
+    relative_bias: Float[Array, "heads buckets"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -98,6 +99,7 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
     heads, dk, hidden = layer.heads, layer.head_width, layer.feed_forward
     vector = rule_for("initialise", "score", layer.scores, SCORES).vector
     normalised = layer.norm.before or layer.norm.after
+    buckets = sum(term.entries for term in layer.position_scores)
 
     def norm(present: bool) -> NormParameters | None:
         return (
@@ -116,6 +118,7 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
         b2=on_device(np.zeros(d, dtype)) if hidden else None,
         attention_norm=norm(normalised),
         feed_forward_norm=norm(normalised and hidden > 0),
+        relative_bias=normal(f"layer{k}.relative_bias", (heads, buckets), 1.0) if buckets else None,
     )
 
 
@@ -123,9 +126,9 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
     """Returns random parameters of `config`, in its dtype.
 
     Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) for W1, before the activation). Symbol
-    embeddings, learned position embeddings, component vectors and the additive score's vector have N(0, 1) entries.
-    With another `config.initialisation` all of these are drawn from the same distribution. Biases are 0, normalisation
-    scales 1. See `initialisation` for what models with the same seed share.
+    embeddings, learned position embeddings, relative biases, component vectors and the additive score's vector have
+    N(0, 1) entries. With another `config.initialisation` all of these are drawn from the same distribution. Biases are
+    0, normalisation scales 1. See `initialisation` for what models with the same seed share.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:

@@ -110,7 +110,16 @@ class CoordinateTerm(PositionTerm):
 
 @dataclass(frozen=True)
 class ScoreTerm(PositionTerm):
-    """A position embedding that affects the attention scores of every layer instead of the symbol embeddings."""
+    """A position embedding that affects the attention scores of layers instead of the symbol embeddings."""
+
+    @property
+    def entries(self) -> int:
+        """The size of the table of parameters that each head of a layer has for it; 0 for none."""
+        return 0
+
+    def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
+        """Adds an error if a layer with so many heads, and queries and keys so wide, cannot have it."""
+        del heads, head_width, problems
 
     @abc.abstractmethod
     def turned(
@@ -125,8 +134,12 @@ class ScoreTerm(PositionTerm):
         query_positions: Int[Array, " m"],
         key_positions: Int[Array, "*k"],
         dtype: jnp.dtype,
+        table: Float[Array, "heads entries"] | None = None,
     ) -> Float[Array, "heads m k"] | None:
-        """Returns the term added to the scores, or None. `key_positions` is (k,), or (heads, m, k) for keys per row."""
+        """Returns the term added to the scores, or None. `key_positions` is (k,), or (heads, m, k) for keys per row.
+
+        `table` is given to terms with `entries` only.
+        """
 
 
 @dataclass(frozen=True)
@@ -282,7 +295,7 @@ class Sinusoidal(AddedTerm):
 
     def values(self, n: int, width: int) -> Float[np.ndarray, "n width"]:
         """The n embeddings in float64: column 2c holds sin(i / base^(2c/width)), column 2c+1 the cosine."""
-        angle = _angles(n, width, self.base)
+        angle = angles_of(n, width, self.base)
         values = np.empty((n, width))
         values[:, 0::2] = np.sin(angle)
         values[:, 1::2] = np.cos(angle)[:, : width // 2]
@@ -290,7 +303,7 @@ class Sinusoidal(AddedTerm):
 
     def check(self, problems: Problems) -> None:
         """Notes a base that is not a number above 0."""
-        _check_base(self, self.base, problems)
+        check_base(self, self.base, problems)
 
 
 @dataclass(frozen=True)
@@ -320,75 +333,6 @@ class Learned(PositionTerm):
             )
 
 
-@dataclass(frozen=True)
-class Rotary(ScoreTerm):
-    """Rotates queries and keys by angles that grow with the position (Su et al., 2021). Bounded."""
-
-    base: float = 10_000.0
-
-    @property
-    def bounded(self) -> bool:
-        """True: a rotation keeps norms, so scores stay bounded."""
-        return True
-
-    def angles(self, n: int, head_width: int) -> Float[np.ndarray, "n half"]:
-        """The angle of position i and pair (2c, 2c+1): i * base^(-2c/head_width), float64."""
-        return _angles(n, head_width, self.base)
-
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
-        """Rotates each pair (x_2c, x_2c+1) by the angle of its position."""
-        angles = self.angles(n, x.shape[-1])
-        cosine = jnp.asarray(np.cos(angles), x.dtype)[positions]
-        sine = jnp.asarray(np.sin(angles), x.dtype)[positions]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        pairs = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
-        return pairs.reshape(x.shape)
-
-    def penalty(
-        self, heads: int, query_positions: Array, key_positions: Array, dtype: jnp.dtype
-    ) -> Float[Array, "heads m k"] | None:
-        """None: it adds nothing to a score."""
-        del heads, query_positions, key_positions, dtype
-
-    def check(self, problems: Problems) -> None:
-        """Notes a base that is not a number above 0."""
-        _check_base(self, self.base, problems)
-
-
-@dataclass(frozen=True)
-class Alibi(ScoreTerm):
-    """A penalty -slope_h |i - j| on the score (Press et al., 2022), slope_h = 2^(-8h/H). Unbounded in n."""
-
-    @property
-    def bounded(self) -> bool:
-        """False: the penalty grows with the distance, which Lemma 5's bound on the scores excludes."""
-        return False
-
-    def slopes(self, heads: int) -> Float[np.ndarray, " heads"]:
-        """2^(-8h/H) for h = 1..H, float64."""
-        return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
-
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
-        """Returns queries and keys unchanged."""
-        del positions, n
-        return x
-
-    def penalty(
-        self,
-        heads: int,
-        query_positions: Int[Array, " m"],
-        key_positions: Int[Array, "*k"],
-        dtype: jnp.dtype,
-    ) -> Float[Array, "heads m k"] | None:
-        """-slope_h |i - j|."""
-        distance = jnp.abs(query_positions[:, None] - key_positions).astype(dtype)
-        return -jnp.asarray(self.slopes(heads), dtype)[:, None, None] * distance
-
-
 def _hashable(value: object) -> bool:
     if not isinstance(value, Hashable):
         return False
@@ -399,24 +343,13 @@ def _hashable(value: object) -> bool:
     return True
 
 
-POSITION_TYPES: tuple[type[PositionTerm], ...] = (Component, Limb, Sinusoidal, Learned, Rotary, Alibi)
-"""The terms that a config file can describe; a `TransformerConfig` takes `FunctionComponent`s too."""
-
-POSITION_NAMES: dict[str, PositionTerm] = {
-    "sinusoidal": Sinusoidal(),
-    "learned": Learned(),
-    "rotary": Rotary(),
-    "alibi": Alibi(),
-    **{name: Component(name) for name in COMPONENTS},
-}
-"""The named position embeddings; "none" is the empty tuple of terms."""
-
-
-def _check_base(term: Sinusoidal | Rotary, base: object, problems: Problems) -> None:
+def check_base(term: PositionTerm, base: object, problems: Problems) -> None:
+    """Adds an error for a base that is not a number above 0."""
     if not (isinstance(base, int | float) and base > 0):
         problems.add("positions", term, "a base above 0")
 
 
-def _angles(n: int, width: int, base: float) -> np.ndarray:
+def angles_of(n: int, width: int, base: float) -> Float[np.ndarray, "n half"]:
+    """Returns i * base^(-2c/width) for positions i = 1..n and pairs 2c < width, float64."""
     positions = np.arange(1, n + 1, dtype=np.float64)
     return positions[:, None] * base ** (-np.arange(0, width, 2, dtype=np.float64) / width)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import rule_for
 from jaxsens.models.choices import SCORES
 from jaxsens.models.config import LayerConfig
-from jaxsens.models.parameters import LayerParameters
+from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.products import rows_times
 
 
@@ -48,15 +48,26 @@ def raw_scores(
 
 
 def penalty(
-    layer: LayerConfig, query_positions: Int[Array, " m"], key_positions: Int[Array, "*k"], dtype: jnp.dtype
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    query_positions: Int[Array, " m"],
+    key_positions: Int[Array, "*k"],
+    dtype: jnp.dtype,
+    head: Int[Array, ""] | None = None,
 ) -> Float[Array, "heads m k"] | None:
     """Returns the position embeddings' addition to the scores (ALiBi's -slope |i - j|), or None.
 
-    `key_positions` is (k,), or (heads, m, k) if every row has its own keys.
+    `key_positions` is (k,), or (heads, m, k) if every row has its own keys. With `head`, of that head alone: (1, m, k).
     """
     total = None
     for term in layer.position_scores:
-        added = term.penalty(layer.heads, query_positions, key_positions, dtype)
+        if term.entries:
+            table = needed(parameters.relative_bias, "relative_bias")
+            table = table if head is None else table[head][None]
+            added = term.penalty(len(table), query_positions, key_positions, dtype, table)
+        else:
+            added = term.penalty(layer.heads, query_positions, key_positions, dtype)
+            added = added if head is None or added is None else added[head][None]
         if added is not None:
             total = added if total is None else total + added
     return total
@@ -77,7 +88,7 @@ def scores(
     With `head`, queries and keys are only those of that head, (1, ..., head_width).
     """
     result = raw_scores(layer, parameters, queries, keys, head)
-    added = penalty(layer, query_positions, key_positions, result.dtype)
+    added = penalty(layer, parameters, query_positions, key_positions, result.dtype, head)
     if added is not None:
-        result = result + (added if head is None else added[head][None])
+        result = result + added
     return layer.weighting.tempered(result, query_positions, n)

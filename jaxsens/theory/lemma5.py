@@ -54,6 +54,7 @@ from jaxsens.errors import collecting, no_rule
 from jaxsens.inputs import Norm
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import readout_position
+from jaxsens.models.masks import AnyMask, SlidingWindow
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import (
@@ -124,7 +125,7 @@ class LayerConstants:
             row's scores, so all of them may be taken to lie in [-A, A]. Dot product: |W_Q W_K^T| F_z^2 / sqrt(d_k);
             with a rotary embedding |W_Q| |W_K| in place of |W_Q W_K^T|, because the turn between them depends on the
             pair. Additive: |a|_1, because tanh is at most 1. ALiBi adds half of slope times the largest visible
-            distance. All times 1/tau. May be inf.
+            distance, a relative bias half of its table's range. All times 1/tau. May be inf.
         log_query, log_key: Lambda, with |Delta s_jm| <= Lambda_query |Delta z_j| + Lambda_key |Delta z_m|. Dot
             product, both: |W_Q W_K^T| F_z / (sqrt(d_k) tau). Additive: |a|_2 |W_Q| / tau and |a|_2 |W_K| / tau.
         log_map: Lip, how far the layer's output moves at most per change of x + attention: 1 + |W_2| |W_1| times the
@@ -141,7 +142,7 @@ class LayerConstants:
     log_query: Float[np.ndarray, "heads n"]
     log_key: Float[np.ndarray, "heads n"]
     log_map: float
-    mask: str
+    mask: AnyMask
 
     @property
     def heads(self) -> int:
@@ -180,7 +181,9 @@ def _constants_of_layer(
     bound, log_query, log_key = _score_constants(layer, parameters, log_z)
     log_inverse = log(inverse_temperatures("lemma5", layer, n, dtype))
     with np.errstate(over="ignore"):
-        a = np.exp(times(plus(bound[:, None], log(_penalties(layer, n, dtype))), log_inverse)) * (1 + OUTWARD)
+        a = np.exp(times(plus(bound[:, None], log(_added(layer, parameters, n, dtype))), log_inverse)) * (
+            1 + OUTWARD
+        )
     log_query, log_key = (times(of[:, None], log_inverse) for of in (log_query, log_key))
     constants = LayerConstants(
         log_f, log_z, log_lambda, log_values, log_radius, a, log_query, log_key, log_map, layer.mask
@@ -188,15 +191,25 @@ def _constants_of_layer(
     return constants, log_next
 
 
-def _penalties(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, "heads n"]:
-    """Half of the largest difference of two visible keys' ALiBi penalties, row by row; 0 without ALiBi."""
-    _, alibi = score_terms("lemma5", layer)
-    if alibi is None:
-        return np.zeros((layer.heads, n))
-    start, stop = visible_keys("lemma5", layer.mask, n)
-    row = np.arange(n)
-    farthest = np.maximum(row - start, stop - 1 - row).astype(np.float64)
-    return rounded(alibi.slopes(layer.heads), dtype)[:, None] * farthest / 2
+def _added(
+    layer: LayerConfig, parameters: LayerParameters, n: int, dtype: str
+) -> Float[np.ndarray, "heads n"]:
+    """Half of the largest difference of what positions add to two visible keys' scores, row by row; 0 if nothing.
+
+    Of ALiBi: the slope times the largest visible distance. Of a relative bias: the table's largest entry minus its
+    smallest, for every row.
+    """
+    terms = score_terms("lemma5", layer)
+    total = np.zeros((layer.heads, n))
+    if terms.penalises is not None:
+        start, stop = visible_keys("lemma5", layer.mask, n)
+        row = np.arange(n)
+        farthest = np.maximum(row - start, stop - 1 - row).astype(np.float64)
+        total += rounded(terms.penalises.slopes(layer.heads), dtype)[:, None] * farthest / 2
+    if terms.bias is not None:
+        table = np.asarray(needed(parameters.relative_bias, "relative_bias"), np.float64)
+        total += np.ptp(table, axis=1, keepdims=True) * (1 + OUTWARD) / 2
+    return total
 
 
 def _map_constants(layer: LayerConfig, parameters: LayerParameters, log_in: float) -> tuple[float, float]:
@@ -232,8 +245,7 @@ def _score_constants(
             return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
         case "dot-product":
             pairs = list(zip(query, key, strict=True))
-            rotary, _ = score_terms("lemma5", layer)
-            if rotary is None:
+            if score_terms("lemma5", layer).turns is None:
                 products = [operator_norm(q @ k.T) for q, k in pairs]
             else:
                 products = [operator_norm(q) * operator_norm(k) for q, k in pairs]
@@ -311,7 +323,14 @@ def next_layer(
 def _over_visible(
     start: Int[np.ndarray, " n"], stop: Int[np.ndarray, " n"], logs: Float[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """log of the largest entry, and of the sum of the entries, that each row sees. O(n)."""
+    """log of the largest entry, and of the sum of the entries, that each row sees. O(n); of windows, O(n width)."""
+    if start.any() and (stop < len(logs)).any():  # windows: neither the first keys nor the last ones
+        spans = [logs[a:b] for a, b in zip(start, stop, strict=True)]
+        found = [
+            (np.max(span), np.logaddexp.reduce(span)) if len(span) else (-np.inf, -np.inf) for span in spans
+        ]
+        largest, total = zip(*found, strict=True)
+        return np.array(largest), np.array(total)
     if start.any():  # the visible keys are the last ones, not the first: count from the end
         largest, total = _over_visible(np.zeros_like(start), (len(logs) - start)[::-1], logs[::-1])
         return largest[::-1], total[::-1]
@@ -386,7 +405,14 @@ class Lemma5:
     @cached_property
     def reason(self) -> str | None:
         """Why there is no closed form; None if there is one."""
-        masks = sorted({layer.mask for layer in self.constants} - {"none"})
+        given = dict.fromkeys(layer.mask for layer in self.constants)
+        windows = [mask for mask in given if isinstance(mask, SlidingWindow)]
+        if windows:
+            return (
+                f"mask {windows[0]}: a row sees at most {windows[0].width} keys at every n, so that no weight "
+                "need fall with n; Lemma 5 needs all rows to see about n"
+            )
+        masks = sorted(mask for mask in given if isinstance(mask, str) and mask != "none")
         if masks:
             return (
                 f"mask {', '.join(masks)}: rows see fewer than n keys, and those that see few change by O(1) in n; "
@@ -462,6 +488,10 @@ def lemma5(
     future masks the second row changes by O(1) at every n, and its change feeds into later rows. For bounded logits
     the induction gives O((1 + log n)^(k-1) / j) at row j of layer k, so O((log n)^(L-1) / n) at the last position.
     `bound` still holds: it counts visible keys row by row.
+
+    Under a `SlidingWindow` in some layer a row of it sees at most `width` keys at every n, so its weights need not fall
+    with n: the lemma does not cover the model, and there is no closed form. `bound` holds there too, with nu_j at most
+    `width`, but it need not fall with n.
 
     Softmax at any temperature is accepted, with or without a sink. A may then grow with n, and e^(2A) / n need not
     fall (`logit_growth`).

@@ -25,6 +25,7 @@ from jaxsens.errors import Problems
 from jaxsens.inputs import is_count, plain_numbers
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.trace import over_row_blocks, row_scores
 from jaxsens.models.transformer import Transformer, check_length
@@ -121,7 +122,11 @@ def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, 
 
 
 def _verdict(found: list[Lemma5], largest: float, form: str, exponent: float, bounded: bool) -> str:
-    masked = any(layer.mask != "none" for layer in found[-1].constants)
+    masks = [layer.mask for layer in found[-1].constants]
+    window = next((mask for mask in masks if isinstance(mask, SlidingWindow)), None)
+    if window is not None:
+        return f"mask {window}: a row sees at most {window.width} keys at every n, Lemma 5 forbids nothing"
+    masked = any(mask != "none" for mask in masks)
     rate = "O((log n)^(L-1)/n) at rows that see about n keys" if masked else "O(1/n)"
     if bounded:
         return f"A stays below {_above(largest)} at these lengths and bounded at all: Lemma 5 gives {rate}"

@@ -6,7 +6,7 @@ Lemma 5, certified bounds and `restrict` share these rules. The checker of restr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.errors import Problems, no_rule, rule_for
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.given import instead_of
-from jaxsens.models.parameters import NormParameters, TransformerParameters, needed
-from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
+from jaxsens.models.masks import AnyMask, SlidingWindow, kind_of_mask
+from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
+from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
 
@@ -31,7 +33,24 @@ _VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
     "strict-future": lambda j: (0, j),
     "strict-past": lambda j: (j + 1, len(j)),
 }
-"""Of every mask: from the 0-based row positions to the first visible key and the one after the last."""
+"""Of every mask with a name: from the 0-based row positions to the first visible key and the one after the last."""
+
+MASKS = (*_VISIBLE, SlidingWindow)
+ROTATIONS = (Rotary, PartialRotary)
+PENALTIES = (Alibi, PartialAlibi)
+
+
+class ScoreTerms(NamedTuple):
+    """The position embeddings that enter a layer's scores: what turns, what penalises distances, what is learned."""
+
+    turns: Rotary | PartialRotary | None
+    penalises: Alibi | PartialAlibi | None
+    bias: RelativeBias | None
+
+    @property
+    def adds(self) -> bool:
+        """Whether something is added to the scores that depends on the positions."""
+        return self.penalises is not None or self.bias is not None
 
 
 def known_config(model: object, problems: Problems, wanted: str) -> TransformerConfig | None:
@@ -52,7 +71,7 @@ def known_config(model: object, problems: Problems, wanted: str) -> TransformerC
     for k in range(config.layers):
         layer = config.layer(k)
         for family, kind, known in (
-            ("mask", layer.mask, tuple(_VISIBLE)),
+            ("mask", kind_of_mask(layer.mask), MASKS),
             ("score", layer.scores, SCORES),
             ("layer normalisation", layer.layer_norm, LAYER_NORMS),
             ("activation", layer.activation, ACTIVATIONS),
@@ -96,32 +115,73 @@ def output_size(config: TransformerConfig) -> int:
     return config.width if config.logits is None else config.logits
 
 
-def visible_keys(consumer: str, mask: str, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+def visible_keys(consumer: str, mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Of every row: the first key that it sees, and the one after the last. Every mask shows a run of keys."""
-    start, stop = rule_for(consumer, "mask", mask, _VISIBLE)(np.arange(n))
+    row = np.arange(n)
+    match mask:
+        case SlidingWindow():
+            start, stop = np.maximum(row - mask.width + 1, 0), row + 1
+        case str():
+            start, stop = rule_for(consumer, "mask", mask, _VISIBLE)(row)
+        case _:
+            raise no_rule(consumer, "mask", mask, MASKS)
     return np.broadcast_to(start, n), np.broadcast_to(stop, n)
 
 
 def visible(
-    consumer: str, mask: str, n: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
+    consumer: str, mask: AnyMask, n: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
 ) -> Bool[np.ndarray, "rows keys"]:
     """Which keys each query sees, both by position."""
     start, stop = visible_keys(consumer, mask, n)
     return (start[queries][:, None] <= keys) & (keys < stop[queries][:, None])
 
 
-def score_terms(consumer: str, layer: LayerConfig) -> tuple[Rotary | None, Alibi | None]:
-    """The position embeddings that enter a layer's scores: the one that turns, the one that penalises."""
-    rotary, alibi = None, None
+def score_terms(consumer: str, layer: LayerConfig) -> ScoreTerms:
+    """The position embeddings that enter a layer's scores; a config has at most one of each family."""
+    turns, penalises, bias = None, None, None
     for term in layer.position_scores:
         match term:
-            case Rotary():
-                rotary = term
-            case Alibi():
-                alibi = term
+            case Rotary() | PartialRotary():
+                turns = term
+            case Alibi() | PartialAlibi():
+                penalises = term
+            case RelativeBias():
+                bias = term
             case _:
-                raise no_rule(consumer, "position term", term, (Rotary, Alibi))
-    return rotary, alibi
+                raise no_rule(consumer, "position term", term, (*ROTATIONS, *PENALTIES, RelativeBias))
+    return ScoreTerms(turns, penalises, bias)
+
+
+def added_scores(
+    consumer: str,
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    h: int,
+    queries: Int[np.ndarray, " rows"],
+    keys: Int[np.ndarray, " keys"],
+    dtype: str,
+) -> Float[np.ndarray, "rows keys"]:
+    """What positions add to head h's scores, by 0-based position: the model's own numbers, in float64."""
+    terms, ahead = score_terms(consumer, layer), keys - queries[:, None]
+    total = np.zeros(ahead.shape)
+    if terms.penalises is not None:
+        total = total - rounded(terms.penalises.slopes(layer.heads), dtype)[h] * np.abs(ahead)
+    if terms.bias is not None:
+        table = np.asarray(needed(parameters.relative_bias, "relative_bias"), np.float64)[h]
+        total = total + table[terms.bias.bucket(ahead)]
+    return total
+
+
+def largest_added(
+    consumer: str, layer: LayerConfig, parameters: LayerParameters, n: int
+) -> Float[np.ndarray, " heads"]:
+    """A bound on the size of what positions add to a score of each head, at length n."""
+    terms, total = score_terms(consumer, layer), np.zeros(layer.heads)
+    if terms.penalises is not None:
+        total = total + terms.penalises.slopes(layer.heads) * n
+    if terms.bias is not None:
+        total = total + np.abs(np.asarray(needed(parameters.relative_bias, "relative_bias"))).max(axis=1)
+    return total
 
 
 def rounded(values: Float[np.ndarray, "*shape"], dtype: str) -> Float[np.ndarray, "*shape"]:

@@ -23,6 +23,7 @@ from jaxsens.constructions.soften import (
     theorem_temperature,
 )
 from jaxsens.constructions.uniform_tieless import all_inputs
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax
 from tests.constructions import many_words
@@ -154,6 +155,18 @@ def test_rows_that_see_no_key_keep_the_promise():
     hard = random_model("one head", 2, mask="strict-past")
     soft = soften(hard, 4, 1e-3)
     assert 0 < largest_difference(soft, hard) <= 1e-3
+
+
+def test_windows_keep_the_promise():
+    hard = random_model("two layers of two heads", 0, mask=(SlidingWindow(2), SlidingWindow(3)))
+    soft = soften(hard, 5, 1e-3)
+    assert largest_difference(soft, hard) <= 1e-3
+
+
+def test_positions_that_affect_scores_are_refused_in_whichever_layer():
+    hard = random_model("two layers of two heads", 0, layer_positions=("none", "relative-bias"))
+    with pytest.raises(InputError, match=r"layer 1: positions = RelativeBias.*added to the symbols' only"):
+        soften(hard, 5, 1e-3)
 
 
 def test_logits_are_within_epsilon():

@@ -186,8 +186,8 @@ def test_no_array_of_all_products_is_held():
     ("options", "needs"),
     [
         ({"scores": "additive"}, 'scores="dot-product"'),
-        ({"positions": "rotary"}, "no rotary or ALiBi positions"),
-        ({"positions": ("index", "alibi")}, "no rotary or ALiBi positions"),
+        ({"positions": "rotary"}, "no rotary, ALiBi or other positions"),
+        ({"positions": ("index", "alibi")}, "no rotary, ALiBi or other positions"),
         ({"weighting": ("softmax", "sparsemax")}, "softmax or hard weightings, not Sparsemax"),
         ({"centred_scores": 1}, "True or False"),
     ],

@@ -25,6 +25,21 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path):
         assert max(hidden, logits) <= tolerance, (dtype, hidden, logits)
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_of_distances_are_those_of_t5(bidirectional):
+    import numpy as np
+    import torch
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    from jaxsens.models.score_positions import RelativeBias
+
+    ahead = np.arange(-300, 301)
+    for sizes in ((32, 128), (16, 64), (32, 100)):
+        theirs = T5Attention._relative_position_bucket(torch.from_numpy(ahead), bidirectional, *sizes)
+        ours = RelativeBias(*sizes, bidirectional).bucket(ahead)
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 def test_a_model_that_was_saved_without_its_head(family, tmp_path):
     from jaxsens.pretrained.load import load_pretrained

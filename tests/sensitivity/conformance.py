@@ -19,6 +19,7 @@ from jaxsens import TransformerConfig
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.score_positions import PartialAlibi, PartialRotary, RelativeBias
 from jaxsens.models.weighting import SinkSoftmax
 from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
 from jaxsens.sensitivity.adapters import Measurable, TransformerApply
@@ -213,6 +214,20 @@ CASES: dict[str, Case] = {
     "window wider than the word": Case(small(mask=SlidingWindow(50))),
     "sharpened, windows": Case(small(layers=3, mask=SlidingWindow(2)), sharpness=30),
     **{f"positions {name}": Case(small(positions=value)) for name, value in POSITIONS_TRIED.items()},
+    "positions by layer": Case(
+        small(
+            layers=3,
+            positions="alternating",
+            layer_positions=("rotary", (PartialAlibi(), PartialRotary()), RelativeBias(3, 4, False)),
+            mask=("none", SlidingWindow(3), "future"),
+        )
+    ),
+    "rotary in one layer, hard": Case(
+        small(layer_positions=("none", "relative-bias"), weighting=("softmax", "average-hard"))
+    ),
+    "relative bias, hard": Case(small(positions="relative-bias", weighting="leftmost-hard")),
+    "sharpened, relative bias": Case(small(positions="relative-bias", layers=3), sharpness=30),
+    "sharpened, partial alibi": Case(small(layer_positions=("partial-alibi", "none")), sharpness=30),
     **{f"activation {name}": Case(small(activation=name)) for name in ("gelu", "silu", "tanh")},
     "norm and outputs": Case(small(), norm="l1", outputs=(3, 0)),
     "additive": Case(small(scores="additive")),

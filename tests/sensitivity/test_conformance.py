@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.models.positions import Learned, Rotary, Sinusoidal
+from jaxsens.models.positions import Learned, Sinusoidal
 from jaxsens.models.schedules import Schedule
+from jaxsens.models.score_positions import Rotary
 from jaxsens.models.weighting import Softmax
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sensitivity.difference.engine import SERVED as SERVED_PARTS
@@ -75,7 +76,19 @@ def test_the_tolerances_tell_engines_apart():
 # Configs drawn at random
 
 TERMS = st.one_of(
-    st.sampled_from(["rotary", "alibi", "alternating", "fraction", "index", "length", "square", "first"]),
+    st.sampled_from(
+        [
+            "rotary",
+            "alibi",
+            "relative-bias",
+            "alternating",
+            "fraction",
+            "index",
+            "length",
+            "square",
+            "first",
+        ]
+    ),
     st.builds(Sinusoidal, base=st.sampled_from([10.0, 10000.0])),
     st.builds(Rotary, base=st.sampled_from([10.0, 10000.0])),
     st.just(Learned(max_length=8)),

@@ -77,7 +77,13 @@ TRIED = {
     ),
     "future, logits, alibi, hidden units in one layer only": (
         256,
-        {"mask": "future", "logits": 3, "positions": ("sinusoidal", "alibi"), "feed_forward": (20, 0)},
+        {
+            "mask": "future",
+            "logits": 3,
+            "positions": ("sinusoidal", "alibi"),
+            "layer_positions": ("relative-bias", "none"),
+            "feed_forward": (20, 0),
+        },
     ),
     "windows": (300, {"mask": (SlidingWindow(100), SlidingWindow(250))}),
 }

@@ -13,8 +13,9 @@ import jaxsens
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, SCORES, LayerNormPlaces, ScoreFunction
 from jaxsens.models.masks import MASK_TYPES, MASKS, Mask, visible
-from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, ScoreTerm
+from jaxsens.models.positions import AddedTerm, CoordinateTerm, ScoreTerm
 from jaxsens.models.schedules import Schedule
+from jaxsens.models.score_positions import Alibi
 from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax, Weighting
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.difference import engine as difference

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from jaxsens.models.layers import readout_position
-from jaxsens.models.positions import Rotary, Sinusoidal
+from jaxsens.models.masks import SlidingWindow
+from jaxsens.models.positions import Sinusoidal
 from jaxsens.models.schedules import Schedule
+from jaxsens.models.score_positions import PartialAlibi, RelativeBias, Rotary
 from jaxsens.models.transformer import Transformer
 from jaxsens.models.weighting import Softmax
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
@@ -77,13 +79,15 @@ def scaled_model(seed: int, queries: float = 1.0, values: float = 1.0, **changes
     return Transformer(config, parameters=dataclasses.replace(parameters, layers=layers))
 
 
-MASKS = ("none", "future", "past", "strict-future", "strict-past")
+MASKS = ("none", "future", "past", "strict-future", "strict-past", SlidingWindow(2), SlidingWindow(3))
 POSITIONS: tuple[Any, ...] = (
     "none",
     "sinusoidal",
     "rotary",
     "alibi",
     ("alternating", "fraction"),
+    ("partial-rotary", RelativeBias(4, 3)),
+    PartialAlibi(1.0),
     (Sinusoidal(base=50.0), "alibi", Rotary(base=30.0)),
 )
 TEMPERATURES: tuple[Any, ...] = (

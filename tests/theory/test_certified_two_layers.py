@@ -12,6 +12,7 @@ import pytest
 
 from jaxsens import Transformer, TransformerConfig
 from jaxsens.models.layers import trace
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.theory.certified import two_layers
 from jaxsens.theory.certified.averages import Counts
@@ -83,6 +84,15 @@ def models() -> dict[str, Transformer]:
         "wide": Transformer(config.replace(heads=1), seed=1),
         "rotary": scaled_model(
             2, 1.0, 1.0, layers=2, layer_norm="none", positions="rotary", activation="gelu"
+        ),
+        "window, partial rotary, relative bias": scaled_model(
+            4,
+            1.0,
+            1.0,
+            layers=2,
+            layer_norm="none",
+            positions=("partial-rotary", "relative-bias"),
+            mask=("none", SlidingWindow(4)),
         ),
         "no map": scaled_model(3, 1.0, 1.0, layers=2, layer_norm="none", feed_forward=0, mask="future"),
     }

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from jaxsens import InputError, Transformer, TransformerConfig
 from jaxsens.models.layers import readout_position
-from jaxsens.models.masks import MASKS
-from jaxsens.models.positions import Alibi, Learned, Rotary, Sinusoidal
+from jaxsens.models.masks import MASKS, SlidingWindow
+from jaxsens.models.positions import Learned, Sinusoidal
 from jaxsens.models.schedules import Schedule
+from jaxsens.models.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
 from jaxsens.models.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
 from jaxsens.theory.lemma5 import LayerBound, lemma5, next_layer
 from jaxsens.theory.logit_growth import logit_growth
@@ -41,6 +42,8 @@ CHOICES: dict[str, list[Any]] = {
     "heads": [2, 1, (1, 3)],
 }
 CHOICES["positions"].append((Rotary(30.0), Alibi(), Sinusoidal(50.0)))
+CHOICES["positions"] += ["partial-rotary", PartialAlibi(1.0), RelativeBias(4, 3)]
+CHOICES["mask"] += [SlidingWindow(2), (SlidingWindow(3), SlidingWindow(1))]
 CHOICES["weighting"] += [Softmax(Schedule(0.7, 0.5, 1.0), by="query"), Softmax(Schedule(2.0, -1.0))]
 
 
@@ -340,6 +343,9 @@ def test_a_causal_row_near_the_start_does_not_care_how_long_the_input_is():
         assert found.closed_form == math.inf
         assert found.reason is not None
         assert "mask future" in found.reason
+        windowed = lemma5(one_dimensional(0.7, mask=SlidingWindow(4), readout=1), n)
+        assert change <= windowed.bound * (1 + 1e-12)
+        assert "SlidingWindow(width=4): a row sees at most 4 keys at every n" in str(windowed.reason)
         changes.append(change)
     assert changes == pytest.approx([0.7] * 3, rel=1e-12)
     unmasked = lemma5(one_dimensional(0.7, readout=1), 1024)

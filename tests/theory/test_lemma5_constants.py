@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.logit_growth import logit_growth
+from tests import reference
 from tests.small_models import random_parameters, small
 
 
@@ -86,8 +89,8 @@ def normalised(norm, epsilon, size):
 
 def distances(mask, n):
     """How far each row's farthest visible key is; 0 where it sees none."""
-    sees = {"none": lambda i, j: True, "future": lambda i, j: j <= i, "past": lambda i, j: j >= i}
-    return np.array([max((abs(i - j) for j in range(n) if sees[mask](i, j)), default=0) for i in range(n)])
+    seen = partial(reference.visible, mask)
+    return np.array([max((abs(i - j) for j in range(n) if seen(i, j)), default=0) for i in range(n)])
 
 
 def by_the_formulas(config, given, n, size, inverse):
@@ -98,7 +101,7 @@ def by_the_formulas(config, given, n, size, inverse):
     values = np.array([norm_of(given.value[h] @ given.output[h]) for h in heads])
     queries, keys = ([norm_of(matrix[h]) for h in heads] for matrix in (given.query, given.key))
     if dot:
-        if config.positions and type(config.positions[0]).__name__ == "Rotary":
+        if any(reference.kind(term) in ("Rotary", "PartialRotary") for term in config.positions):
             products = [q * k for q, k in zip(queries, keys, strict=True)]
         else:
             products = [norm_of(given.query[h] @ given.key[h].T) for h in heads]
@@ -109,9 +112,12 @@ def by_the_formulas(config, given, n, size, inverse):
         scores, lengths = np.abs(vectors).sum(axis=1), np.linalg.norm(vectors, axis=1)
         by_query, by_key = lengths * queries, lengths * keys
     scores = np.repeat(scores[:, None], n, axis=1)
-    if config.positions and type(config.positions[0]).__name__ == "Alibi":
-        fall = np.array([2.0 ** (-8 * (h + 1) / config.heads) for h in heads])
-        scores = scores + fall[:, None] * distances(config.mask, n) / 2
+    for term in config.positions:
+        if reference.kind(term) in ("Alibi", "PartialAlibi"):
+            fall = np.array([reference.slope(term, h + 1, config.heads) for h in heads])
+            scores = scores + fall[:, None] * distances(config.mask, n) / 2
+        if reference.kind(term) == "RelativeBias":
+            scores = scores + np.array([[max(row) - min(row)] for row in given.relative_bias]) / 2
     gain, size = 1.0, size + (values * inner).sum()
     if post:
         gain, size = normalised(given.attention_norm, epsilon, size)
@@ -146,6 +152,8 @@ def by_the_formulas(config, given, n, size, inverse):
         ({"positions": "none", "layer_norm": "post", "activation": "tanh", "scores": "additive"}, 1.0),
         ({"positions": "alibi", "mask": "future", "activation": "silu"}, 1.0),
         ({"positions": "alibi", "mask": "past", "layer_norm": "pre", "feed_forward": 0}, 1.0),
+        ({"positions": "partial-alibi", "mask": SlidingWindow(3)}, 1.0),
+        ({"positions": ("partial-rotary", "relative-bias"), "mask": "future"}, 1.0),
         ({"positions": "rotary", "weighting": "temperature-sqrt", "layer_norm": "post"}, math.sqrt(7)),
         ({"positions": "none", "weighting": "temperature-linear", "scores": "additive"}, 7.0),
     ],

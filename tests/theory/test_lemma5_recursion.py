@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants, next_layer
 from jaxsens.theory.rules import visible_keys
 
-ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none")]
+ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none"), *map(SlidingWindow, (1, 2, 4))]
 
 
-def keys_of(mask: str, j: int, n: int) -> list[int]:
+def keys_of(mask: Any, j: int, n: int) -> list[int]:
     """The keys that row j sees, as the masks are defined."""
+    if isinstance(mask, SlidingWindow):
+        return [m for m in range(n) if j - mask.width < m <= j]
     sees = {
         "none": lambda m: True,
         "future": lambda m: m <= j,
@@ -26,7 +29,7 @@ def keys_of(mask: str, j: int, n: int) -> list[int]:
     return [m for m in range(n) if sees(m)]
 
 
-def random_layer(rng: np.random.Generator, mask: str, heads: int, n: int) -> LayerConstants:
+def random_layer(rng: np.random.Generator, mask: Any, heads: int, n: int) -> LayerConstants:
     """Constants of all sizes: now this term of the step is the largest, now that."""
 
     def drawn(*shape: int) -> np.ndarray:
@@ -107,7 +110,7 @@ def test_every_row_sees_the_keys_that_its_mask_shows(mask):
         assert [list(range(*ends)) for ends in ranges] == [keys_of(mask, j, n) for j in range(n)]
 
 
-def plain_layer(mask: str, n: int, **changes: float) -> LayerConstants:
+def plain_layer(mask: Any, n: int, **changes: float) -> LayerConstants:
     """One head with values of at most 1, no other constant above 1 but those given."""
     at = {"A": 1.0, "query": 1.0, "key": 1.0, **changes}
     return LayerConstants(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer
+from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import Softmax
 from jaxsens.theory.lemma5 import lemma5
@@ -94,6 +95,9 @@ def test_attained_logits_are_the_largest_spread_of_a_row():
 
 def test_masked_models_are_promised_less():
     assert "O((log n)^(L-1)/n)" in growth(mask="future").verdict
+    windowed = growth(mask=("none", SlidingWindow(3)))
+    assert windowed.bounded
+    assert "a row sees at most 3 keys at every n, Lemma 5 forbids nothing" in windowed.verdict
 
 
 def test_every_wrong_argument_is_named_at_once():

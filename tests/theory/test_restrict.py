@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, compile_formula, flip_sensitivity
+from jaxsens.models.masks import SlidingWindow
+from jaxsens.models.score_positions import RelativeBias
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
@@ -26,6 +28,15 @@ MODELS = {
         "layer_norm": "post",
         "mask": "strict-future",
         "readout": 4,
+    },
+    "windows, partial alibi": {
+        "mask": (SlidingWindow(4), SlidingWindow(3)),
+        "positions": ("sinusoidal", "partial-alibi"),
+    },
+    "positions by layer": {
+        "layer_positions": (RelativeBias(8, 4), "partial-rotary"),
+        "head_width": 4,
+        "weighting": "rightmost-hard",
     },
     "additive": {"scores": "additive", "positions": "index", "feed_forward": 0},
     "float32": {"dtype": "float32", "logits": 3, "activation": "tanh"},

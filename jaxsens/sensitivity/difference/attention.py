@@ -11,8 +11,8 @@ from jaxsens.errors import no_rule
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
-from jaxsens.models.positions import Alibi
 from jaxsens.models.products import inner_products, weighted_sums
+from jaxsens.models.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import LayerTrace, leaves_cache, row_scores, scores_of_rows
 from jaxsens.models.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
@@ -22,6 +22,9 @@ from jaxsens.sensitivity.difference.softmax_change import best_tied, cancelled, 
 
 SOFT = (Softmax, SinkSoftmax, Sigmoid)
 """The weightings of soft attention whose changes have a rule."""
+
+UNTURNED = (Alibi, PartialAlibi, RelativeBias)
+"""The position terms that are only added to scores: they cancel in a change of scores."""
 
 
 def inverse_temperature(
@@ -152,7 +155,7 @@ def readout_row(
     n = kept.x.shape[0]
     rows, everywhere = jnp.asarray([row]), jnp.arange(n)
     q = kept.queries[:, rows]
-    plain = all(isinstance(term, Alibi) for term in layer.position_scores)  # a penalty cancels in the change
+    plain = all(isinstance(term, UNTURNED) for term in layer.position_scores)
     if layer.scores != "dot-product" or not plain:
         dk = turned(layer, projected(layer, dz, parameters.key), everywhere, n)
         ds = score_change(layer, parameters, q, dq, kept.keys, dk, rows, n)

@@ -13,7 +13,8 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, read_out, readout_position
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Rotary, Sinusoidal
+from jaxsens.models.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
+from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import TransformerApply
@@ -29,7 +30,10 @@ ROW_BLOCK = 256
 
 SERVED = Served(
     weightings=(Softmax, SinkSoftmax, Sigmoid, LeftmostHard, RightmostHard, AverageHard),
-    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Rotary, Alibi),
+    position_terms=(
+        *(Component, FunctionComponent, Limb, Sinusoidal, Learned),
+        *(Rotary, PartialRotary, Alibi, PartialAlibi, RelativeBias),
+    ),
     masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product", "additive"),
     layer_norms=("none", "pre", "post"),

@@ -33,12 +33,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import layer_operations, readout_position
 from jaxsens.models.masks import SlidingWindow, mask_of, visible
-from jaxsens.models.parameters import TransformerParameters, needed
-from jaxsens.models.positions import Alibi, Component, FunctionComponent, Learned, Limb, Sinusoidal
+from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
+from jaxsens.models.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.scores import penalty, projected, scores
 from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
-from jaxsens.sensitivity.difference.attention import inverse_temperature
+from jaxsens.sensitivity.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.layer_change import first_layer_change
 from jaxsens.sensitivity.difference.state import (
@@ -67,7 +67,7 @@ LARGEST_SCORE_CHANGE = 20.0
 
 SERVED = Served(
     weightings=SOFTMAXES,
-    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, Alibi),
+    position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, *UNTURNED),
     masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
     scores=("dot-product",),
     layer_norms=("none",),
@@ -199,7 +199,7 @@ class FoldedEngine(Engine):
         new_q = dq + q[:, 0] * scale
         direction = jnp.einsum("hdk,fhk->fhd", second.key, new_q)
         step = self._step(parameters, prepared, positions, symbols)
-        sums = self._all_rows(prepared, positions, dq, direction, step)
+        sums = self._all_rows(parameters.layers[0], prepared, positions, dq, direction, step)
 
         # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
         last = base.traces[1]
@@ -241,7 +241,13 @@ class FoldedEngine(Engine):
         return _Step(base.traces[0].keys[:, positions], dk, v, dv)
 
     def _all_rows(
-        self, prepared: PreparedFold, positions: Array, dq: Array, direction: Array, step: _Step
+        self,
+        own: LayerParameters,
+        prepared: PreparedFold,
+        positions: Array,
+        dq: Array,
+        direction: Array,
+        step: _Step,
     ) -> _Sums:
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
         config, dtype = self.config, prepared.prepared.output.dtype
@@ -261,14 +267,19 @@ class FoldedEngine(Engine):
             return add(k, sums, None, jnp.zeros(flips, bool))
 
         def moved(k: Array, sums: _Sums) -> _Sums:
-            return add(k, sums, *self._first_layer(prepared, positions, step, k))
+            return add(k, sums, *self._first_layer(own, prepared, positions, step, k))
 
         sums = jax.lax.fori_loop(0, start, unmoved, zero)
         sums = jax.lax.fori_loop(start, stop, moved, sums)
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     def _first_layer(
-        self, prepared: PreparedFold, positions: Array, step: _Step, k: Array
+        self,
+        own: LayerParameters,
+        prepared: PreparedFold,
+        positions: Array,
+        step: _Step,
+        k: Array,
     ) -> tuple[Float[Array, "flips rows width"], Bool[Array, " flips"]]:
         """Returns the first layer's change in the rows of block k, and which flips change one of them too much."""
         config, base = self.config, prepared.prepared
@@ -280,7 +291,7 @@ class FoldedEngine(Engine):
         tau = inverse_temperature(layer, inside, n, dtype)[:, None] / scale
         queries = _cut(prepared.queries, k, 1)
         s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
-        added = penalty(layer, inside, positions, dtype)
+        added = penalty(layer, own, inside, positions, dtype)
         s = s if added is None else s + added
         seen = (
             visible(layer.mask, rows[:, None], positions) & (rows[:, None] != positions) & (rows < n)[:, None]

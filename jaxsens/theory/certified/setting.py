@@ -34,7 +34,7 @@ from jaxsens.theory.certified.intervals import (
     stacked,
     times,
 )
-from jaxsens.theory.rules import inverse_temperatures, position_parts, rounded, score_terms
+from jaxsens.theory.rules import added_scores, inverse_temperatures, position_parts, rounded, score_terms
 
 BOUND = "certified_bound"
 """Who refuses, in the messages of refusals."""
@@ -167,7 +167,7 @@ def turned(
     positions: Int[np.ndarray, " rows"],
 ) -> Float[Ball, "*heads rows any head_width"]:
     """Queries or keys of rows at these positions after the rotary embedding, if there is one."""
-    rotary, _ = score_terms(BOUND, layer)
+    rotary = score_terms(BOUND, layer).turns
     if rotary is None:
         return x
     angles = rotary.angles(setting.n, layer.head_width)[positions, None]
@@ -224,13 +224,12 @@ def tempered(
     key_positions: Int[np.ndarray, " keys"],
     content: Float[Ball, "rows kinds keys"],
 ) -> Float[Ball, "rows kinds keys"]:
-    """Scores of symbols, as the softmax sees them: with ALiBi's penalty, divided by the temperature."""
+    """Scores of symbols, as the softmax sees them: with what positions add, divided by the temperature."""
     layer = setting.config.layer(k)
-    _, alibi = score_terms(BOUND, layer)
-    if alibi is not None:
-        slope = rounded(alibi.slopes(layer.heads), setting.config.dtype)[h]
-        distance = abs(positions[:, None] - key_positions)
-        content = plus(content, exact(-slope * distance[:, None, :]))
+    if score_terms(BOUND, layer).adds:
+        dtype = setting.config.dtype
+        added = added_scores(BOUND, layer, setting.layers[k], h, positions, key_positions, dtype)
+        content = plus(content, exact(added[:, None, :]))
     return scaled(content, inverse_temperature(setting, k, positions)[:, None, None])
 
 

@@ -129,7 +129,7 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     """The keys of head h of the second layer."""
     setting = first.setting
     matrix, layer = setting.matrices(1, "key")[0][h], setting.config.layer(1)
-    rotary, _ = score_terms(BOUND, layer)
+    rotary = score_terms(BOUND, layer).turns
     # Without turns one matrix serves all keys.
     where = np.zeros(1, int) if rotary is None else np.arange(setting.n)
     every = np.broadcast_to(matrix, (len(where), *matrix.shape))

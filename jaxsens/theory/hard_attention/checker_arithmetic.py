@@ -13,6 +13,7 @@ exact even in float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,9 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.config import LayerConfig
-from jaxsens.models.positions import AddedTerm, Alibi, CoordinateTerm, Learned, Rotary, ScoreTerm
+from jaxsens.models.masks import AnyMask, SlidingWindow
+from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.models.transformer import Transformer
 
 _GRID = 2.0**6
@@ -198,22 +201,26 @@ def embedded_rows(
     return Rows(positions, replace(found, bound=bound), _largest(size))
 
 
-def _score_terms(layer: LayerConfig) -> tuple[Rotary | None, Alibi | None]:
-    """The position embeddings that enter the scores."""
-    rotary, alibi = None, None
+def _rotation(layer: LayerConfig) -> Rotary | PartialRotary | None:
+    """The position embedding that turns queries and keys."""
+    found = None
     for term in layer.position_scores:
         match term:
-            case Rotary():
-                rotary = term
-            case Alibi():
-                alibi = term
+            case Rotary() | PartialRotary():
+                found = term
+            case Alibi() | PartialAlibi() | RelativeBias():
+                pass  # see `LayerAttention.added`
             case _:
                 raise no_rule(_CHECK, "position term", term)
-    return rotary, alibi
+    return found
 
 
-def visible_keys(mask: str, n: int, row: int) -> range:
+def visible_keys(mask: AnyMask, n: int, row: int) -> range:
     """The positions that the query at a position sees."""
+    if isinstance(mask, SlidingWindow):
+        return range(max(0, row + 1 - mask.width), row + 1)
+    if not isinstance(mask, str):
+        raise no_rule(_CHECK, "mask", mask)
     seen = {
         "none": range(n),
         "future": range(row + 1),
@@ -247,7 +254,7 @@ class LayerAttention:
             [self.affine(z, matrix) for matrix in _array(matrices)]
             for matrices in (self.parameters.query, self.parameters.key, self.parameters.value)
         )
-        rotary, _ = _score_terms(self.layer)
+        rotary = _rotation(self.layer)
         if rotary is not None:
             angles = rotary.angles(n, self.layer.head_width)[rows.positions]
             self.queries, self.keys = (
@@ -267,11 +274,21 @@ class LayerAttention:
                 found += hidden * additive[:, None, None, c]
         else:
             found = q @ keys.transpose(0, 2, 1) / np.sqrt(self.layer.head_width)
-        _, alibi = _score_terms(self.layer)
-        if alibi is not None:
-            distance = np.abs(self.rows.positions[queries][:, None] - self.rows.positions[None, :])
-            found -= alibi.slopes(self.layer.heads)[:, None, None] * distance
+        ahead = self.rows.positions[None, :] - self.rows.positions[queries][:, None]
+        for added in self.added(ahead):
+            found += added
         return found
+
+    def added(self, ahead: Int[np.ndarray, "q rows"]) -> Iterator[Float[np.ndarray, "heads q rows"]]:
+        """What each position embedding adds to the scores of keys so many positions ahead of their query."""
+        for term in self.layer.position_scores:
+            match term:
+                case Alibi() | PartialAlibi():
+                    yield -term.slopes(self.layer.heads)[:, None, None] * np.abs(ahead)
+                case RelativeBias():
+                    yield _array(self.parameters.relative_bias)[:, term.bucket(ahead)]
+                case _:
+                    continue  # a rotation: see `_rotation`
 
     def seen(self, row: int) -> Bool[np.ndarray, " rows"]:
         """Which rows the query at position `row` sees."""
@@ -282,7 +299,9 @@ class LayerAttention:
         self, head: int, query: int, entry: int, others: Int[np.ndarray, " some"]
     ) -> Bool[np.ndarray, " some"]:
         """Whether the keys of `others` equal that of `entry` in every program, wherever the query is not zero."""
-        if _score_terms(self.layer)[1] is not None:  # a penalty tells equal keys apart by their distance
+        if any(
+            True for _ in self.added(np.zeros((1, 1), int))
+        ):  # it tells equal keys apart by their distance
             return np.zeros(len(others), bool)
         q = self.queries[head]
         used = (q.x[query] != 0) | (q.bound[query] > 0) | (self.layer.scores == "additive")
@@ -353,9 +372,8 @@ class LayerAttention:
                 margin = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
             case _:
                 raise no_rule(_CHECK, "score", self.layer.scores, ("additive", "dot-product"))
-        _, alibi = _score_terms(self.layer)
-        if alibi is not None:
-            margin = margin + 4 * u * alibi.slopes(self.layer.heads)[:, None] * self.n
+        for added in self.added(np.arange(-self.n, self.n + 1)[None]):
+            margin = margin + 4 * u * np.abs(added).max(axis=-1)
         self.meet(margin)
         return margin
 

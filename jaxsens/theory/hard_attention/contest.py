@@ -152,8 +152,8 @@ class Contest:
 
     @cached_property
     def _ties(self) -> bool:
-        """Whether equal keys make equal scores: not where a penalty depends on the distance."""
-        return score_terms(RESTRICT, self.model.config.layer(self.k))[1] is None
+        """Whether equal keys make equal scores: not where something depends on the distance."""
+        return not score_terms(RESTRICT, self.model.config.layer(self.k)).adds
 
     @cached_property
     def _patterns(self) -> tuple[Int[np.ndarray, "heads entries"], list[np.ndarray]]:
@@ -189,7 +189,7 @@ class Contest:
     def _made_of(self, head: int, used: Bool[np.ndarray, " c"]) -> Float[np.ndarray, "entries some"]:
         """What the used coordinates of each entry's key are made of; zeros where their sums are exact in any order."""
         layer, parameters = self.model.config.layer(self.k), self.model.parameters.layers[self.k]
-        rotary = score_terms(RESTRICT, layer)[0] is not None
+        rotary = score_terms(RESTRICT, layer).turns is not None
         x = self.level.vectors.x.astype(np.float64) + 0.0  # -0 is 0
         if layer.layer_norm == "pre":
             return np.column_stack([x, self.level.owner * rotary])

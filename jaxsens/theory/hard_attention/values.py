@@ -25,7 +25,7 @@ from jaxsens.models.parameters import LayerParameters, NormParameters, Transform
 from jaxsens.models.scores import projected, scores, turned
 from jaxsens.models.trace import after_attention
 from jaxsens.precision import numerics
-from jaxsens.theory.rules import SCORES, position_parts, score_terms
+from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0
 """Scores this many errors apart are ordered. Two scores, each within one error of its exact value in both programs,
@@ -125,9 +125,7 @@ class HardModel:
                 error = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
             case _:
                 raise no_rule(RESTRICT, "score", layer.scores, SCORES)
-        _, alibi = score_terms(RESTRICT, layer)
-        if alibi is not None:
-            error = error + 4 * unit * alibi.slopes(layer.heads)[:, None] * self.n
+        error = error + 4 * unit * largest_added(RESTRICT, layer, parameters, self.n)[:, None]
         return SAFETY * error
 
     def finished(self, k: int, rows: Inexact, heads: Inexact) -> Inexact:
@@ -158,7 +156,7 @@ def _projections(
     if layer.layer_norm == "pre":
         z = layer_norm(layer, parameters.attention_norm, x)
         errors = _norm_errors(layer, parameters.attention_norm, x, errors)
-    rotary, _ = score_terms(RESTRICT, layer)
+    rotary = score_terms(RESTRICT, layer).turns
     found = []
     for matrices in (parameters.query, parameters.key, parameters.value):
         made = projected(layer, z, matrices)
