@@ -245,8 +245,18 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class _Tables(Settings):
-    """The config's tables as they are written."""
+class SweepTables(Settings):
+    """The tables of a sweep's config, as they are written.
+
+    Attributes:
+        variants: names of built-in variants.
+        statistics: what is told of the changes of a point's flips: "mean", "max", "min", "median", "qP" for the P %
+            quantile, or "average-sensitivity" of decisions.
+        model: the model; variants change some of its keys.
+        inputs: the words that are measured.
+        bounds: what is asked of all inputs; None for nothing.
+        variant: variants of one's own.
+    """
 
     variants: Annotated[tuple[str, ...], AfterValidator(_built_in)] = ()
     statistics: Annotated[tuple[str, ...], AfterValidator(_statistics)] = ("mean", "max")
@@ -256,7 +266,7 @@ class _Tables(Settings):
     variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
 
 
-TABLES = field_names(_Tables)
+TABLES = field_names(SweepTables)
 """The keys of a config, outermost."""
 
 
@@ -274,7 +284,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, subject), Problems(subject)
     chosen: list[Variant] = []
-    sound = read_fields(_Tables, raw, "", problems, chosen=chosen)
+    sound = read_fields(SweepTables, raw, "", problems, chosen=chosen)
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
     variants = _variants(chosen, sound.get("model", {}), folder, problems)
     if not raw.get("variants") and not raw.get("variant"):

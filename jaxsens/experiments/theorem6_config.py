@@ -89,8 +89,16 @@ class Theorem6(_Settings):
 
 
 @dataclass(frozen=True)
-class _Model:
-    """A `[[model]]` as it is written."""
+class Theorem6Model:
+    """A `[[model]]` as it is written.
+
+    Attributes:
+        name: of the model, unique within the experiment.
+        description: one line for plots and tables; made from the training where empty.
+        train: a training config: its file, or its tables. Give this or `exact`.
+        exact: "rnn", the recurrent network for PARITY whose weights are set by hand.
+        end_probability: with `exact`: that of PARITY, which the network knows.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
@@ -100,7 +108,7 @@ class _Model:
     end_probability: float | None = None
 
 
-def _entry(model: _Model, info: ValidationInfo) -> _Model:
+def _entry(model: Theorem6Model, info: ValidationInfo) -> Theorem6Model:
     """Makes the entry that a `[[model]]` describes and adds it to those of the context."""
     context, entry = cast("dict[str, Any]", info.context), None
     with collecting("model") as problems:
@@ -118,7 +126,7 @@ def _entry(model: _Model, info: ValidationInfo) -> _Model:
     return model
 
 
-def _trained(model: _Model, folder: Path, problems: Problems) -> ModelEntry | None:
+def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEntry | None:
     if model.end_probability is not None:
         problems.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
     try:
@@ -135,10 +143,17 @@ def _trained(model: _Model, folder: Path, problems: Problems) -> ModelEntry | No
 
 
 @dataclass(frozen=True)
-class _Theorem6Tables(_Settings):
-    """The config's tables as they are written."""
+class Theorem6Tables(_Settings):
+    """The tables of the experiment's config, as they are written.
 
-    model: tuple[Annotated[_Model, AfterValidator(_entry)], ...] = ()
+    Attributes:
+        words: words a length and seed for cross-entropy and accuracy.
+        inputs: words a length and seed whose flips are measured.
+        fit_from: only lengths from this one on enter the fitted exponents.
+        model: the models.
+    """
+
+    model: tuple[Annotated[Theorem6Model, AfterValidator(_entry)], ...] = ()
 
 
 def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
@@ -155,7 +170,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, subject), Problems(subject)
     entries: list[ModelEntry] = []
-    sound = read_fields(_Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
+    sound = read_fields(Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
     written = sound.pop("model", None)
     if written == ():
         problems.add("model", [], "name at least one model, each in a table [[model]]")

@@ -1,0 +1,94 @@
+"""How Sphinx builds the site: `python -m sphinx -W docs build/site`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxsens.versions import package_version
+
+project = "jaxsens"
+author = "The jaxsens authors"
+copyright = "2026, the jaxsens authors"
+release = package_version()
+version = release
+
+extensions = [
+    "myst_nb",  # pages and notebooks in MyST Markdown; cells are run
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxcontrib.programoutput",
+]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+
+# Pages
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+# Tables and lists of options are read where they are; warnings about what is missing are errors by `-W`.
+nb_execution_mode = "cache"
+nb_execution_cache_path = "build/notebooks"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+# Code
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True, "show-inheritance": False}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False  # signatures have them
+python_use_unqualified_type_names = True
+default_role = "code"
+maximum_signature_line_length = 88
+
+# Commands show their help as on a terminal of 100 columns, without colours.
+os.environ.update(COLUMNS="100", NO_COLOR="1", TERM="dumb")
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+# Looks
+
+html_theme = "sphinx_book_theme"
+html_title = "jaxsens"
+html_static_path = ["_static"]
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "use_download_button": False}
+html_show_sourcelink = False
+
+
+_LITERAL = re.compile(r"(`[^`]+`|(?<![\w*])\*(?=\S)[^*\n]+(?<=\S)\*(?![\w*]))")
+"""Code, and words that are stressed."""
+
+
+def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escapes what formulas in docstrings mean otherwise than reStructuredText: |x - y|, and products a * b."""
+    for k, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            parts = _LITERAL.split(line)
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            parts[2::2] = [re.sub(r"^(?=\w)", r"\\ ", part) for part in parts[2::2]]  # the s of `Name`s
+            lines[k] = "".join(parts)
+
+
+def short_types(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Writes arrays as users import them."""
+    shown = [text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned)]
+    return shown[0], shown[1]
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon reads them
+    app.connect("autodoc-process-signature", short_types)
