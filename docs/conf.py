@@ -33,7 +33,9 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 # Tables and lists of options are read where they are; warnings about what is missing are errors by `-W`.
 nb_execution_mode = "cache"
-nb_execution_excludepatterns = ["tutorials/published.ipynb"]  # it needs published weights; its outputs are stored
+nb_execution_excludepatterns = [
+    "tutorials/published.ipynb"
+]  # it needs published weights; its outputs are stored
 nb_execution_cache_path = "../build/notebooks"
 nb_execution_in_temp = True
 nb_execution_timeout = 300

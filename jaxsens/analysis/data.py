@@ -6,6 +6,7 @@ functions here that take a table take any such table.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -277,3 +278,14 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
     values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
     found = values.agg(["median", "min", "max", "count"])
     return {n: Spread(*row) for n, *row in found.itertuples()}  # pyright: ignore[reportArgumentType]
+
+
+COINCIDE = 1e-3
+"""Lines whose values differ by less than this share lie on each other in a figure."""
+
+
+def coincide(first: Mapping[Any, Spread], second: Mapping[Any, Spread]) -> bool:
+    """Whether two lines cannot be told apart: the same places, and the same medians up to a thousandth."""
+    return first.keys() == second.keys() and all(
+        math.isclose(first[n].median, second[n].median, rel_tol=COINCIDE) for n in first
+    )

@@ -17,7 +17,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxsens.analysis.data import Profiles, inexact, spreads
+from jaxsens.analysis.data import Profiles, coincide, inexact, spreads
 from jaxsens.analysis.fits import (
     LEVEL,
     ExponentFit,
@@ -132,7 +132,8 @@ def sensitivity_figure(
             f"Both axes are logarithmic, so a power of n is a straight line. {SPREAD} The variants of one length are "
             "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
-            "place on a logarithmic axis and are drawn in the grey strip at the bottom."
+            'place on a logarithmic axis and are drawn in the grey strip at the bottom. "On" another variant in the '
+            "legend: the two lines cannot be told apart."
             + _about_inexact([line for panel in panels for line in panel.lines])
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
@@ -160,11 +161,14 @@ def sensitivity_panel(
 ) -> Panel:
     """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    lines = []
+    shown: dict[str, Line] = {}
     for variant, style in styles.items():
         hollow, bounds, intervals = inexact(points, variant, statistic)
-        label = f"{variant}:  {fitted_power(of_statistic[variant])}"
-        lines.append(Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds))
+        values = spreads(points, variant, statistic)
+        same = [other for other, line in shown.items() if coincide(line.values, values)]
+        label = f"{variant}:  {fitted_power(of_statistic[variant])}" + (f"  (on {same[0]})" if same else "")
+        shown[variant] = Line(label, style, values, hollow, intervals, bounds)
+    lines = [*shown.values()]
     lengths = sorted({int(n) for n in points["n"]})
     title = statistic_name(statistic)
     return Panel(

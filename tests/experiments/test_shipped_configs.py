@@ -53,10 +53,20 @@ def test_a_config_loads_and_has_what_a_fit_and_an_interval_need(path):
     assert len({point.key for point in sweep.points}) == len(sweep.points)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "asymptotic", "gpu", "cluster"])
+@pytest.mark.parametrize("name", ["asymptotic", "gpu", "cluster"])
 def test_the_configs_of_random_weights_begin_with_the_same_six_variants(name):
     sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == name))
     assert [variant.name for variant in sweep.variants][:6] == SIX
+
+
+def test_the_quickstart_has_random_weights_beside_constructions_with_their_control():
+    sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == "quickstart"))
+    kinds = {variant.name: variant.source.weights for variant in sweep.variants}
+    assert {name for name, kind in kinds.items() if kind == "random"} < set(SIX)
+    constructed = [variant for variant in sweep.variants if variant.source.weights == "constructed"]
+    assert {variant.source.expanded["condition"] for variant in constructed} == {
+        "temperature", "unbounded", "bounded-softmax",
+    }  # fmt: skip
 
 
 def test_the_constructions_stand_beside_random_weights_and_their_control():
@@ -95,10 +105,17 @@ def test_a_config_begins_with_claim_command_cost_and_what_to_expect(path):
     assert (program, command, config) == ("jaxsens", wanted, f"configs/{path.name}")
 
 
-def test_the_models_that_the_readme_names_are_read_as_they_are_written_there():
-    readme = (CONFIGS[0].parents[1] / "README.md").read_text("utf-8")
-    (sentence,) = re.findall(r"(?ms)^A `\[model\]` may also be .*?\.$", readme)
-    formula, alphabet, construction = re.findall(r'`(\w+ = "[^`]*)`', sentence)
-    for model in (f"{formula}\n{alphabet}", construction):
-        text = f'lengths = [4]\n[model]\n{model}\n[[variant]]\nname = "own"\n'
+def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
+    guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
+    tables = [text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if text.startswith("[model]")]
+    assert len(tables) == 3
+    for model in (text for text in tables if "checkpoint" not in text):
+        text = f'lengths = [4]\n{model}\n[[variant]]\nname = "own"\n'
         assert parse_sweep_config(text).variants[0].source.weights == "constructed"
+
+
+def test_the_least_config_of_the_guide_and_its_variant_are_read():
+    guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
+    least, variant = (text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if "variant" in text)
+    names = [one.name for one in parse_sweep_config(f"{least}\n{variant}").variants]
+    assert names == ["softmax", "leftmost-hard", "cold"]

@@ -1,0 +1,96 @@
+"""What the documentation says is true of the package: its tables, its commands, and that its reference is complete.
+
+The site itself is built by `.ci/run`, which runs the tutorials and follows every link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import jaxsens
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+REFERENCE = "\n".join(file.read_text("utf-8") for file in sorted((DOCS / "reference").glob("*.md")))
+
+
+def first_column(page: str, heading: str = "") -> list[str]:
+    """The names in the first column of the tables of a page, or of one of its sections."""
+    text = (DOCS / page).read_text("utf-8")
+    section = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0] if heading else text
+    return re.findall(r"(?m)^\| \[?`([^`]+)`", section)
+
+
+def test_the_table_of_variants_names_those_of_a_shipped_config():
+    config = tomllib.loads((ROOT / "configs" / "asymptotic.toml").read_text("utf-8"))
+    assert first_column("configs.md", "Built-in variants") == list(config["variants"])
+
+
+def test_the_table_of_engines_names_them_all():
+    from jaxsens.sensitivity.choice import ENGINES
+    from jaxsens.sensitivity.first_order.estimate import NAME
+
+    assert first_column("engines.md")[: len(ENGINES) + 1] == [*ENGINES, NAME]
+
+
+def test_every_shipped_config_is_in_the_guide():
+    shipped = {f"configs/{file.name}" for file in (ROOT / "configs").glob("*.toml")}
+    assert shipped <= set(first_column("configs.md", "Shipped configs"))
+
+
+def test_every_public_name_is_in_the_reference_once():
+    documented = re.findall(r"^\.\. auto\w+:: jaxsens\.(\w+)$", REFERENCE, re.MULTILINE)
+    rooms = {"languages", "logic", "theory"}
+    elsewhere = {"language"}  # of jaxsens.languages, which is documented whole
+    assert sorted(documented) == sorted(
+        [*set(jaxsens.__all__) - rooms - elsewhere, *({"languages", "logic"})]
+    )
+
+
+def test_every_public_name_of_the_theory_is_in_the_reference():
+    documented = re.findall(r"^\.\. auto\w+:: jaxsens\.theory\.(\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(documented) == sorted(jaxsens.theory.__all__)
+
+
+def test_every_command_is_in_the_reference(capsys):
+    from jaxsens.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = set(re.findall(r"^[│ ]+([a-z0-9]+)  ", capsys.readouterr().out, re.MULTILINE))
+    assert listed == set(re.findall(r"program-output\} jaxsens ([a-z0-9]+) --help", REFERENCE)) != set()
+
+
+def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
+    from jaxsens.experiments.bounds import Bounds
+    from jaxsens.experiments.points import Measurement
+    from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
+    from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
+
+    for table in (Settings, SweepTables, Variant, Measurement, Bounds, Theorem6Tables, Theorem6Model):
+        assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
+        inherited = {
+            field.name
+            for base in table.__bases__
+            if dataclasses.is_dataclass(base)
+            for field in dataclasses.fields(base)
+        }
+        names = {field.name for field in dataclasses.fields(table)} - (
+            inherited if table is not Theorem6Tables else set(Settings.__dataclass_fields__)
+        )
+        told = (table.__doc__ or "").split("Attributes:")[1]
+        assert [name for name in names if not re.search(rf"\b{name}\b", told)] == [], table
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_relative_links_lead_somewhere(page):
+    """Also on the hosting's own view of the files, where no site is built."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text("utf-8"))
+    targets = [target for target in re.findall(r"\]\(([^)#`]+)", text) if "://" not in target]
+    suffixes = ("", ".md", ".ipynb")
+    assert [one for one in targets if not any((page.parent / (one + end)).exists() for end in suffixes)] == []
