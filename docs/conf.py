@@ -20,7 +20,6 @@ extensions = [
     "myst_nb",  # pages and notebooks in MyST Markdown; cells are run
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib.programoutput",

@@ -1,0 +1,61 @@
+"""Follows every link inside the built site: `python -m tests.site_links build/site`.
+
+Exits with 1 if one leads nowhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the places in it that others can refer to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called for every element."""
+        for name, value in attrs:
+            if value and name in ("href", "src"):
+                self.targets.add(value)
+            elif value and name in ("id", "name"):
+                self.places.add(value)
+
+
+def dead_links(site: Path) -> list[str]:
+    """Every link to a file or a place that is not there, with the page that has it."""
+    files = [file for file in site.rglob("*.html") if "_static" not in file.parts]  # templates of the theme
+    pages = {file.resolve(): Page(file.read_text("utf-8")) for file in files}
+    found = []
+    for file, page in pages.items():
+        for target in sorted(page.targets):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            wanted = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            place = unquote(parts.fragment)
+            known = pages[wanted].places if wanted in pages else set()
+            if not wanted.exists() or (place and wanted in pages and place not in known):
+                found.append(f"{file.relative_to(site.resolve())}: {target}")
+    return found
+
+
+def main() -> None:
+    """Prints them."""
+    site = Path(sys.argv[1])
+    if not (site / "index.html").is_file():
+        sys.exit(f"{site}: no site; build it first: python -m sphinx -W docs {site}")
+    dead = dead_links(site)
+    print("\n".join(dead) or "every link inside the site leads somewhere")
+    sys.exit(bool(dead))
+
+
+if __name__ == "__main__":
+    main()
