@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
@@ -26,14 +26,32 @@ from jaxsens.analysis.page import (
     write_summary,
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
+from jaxsens.errors import rule_for
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY
+from jaxsens.experiments.positions import READOUT
+from jaxsens.experiments.sweep import SweepPlan
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
+WHAT_IS_FLIPPED = {
+    "replace": "{symbol} of an input of n symbols is exchanged for another (a flip)",
+    "delete": "{symbol} of an input of n symbols is deleted (a flip)",
+    "insert": "one symbol more is inserted into an input of n symbols (a flip)",
+    "repeat": "{symbol} of an input of n symbols is repeated, {copies} in all (a flip)",
+}
+"""What x′ is, by `[measure] edit`."""
+
+HEADINGS = {
+    "replace": "{symbol} is exchanged",
+    "delete": "{symbol} is deleted",
+    "insert": "one symbol more is inserted into the input",
+    "repeat": "{symbol} is repeated",
+}
+"""As `WHAT_IS_FLIPPED`, for the heading of a figure."""
+
 WHAT_IS_MEASURED = (
-    "If one symbol of an input of n symbols is exchanged for another (a flip), by how much does the output of a "
-    "transformer change? This report measures that change, ‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read "
-    "out, for {flips} on {networks}."
+    "If {edit}, by how much does the output of a transformer change? This report measures that change, "
+    "‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read out, for {flips} on {networks}."
 )
 
 RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
@@ -50,6 +68,14 @@ WHAT_IS_KNOWN = (
     "limit does not apply if attention scores are multiplied by a factor that grows with n, or if position embeddings "
     "grow with n (Yang et al. 2024), and it never applied to hard attention. That a variant can escape the limit does "
     "not mean that its weights do."
+)
+
+WHAT_IS_KNOWN_OF_EDITS = (
+    "Lemma 5 of Hahn (2020), by which softmax attention with bounded position embeddings lets a symbol change the "
+    "output by O(1/n) at most, is about replaced symbols. An edit that changes n also moves all symbols behind it, "
+    "which changes their position embeddings, and a temperature or embedding of n changes everywhere. With the last "
+    "symbol repeated, and without positions or with positions whose effect fades, the change vanishes as n grows: "
+    "representational collapse (Barbero et al. 2024)."
 )
 
 BEYOND_EXACTNESS = (
@@ -122,7 +148,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections.append(
             Section("Is one exponent enough?", figures=[figure], tables=[local_slope_table(fits)])
         )
-    if data.profiles:
+    if data.profiles and not _of_readout(plan):  # there is no profile of one position
         figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
@@ -141,7 +167,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     return Report(
         title=plan.title or DEFAULT_TITLE,
         claim=plan.claim,
-        introduction=[WHAT_IS_MEASURED.format(flips=flips, networks=_networks(data)), WHAT_IS_KNOWN],
+        introduction=_introduction(data, flips),
         warning=_warning(data),
         sections=sections,
     )
@@ -152,6 +178,29 @@ def distances_of(data: SweepData) -> Distances | None:
     if data.distances is None or data.distances.empty:
         return None
     return Distances(data.distances, data.names, data.plan.measure["norm"])
+
+
+def _introduction(data: SweepData, flips: str) -> list[str]:
+    """What was measured, and what is known of it."""
+    measured = WHAT_IS_MEASURED.format(
+        edit=_edit(data.plan, WHAT_IS_FLIPPED), flips=flips, networks=_networks(data)
+    )
+    replaced = data.plan.measure.get("edit", "replace") == "replace"
+    return [measured, WHAT_IS_KNOWN if replaced else WHAT_IS_KNOWN_OF_EDITS]
+
+
+def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
+    """What a flip does, in the words of `told`."""
+    words = rule_for("the report", "edit", plan.measure.get("edit", "replace"), told)
+    copies = f"{1 + (plan.measure.get('times') or 1)} copies"
+    return words.format(
+        symbol="the symbol at the readout" if _of_readout(plan) else "one symbol", copies=copies
+    )
+
+
+def _of_readout(plan: SweepPlan) -> bool:
+    """Whether the position that is read is the only one that is flipped."""
+    return list(plan.measure.get("positions") or ()) == [READOUT]
 
 
 def _about_estimates(data: SweepData) -> str:
@@ -172,7 +221,8 @@ def _sensitivity_figures(
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
     norm = data.plan.measure["norm"]
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm)]
+    heading = f"How much does the output change when {_edit(data.plan, HEADINGS)}?"
+    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm, heading=heading)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
         more = {"name": "sensitivity-others", "heading": "The other statistics"}

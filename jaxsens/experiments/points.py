@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.experiments.edits import Edited, EditName, candidates_of
 from jaxsens.experiments.job import check_key
 from jaxsens.experiments.positions import Positions, positions_at
 from jaxsens.experiments.sources import ModelSource
@@ -27,6 +28,7 @@ from jaxsens.inputs import Measure, is_count
 from jaxsens.precision import MATMUL_PRECISION, numerics
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.candidates import edit_of
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -115,6 +117,9 @@ class Measurement:
         norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
         threshold: of the decision of a single output: a number, or "median" of the outputs on the point's inputs (the
             middle of the two around it), for which the decision is balanced where no outputs tie; None for 0.
+        edit: what a flip does: "replace" a symbol, or change the length: "delete" a position, "insert" a symbol before
+            it, or "repeat" the symbol that stands there.
+        times: the number of copies that a repetition adds; None for 1.
         sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
         positions: which positions are flipped, as `jaxsens.experiments.positions` says; None for all but the one that
             is read, and those that hold the end-of-sequence symbol.
@@ -128,6 +133,8 @@ class Measurement:
     engine: Annotated[str, AfterValidator(_known_engine)] = "auto"
     norm: Measure = "l2"
     threshold: float | Literal["median"] | None = None
+    edit: EditName = "replace"
+    times: Annotated[int, Field(ge=1)] | None = None
     sample: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     memory_budget: Annotated[int, Field(ge=1)] | None = None
@@ -163,14 +170,26 @@ class Measurement:
         """The number of flips to draw of inputs of length n of a variant: see `of_variant`. None for all."""
         return self.sample_beyond if self.is_beyond(n) and self.sample_beyond is not None else self.sample
 
+    @property
+    def candidates(self) -> Edited:
+        """What is inserted, as `flip_sensitivity` takes it; None for the symbols of the alphabet in place of others."""
+        return candidates_of(self.edit, self.times or 1)
+
+    @property
+    def longer(self) -> int:
+        """By how many symbols a flip makes an input longer; -1 for a deletion."""
+        return edit_of(self.candidates).longer
+
     def expanded(self, n: int) -> dict[str, Any]:
-        """Everything here that determines the numbers at length n, as JSON values."""
+        """Everything here that determines the numbers at length n, as JSON values. Keys of tables that were added later
+        are left out where they have their defaults, so that points keep their keys."""
         outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
         engine = self.engine_at(n)
         described = {"engine": engine, "norm": self.norm, "sample": self.sample_at(n), "outputs": outputs}
         # Points of configs without these keep their keys.
         chosen = {} if self.positions is None else {"positions": [*self.positions]}
         chosen |= {} if self.threshold is None else {"threshold": self.threshold}
+        chosen |= {} if self.edit == "replace" else {"edit": self.edit, "copies": self.longer}
         return described | chosen | (self._of_estimates if engine == FIRST_ORDER else {})
 
     @property
@@ -213,6 +232,7 @@ class Measurement:
             model,
             tokens,
             positions=flipped if drawn is None else sample(drawn, seed, flipped),
+            candidates=self.candidates,
             norm=self.norm,
             threshold=self.threshold_of(model, tokens),
             outputs=self.chosen_outputs,

@@ -12,8 +12,9 @@ statistics = ["mean", "max"]
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
                                     `file` of words
-[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; for long
-                                    inputs exact_up_to, sample_beyond, estimate, sketch and verify
+[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; for flips that
+                                    change the length edit and times; for long inputs exact_up_to, sample_beyond,
+                                    estimate, sketch and verify
 
 [bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
                                     free_fraction
@@ -41,6 +42,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
+from jaxsens.experiments.edit_checks import check_edit, check_edited
 from jaxsens.experiments.points import (
     EXTREMES,
     MEDIAN,
@@ -58,6 +60,7 @@ from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import read_config
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.candidates import edit_of
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.measures import DECISION, TWO_OUTPUTS
 from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
@@ -291,7 +294,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
         problems.add("variants", raw.get("variants"), remedy)
     for variant in variants:
-        _check_lengths(variant, lengths, bounds, problems)
+        _check_lengths(variant, lengths, measure, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
         where = f'variant "{variant.name}"'
@@ -299,6 +302,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         if measure is not None:
             check_positions(measure.positions, lengths, source.readout, f"positions: {where}: ", problems)
     check_estimates(measure, lengths, problems)
+    check_edit(measure, bounds, problems)
     _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
@@ -387,11 +391,18 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
 
 
 def _check_lengths(
-    variant: SweepVariant, lengths: tuple[int, ...], bounds: Bounds | None, problems: Problems
+    variant: SweepVariant,
+    lengths: tuple[int, ...],
+    measure: Measurement | None,
+    bounds: Bounds | None,
+    problems: Problems,
 ) -> None:
-    """Notes the first length that a variant cannot read, and one beyond what can be certified for it."""
-    where = f'lengths: variant "{variant.name}"'
-    for n in lengths:
+    """Notes the first length that a variant cannot read, as it is or after an edit, and one beyond what can be
+    certified for it."""
+    where, added = f'lengths: variant "{variant.name}"', 0
+    if measure is not None and (added := max(0, measure.longer)):
+        where += f", with {added} symbol{'s' if added > 1 else ''} inserted"
+    for n in (n + added for n in lengths):
         own = Problems(variant.name)
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
@@ -430,9 +441,12 @@ def check_measure(
         )
     if measure.threshold is not None:
         _check_threshold(where, output_size, build, measure, problems)
+    check_edited(where, build, measure, problems)
     if measure.engine != "auto":
         try:
-            choose(measurable(build()), measure.engine, measure.norm, None, n)
+            choose(
+                measurable(build()), measure.engine, measure.norm, None, n, edit=edit_of(measure.candidates)
+            )
         except InputError as error:
             problems.messages.append(f"measure.engine: {where}: {error}")
 

@@ -185,6 +185,9 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         problems.messages.append(f"measure: {remedy}")
     else:
         check_estimates(measure, (), problems)
+    if measure is not None and measure.edit != "replace":
+        remedy = 'the theorem is about replaced symbols: give "replace", or leave it out'
+        problems.add("measure.edit", measure.edit, remedy)
     if measure is not None and measure.norm not in NORMS:
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
         problems.add("measure.norm", measure.norm, remedy)

@@ -173,6 +173,18 @@ _GIVEN = (
 )
 
 
+def edit_of(candidates: Any) -> Edit:
+    """Returns what a flip does, of candidates as `flip_sensitivity` takes them."""
+    match candidates:
+        case Deletion():
+            return DELETE
+        case Insertion():
+            return Edit("insert", 1)
+        case Repetition(times):
+            return Edit("insert", times)
+    return REPLACE
+
+
 @dataclass(frozen=True, eq=False)
 class Wanted:
     """The arguments of `flip_sensitivity` that say what is flipped, as given."""
@@ -204,16 +216,7 @@ class Wanted:
     @property
     def edit(self) -> Edit:
         """What a flip does."""
-        if self.groups is not None:
-            return GROUPS
-        match self.candidates:
-            case Deletion():
-                return DELETE
-            case Insertion():
-                return Edit("insert", 1)
-            case Repetition(times):
-                return Edit("insert", times)
-        return REPLACE
+        return GROUPS if self.groups is not None else edit_of(self.candidates)
 
     def check_conflicts(self, problems: Problems) -> None:
         """Adds the errors of arguments that exclude each other."""

@@ -11,6 +11,7 @@ from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_conf
 from jaxsens.experiments.theorem6_config import load_theorem6_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
+ATLAS = sorted((CONFIGS[0].parent / "atlas").glob("*.toml"))
 SWEEPS = [path for path in CONFIGS if not path.stem.startswith("theorem6")]
 EXPERIMENTS = [path for path in CONFIGS if path not in SWEEPS]
 SIX = ["softmax", "temperature-log", "temperature-linear", "unbounded", "leftmost-hard", "average-hard"]
@@ -103,6 +104,18 @@ def test_a_config_begins_with_claim_command_cost_and_what_to_expect(path):
     program, command, config, *_ = parts["Command"].split()
     wanted = "theorem6" if path in EXPERIMENTS else "sweep"
     assert (program, command, config) == ("jaxsens", wanted, f"configs/{path.name}")
+
+
+@pytest.mark.parametrize("path", ATLAS, ids=lambda path: path.stem)
+def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
+    comment = re.match(r"(?:#.*\n)+", path.read_text("utf-8"))
+    assert comment, "a config begins with a comment"
+    for part in ("Paper:", "Claim:", "Command:", "Cost:"):
+        assert part in comment[0]
+    page = CONFIGS[0].parents[1] / "docs" / "atlas" / f"{path.stem}.md"
+    assert f"configs/atlas/{path.name}" in page.read_text("utf-8")
+    if f"jaxsens sweep configs/atlas/{path.name}" in comment[0]:
+        assert load_sweep_config(path).title
 
 
 def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
