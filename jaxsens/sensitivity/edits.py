@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import jax
@@ -126,13 +126,7 @@ class GroupEngine(VmapEngine):
 
 def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:
     """Returns the engine for an edit, which measures as `forward` does, and what the edit does in words."""
-    given = {
-        "norm": forward.norm,
-        "outputs": forward.outputs,
-        "apply": forward.apply,
-        "scalar": forward.scalar,
-        "change": forward.change,
-    }
+    given = {field.name: getattr(forward, field.name) for field in fields(VmapEngine)}
     match edit.kind:
         case "replace":
             return forward, "replace a symbol"
