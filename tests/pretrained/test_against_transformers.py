@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from jaxsens.models.score_positions import RelativeBias
 from tests.pretrained.oracle import CASES, Case, config_of, save
 from tests.pretrained.table import errors
 
@@ -27,15 +29,12 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_buckets_of_distances_are_those_of_t5(bidirectional):
-    import numpy as np
-    import torch
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    from jaxsens.models.score_positions import RelativeBias
-
+    theirs_of = pytest.importorskip(
+        "transformers.models.t5.modeling_t5"
+    ).T5Attention._relative_position_bucket
     ahead = np.arange(-300, 301)
     for sizes in ((32, 128), (16, 64), (32, 100)):
-        theirs = T5Attention._relative_position_bucket(torch.from_numpy(ahead), bidirectional, *sizes)
+        theirs = theirs_of(torch.from_numpy(ahead), bidirectional, *sizes)
         ours = RelativeBias(*sizes, bidirectional).bucket(ahead)
         np.testing.assert_array_equal(ours, theirs.numpy())
 
