@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from jaxsens.models.score_positions import RelativeBias
@@ -29,6 +29,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_buckets_of_distances_are_those_of_t5(bidirectional):
+    torch = pytest.importorskip("torch")
     theirs_of = pytest.importorskip(
         "transformers.models.t5.modeling_t5"
     ).T5Attention._relative_position_bucket
