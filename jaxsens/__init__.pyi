@@ -43,7 +43,9 @@ from .sensitivity.concat import concat as concat
 from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.flips import sample as sample
+from .sensitivity.layer_changes import LayerChanges as LayerChanges
 from .sensitivity.layer_changes import layer_changes as layer_changes
+from .sensitivity.layer_changes import load_layer_changes as load_layer_changes
 from .sensitivity.placement import global_mesh as global_mesh
 from .sensitivity.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.result import load_result as load_result

@@ -11,11 +11,15 @@ from jaxtyping import Int
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from jaxsens.errors import InputError
+from jaxsens.notebook import facts
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engine import EngineChoice
 
 KIND = "result of worst_input"
+
+MOST_SHOWN = 100
+"""The symbols of a word that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +97,21 @@ class WorstInput:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one JSON file with a checksum, atomically."""
         write_sealed(path, KIND, self.description())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        how = f"all {self.words} words" if self.exact else f"a search with {len(self.restarts)} starts"
+        word = " ".join(map(str, self.tokens[:MOST_SHOWN])) + (" ..." if self.n > MOST_SHOWN else "")
+        rows: dict[str, object] = {
+            f"{self.objective} sensitivity ({self.norm})": self.value,
+            "word": word,
+            "largest flip": f"position {self.position}: {self.tokens[self.position]} to {self.symbol}",
+            "found by": how,
+        }
+        note = (
+            "No word of this length has more." if self.exact else "Another word may have more: a lower bound."
+        )
+        return facts(f"Worst input of length {self.n}", rows, note)
 
     def __repr__(self) -> str:
         how = f"{self.measurements} measurements, {len(self.restarts)} starts"

@@ -6,11 +6,12 @@ that of every other row y_j^(k), which is O(1/n) under softmax without masks. Th
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +27,20 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_runs
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.resuming import fingerprint
 from jaxsens.versions import versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KIND = "layer changes"
 
 SYMBOLS_AT_ONCE = 2**12
 """The default number of symbols in a batch of flipped words: larger batches do not fit in a CPU's cache."""
@@ -109,11 +117,54 @@ class LayerChanges:
             for k in range(self.layers + 1)
         ]
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically."""
+        write_record(path, KIND, self)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws the mean change of the flipped row and of the others against the layer, on a logarithmic axis, into new
+        axes of `matplotlib.pyplot` unless some are given. A change of exactly 0 has no place on it."""
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")[1]
+        layers = np.arange(self.layers + 1)
+        for name, values, style in (
+            ("the flipped row", self.own, "o-"),
+            ("the most changed other row", self.others_max, "s--"),
+            ("the other rows, mean", self.others_mean, "^:"),
+        ):
+            means = values.mean(axis=0)
+            axes.plot(layers, np.where(means > 0, means, np.nan), style, label=name)
+        axes.set(xlabel="layer (0: the embedding)", ylabel="mean change over flips", xticks=layers)
+        axes.set_yscale("log")
+        axes.legend()
+        return axes
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the mean changes, layer by layer."""
+        rows = {
+            f"layer {k}" if k else "embedding": f"own {self.own[:, k].mean():.4g}, others at most "
+            f"{self.others_max[:, k].mean():.4g}, mean {self.others_mean[:, k].mean():.4g}"
+            for k in range(self.layers + 1)
+        }
+        note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.norm}."
+        return facts("Change of every row, by layer", rows, note)
+
     def __repr__(self) -> str:
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
         return (
             f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.norm}; last layer: {last})"
         )
+
+
+def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
+    """Reads what `LayerChanges.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, or no such result.
+    """
+    return LayerChanges(**read_record(path, KIND, "give a file of LayerChanges.save"))
 
 
 def layer_changes(

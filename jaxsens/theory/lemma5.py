@@ -41,6 +41,7 @@ difference of two scores in a row only by way of a bound on each score, to which
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,8 +54,9 @@ from jaxsens import inputs
 from jaxsens.errors import collecting, no_rule
 from jaxsens.inputs import Norm
 from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.config_tables import plain
 from jaxsens.models.layers import readout_position
-from jaxsens.models.masks import AnyMask, SlidingWindow
+from jaxsens.models.masks import MASK_TYPES, AnyMask, SlidingWindow
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.models.weighting import (
@@ -66,6 +68,9 @@ from jaxsens.models.weighting import (
     Sparsemax,
     Weighting,
 )
+from jaxsens.notebook import facts
+from jaxsens.records import encoded, read_record, write_record
+from jaxsens.strict import typed
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,
@@ -340,6 +345,15 @@ def _over_visible(
     return largest[stop], total[stop]
 
 
+KIND = "bounds of Lemma 5"
+
+ABOUT_CONSTANT = (
+    "The closed form falls as 1/n. Its constant contains exp(2A) for every layer, A the largest score that any word "
+    "could reach: it is a statement about growth, and mostly far larger than what is measured. `certified_bound` is "
+    "nearer."
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Lemma5:
     """Bounds on how far one exchanged symbol moves a model's output, for all words of length n; logs are natural.
@@ -455,6 +469,27 @@ class Lemma5:
         """Whether the bound says next to nothing at this n: it exceeds half of `trivial`."""
         return self.log_bound > self.log_trivial - LOG2
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically.
+
+        `load_lemma5` reads it where all masks are the package's.
+        """
+        record = encoded(self)
+        for layer, table in zip(self.constants, record["constants"], strict=True):
+            table["mask"] = plain(layer.mask)
+        write_record(path, KIND, record)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows: dict[str, object] = {
+            "bound": self.bound,
+            "closed form H^L C^2L D / n": self.reason or self.closed_form,
+            "trivial bound": self.trivial,
+            "largest score A": self.A,
+            "layers, heads": f"{len(self.constants)}, {self.H}",
+        }
+        return facts(f"Lemma 5 at n = {self.n}", rows, ABOUT_CONSTANT)
+
     def __repr__(self) -> str:
         closed = "none" if self.reason else f"exp({self.log_closed_form:.4g})"
         says = "forbids nothing" if self.vacuous else "a bound"
@@ -462,6 +497,23 @@ class Lemma5:
             f"Lemma5(n={self.n}, {self.norm}: bound=exp({self.log_bound:.4g}), {says}; trivial="
             f"exp({self.log_trivial:.4g}), closed form={closed}, A={self.A:.4g}, L={len(self.constants)}, H={self.H})"
         )
+
+
+def load_lemma5(path: str | os.PathLike[str]) -> Lemma5:
+    """Reads what `Lemma5.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, no such bound, or has a mask that this package lacks.
+    """
+    record = read_record(path, KIND, "give a file of Lemma5.save")
+    record["by_layer"] = tuple(LayerBound(**table) for table in record["by_layer"])
+    kinds = {kind.__name__: kind for kind in MASK_TYPES}
+    with collecting(f"path = {str(path)!r}") as problems:
+        for table in record["constants"]:
+            if not isinstance(table["mask"], str):
+                table["mask"] = typed("mask", table["mask"], kinds, problems)
+    record["constants"] = tuple(LayerConstants(**table) for table in record["constants"])
+    return Lemma5(**record)
 
 
 def lemma5(

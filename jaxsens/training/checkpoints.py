@@ -16,6 +16,7 @@ from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 from jaxsens.errors import InputError, Problems
 from jaxsens.languages import Language
 from jaxsens.models.config_tables import build
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.training import storage
 from jaxsens.training.config import TrainConfig
@@ -54,6 +55,17 @@ class TrainedModel:
     def language(self) -> Language:
         """The language that it was trained on."""
         return self.config.language
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows: dict[str, object] = {
+            "model": self.config.table()["model"]["kind"],
+            "language": self.config.table()["language"]["name"],
+            "task": self.config.task,
+            "steps": self.step,
+            "directory": self.directory,
+        }
+        return facts("Trained model", rows)
 
 
 def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:

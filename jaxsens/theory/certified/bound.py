@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +15,8 @@ from jaxsens import inputs, stopping
 from jaxsens.errors import collecting
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
+from jaxsens.notebook import facts
+from jaxsens.records import read_record, write_record
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import FirstLayer, asked, changes
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
@@ -22,6 +25,11 @@ from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.rules import output_size, softmax_config
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KIND = "certified bound"
 
 CLASSES = 8
 """Into how many classes words are split by default for two layers; fewer where n times the heads exceeds 512."""
@@ -56,6 +64,41 @@ class CertifiedBound:
     n: int
     norm: str
     classes: tuple[tuple[int, int, float], ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically."""
+        write_record(path, KIND, self)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws the bound at every position, into new axes of `matplotlib.pyplot` unless some are given."""
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(figsize=(7, 3), layout="constrained")[1]
+        axes.bar(np.arange(self.n), np.nan_to_num(self.by_position, posinf=np.nan), color="#0072B2")
+        axes.set(xlabel="position of the flipped symbol", ylabel="certified bound", xlim=(-0.7, self.n - 0.3))
+        return axes
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows: dict[str, object] = {
+            "no flip exceeds": self.value,
+            "norm": self.norm,
+            "length n": self.n,
+            "by": self.how,
+        }
+        if len(self.classes) > 1:
+            rows["classes of words"] = len(self.classes)
+        return facts("Certified bound", rows, "Of every word of this length, proved from the weights.")
+
+
+def load_certified_bound(path: str | os.PathLike[str]) -> CertifiedBound:
+    """Reads what `CertifiedBound.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, or no such bound.
+    """
+    return CertifiedBound(**read_record(path, KIND, "give a file of CertifiedBound.save"))
 
 
 def certified_bound(

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import array_of
+from jaxsens.notebook import facts
 from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
 
 FREE = -1
@@ -146,6 +147,19 @@ class Restriction:
                 f"one of {list(self.symbols)}" if self.free[i] else f"{self.values[i]}, to which it is fixed"
             )
             problems.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows: dict[str, object] = {
+            "length n": self.n,
+            "free positions": int(self.free.sum()),
+            "of them can matter": self.c,
+            "which": ", ".join(map(str, self.depends_on)) or "none",
+            "fixed by stage": ", ".join(f"{name} {count}" for name, count in self.stages.items()),
+        }
+        return facts(
+            "Restriction", rows, "Whatever symbols the other free positions hold, the output is the same."
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the restriction with its certificate as one JSON file with a checksum, atomically."""

@@ -1,0 +1,109 @@
+"""Results on disk and in notebooks: what is saved comes back bit for bit, and what is shown is escaped."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import jaxsens
+from jaxsens.models.masks import SlidingWindow
+from jaxsens.notebook import facts
+from jaxsens.records import decoded, encoded, read_record, write_record
+from jaxsens.theory import certified_bound, lemma5, load_certified_bound, load_lemma5
+from tests.small_models import small
+
+FLOATS = arrays.arrays(
+    st.sampled_from([np.float32, np.float64, np.int32, np.int64, np.bool_]),
+    arrays.array_shapes(min_dims=0, min_side=0),
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are equal, with arrays bit for bit and NaN equal to NaN."""
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        fields = dataclasses.fields(one)
+        return type(one) is type(other) and all(
+            same(getattr(one, f.name), getattr(other, f.name)) for f in fields
+        )
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(same, one, other))
+    return one == other or (one != one and other != other)
+
+
+@given(array=FLOATS)
+def test_arrays_come_back_bit_for_bit(array):
+    if array.dtype.kind == "f":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)  # one NaN of many
+    assert same(decoded(encoded(array)), array)
+
+
+def test_what_has_no_place_in_a_record_is_refused_by_name():
+    with pytest.raises(TypeError, match="no place for a function"):
+        encoded({"a": (1, lambda: 0)})
+
+
+def model(**changes: object) -> jaxsens.Transformer:
+    return jaxsens.Transformer(small(layers=1, feed_forward=0, **changes))
+
+
+def bounds_of(**changes: object) -> list[object]:
+    return [certified_bound(model(**changes), 6), lemma5(model(**changes), 6)]
+
+
+@pytest.mark.parametrize("mask", ["none", "future", SlidingWindow(3)], ids=str)
+def test_bounds_come_back(mask, tmp_path):
+    certified, lemma = bounds_of(mask=mask)
+    for found, load in ((certified, load_certified_bound), (lemma, load_lemma5)):
+        found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
+        assert same(load(tmp_path / "found.json"), found)
+        with pytest.raises(
+            jaxsens.InputError, match=r"found.json: it holds a .*give a file of LayerChanges.save"
+        ):
+            jaxsens.load_layer_changes(tmp_path / "found.json")
+
+
+def test_layer_changes_come_back_and_are_drawn(tmp_path):
+    found = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3], keep=[0])
+    found.save(tmp_path / "found.json")
+    assert same(jaxsens.load_layer_changes(tmp_path / "found.json"), found)
+    lines = {line.get_label(): line.get_ydata() for line in found.plot().get_lines()}
+    np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    path = tmp_path / "bound.json"
+    with pytest.raises(jaxsens.InputError, match="no such file"):
+        load_lemma5(path)
+    write_record(path, "a kind", {"value": 1.0})
+    assert read_record(path, "a kind", "") == {"value": 1.0}
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    with pytest.raises(jaxsens.InputError, match=r"does not match its checksum; give a file of Lemma5\.save"):
+        load_lemma5(path)
+
+
+def test_notebooks_show_every_result_with_its_texts_escaped():
+    certified, lemma = bounds_of()
+    worst = jaxsens.worst_input(model(), 4)
+    hard = jaxsens.theory.restrict(model(weighting="leftmost-hard"), 12, 0.7)
+    changes = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3])
+    for result in (certified, lemma, worst, hard, changes):
+        assert "<table>" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
+    assert f"{worst.value:.4g}" in worst._repr_html_()
+    assert "&lt;b&gt;" in facts("<b>", {"<i>": "<script>"}, "<p>")
+    assert not {"<b>", "<i>", "<script>"} & set(facts("<b>", {"<i>": "<script>"}).split(">"))
+
+
+def test_a_bound_is_drawn_at_every_position():
+    from matplotlib.figure import Figure
+
+    certified = certified_bound(model(), 6)
+    bars = certified.plot(Figure().subplots()).patches
+    heights = [bar.get_height() for bar in bars]  # pyright: ignore[reportAttributeAccessIssue] - rectangles
+    assert heights == np.nan_to_num(certified.by_position).tolist()
