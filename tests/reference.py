@@ -290,6 +290,8 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
             b = np.zeros(layer.value[h].shape[1], z[0].dtype)
             for alpha, j in zip(weights(of_layer(config.weighting, k), scores, i, n), seen, strict=True):
                 b = b + alpha * values[j - 1]
+            if config.output_gate != "none":
+                b = b * (1 + np.tanh(times(z[i - 1], layer.gate[h]) / 2)) / 2
             total[i - 1] = total[i - 1] + times(b, layer.output[h])
     return total
 

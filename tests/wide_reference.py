@@ -115,7 +115,10 @@ def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> 
                 )
         s = scores(config, layer, k, head, q, keys)
         p = weights(reference.of_layer(config.weighting, k), s, seen, leads)
-        total += p @ v @ layer.output[head].astype(WIDE)
+        b = p @ v
+        if config.output_gate != "none":
+            b = b * (1 + np.tanh(z @ layer.gate[head].astype(WIDE) / 2)) / 2
+        total += b @ layer.output[head].astype(WIDE)
     return total
 
 

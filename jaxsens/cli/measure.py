@@ -91,6 +91,7 @@ class ModelOptions:
         scores: How queries and keys are compared.
         layer_norm: Where activations are normalised.
         activation: The activation function of the feed-forward block.
+        output_gate: What multiplies the heads' outputs: a sigmoid gate per head, or per coordinate.
         dtype: The dtype of parameters and arithmetic.
     """
 
@@ -107,6 +108,7 @@ class ModelOptions:
     scores: Annotated[str | None, one_of("dot-product", "additive"), default("dot-product")] = None
     layer_norm: Annotated[str | None, one_of("none", "pre", "post"), default("none")] = None
     activation: Annotated[str | None, one_of("relu", "gelu", "silu", "tanh"), default("relu")] = None
+    output_gate: Annotated[str | None, one_of("none", "headwise", "elementwise"), default("none")] = None
     dtype: Annotated[str | None, one_of("float32", "float64"), default("float32; float64 if constructed")] = (
         None
     )

@@ -168,6 +168,8 @@ def _check_config(config: TransformerConfig, problems: Problems) -> None:
             problems.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
         if layer.layer_norm != "none":
             problems.add(f"{name}layer_norm", layer.layer_norm, '"none"')
+        if layer.output_gate != "none":
+            problems.add(f"{name}output_gate", layer.output_gate, '"none"')
         if layer.activation != "relu" and layer.feed_forward:
             problems.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
         for term in layer.position_scores:

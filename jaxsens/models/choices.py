@@ -74,6 +74,30 @@ def _additive(queries: Array, keys: Array, vector: Array | None, exact_rows: boo
     return jnp.sum(hidden * vector[:, None, None, :], axis=-1)
 
 
+@dataclass(frozen=True)
+class OutputGate:
+    """What multiplies the heads' outputs: function(z W_G), where z is what queries are made of.
+
+    Attributes:
+        width: from the head's width to the columns of W_G, 1 or the head's width.
+        function: from z W_G to the gates.
+    """
+
+    width: Callable[[int], int]
+    function: Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
+
+
+Gate = Literal["none", "headwise", "elementwise"]
+
+OUTPUT_GATES: dict[str, OutputGate | None] = {
+    "none": None,
+    "headwise": OutputGate(lambda head_width: 1, jax.nn.sigmoid),
+    "elementwise": OutputGate(lambda head_width: head_width, jax.nn.sigmoid),
+}
+"""No gate, or a sigmoid gate for each row and head, or for each of their coordinates (Qiu et al. 2025, arXiv
+2505.06708, section 2.2: after the scaled dot products)."""
+
+
 Scores = Literal["dot-product", "additive"]
 
 SCORES: dict[str, ScoreFunction] = {

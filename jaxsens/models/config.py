@@ -15,8 +15,10 @@ from jaxsens.models.baselines_config import Drawn, Dtype, ReadoutPlace
 from jaxsens.models.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
+    OUTPUT_GATES,
     SCORES,
     Activation,
+    Gate,
     LayerNorm,
     LayerNormPlaces,
     Scores,
@@ -135,6 +137,7 @@ class LayerConfig:
     layer_norm: LayerNorm
     layer_norm_epsilon: float
     activation: Activation
+    output_gate: Gate
     position_scores: tuple[ScoreTerm, ...]
     exact_rows: bool
     centred_scores: bool
@@ -178,6 +181,8 @@ class TransformerConfig:
             `jaxsens.models.initialisation.Uniform(bound)` or `Normal(deviation)` for all of them alike.
         layer_positions: further embeddings that affect scores, in single layers: one value per layer, each "none", a
             name, a typed term or a tuple of these; ("rotary", "none") has rotary embeddings in the first of two.
+        output_gate: "none", or what the heads' outputs are multiplied by: "headwise", one sigmoid gate for each row and
+            head, or "elementwise", one for each of their coordinates (`jaxsens.models.gates`).
 
     Raises:
         InputError: listing every error.
@@ -207,6 +212,7 @@ class TransformerConfig:
     layer_positions: Annotated[
         Literal["none"] | Sequence[str | ScoreTerm | Sequence[str | ScoreTerm]], checked_by(_layer_positions)
     ] = later(())
+    output_gate: Annotated[Gate, checked_by(inputs.choice, known=OUTPUT_GATES)] = later("none")
 
     # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 
@@ -335,6 +341,7 @@ class TransformerConfig:
                 *(t for t in everywhere if isinstance(t, ScoreTerm)),
                 *(each[k] if each else ()),
             ),
+            output_gate=self.output_gate,
             exact_rows=self.exact_rows,
             centred_scores=self.centred_scores,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import no_rule
+from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.centred import REFINEMENTS
+from jaxsens.models.choices import OUTPUT_GATES
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import readout_row
 from jaxsens.models.parameters import TransformerParameters, needed
@@ -128,5 +129,7 @@ def layer_operations(config: TransformerConfig, k: int, n: int) -> int:
     """Returns the floating-point operations of layer k's products on one input of length n; a multiply-add is two."""
     layer, d = config.layer(k), config.width
     heads = layer.heads * layer.head_width
+    gate = rule_for("apply_operations", "output gate", layer.output_gate, OUTPUT_GATES)
+    gates = 2 * n * d * layer.heads * gate.width(layer.head_width) if gate else 0
     centring = 3 * REFINEMENTS * n**2 * heads if layer.centred_scores else 0
-    return 8 * n * d * heads + 4 * n**2 * heads + 4 * n * d * layer.feed_forward + centring
+    return 8 * n * d * heads + 4 * n**2 * heads + 4 * n * d * layer.feed_forward + centring + gates

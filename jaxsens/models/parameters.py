@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxsens.errors import rule_for
 from jaxsens.models import initialisation
-from jaxsens.models.choices import SCORES
+from jaxsens.models.choices import OUTPUT_GATES, SCORES
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import on_device
 from jaxsens.models.positions import Learned
@@ -47,6 +47,7 @@ class LayerParameters:
     attention_norm: NormParameters | None
     feed_forward_norm: NormParameters | None
     relative_bias: Float[Array, "heads buckets"] | None = None
+    gate: Float[Array, "heads width gates"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -100,6 +101,7 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
     vector = rule_for("initialise", "score", layer.scores, SCORES).vector
     normalised = layer.norm.before or layer.norm.after
     buckets = sum(term.entries for term in layer.position_scores)
+    gate = rule_for("initialise", "output gate", layer.output_gate, OUTPUT_GATES)
 
     def norm(present: bool) -> NormParameters | None:
         return (
@@ -119,6 +121,7 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
         attention_norm=norm(normalised),
         feed_forward_norm=norm(normalised and hidden > 0),
         relative_bias=normal(f"layer{k}.relative_bias", (heads, buckets), 1.0) if buckets else None,
+        gate=normal(f"layer{k}.gate", (heads, d, gate.width(dk)), 1 / d) if gate else None,
     )
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import LayerConfig
+from jaxsens.models.gates import gated
 from jaxsens.models.maps import activation, layer_norm
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
@@ -44,8 +45,8 @@ class LayerTrace:
         queries, keys, values: the vectors of every head, with rotary embedding.
         normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings without one. With centred
             scores it is relative to these: each row is shifted.
-        b: the heads' outputs.
-        attended: x + sum_h b^h W_O^h.
+        b: the heads' outputs, before output gates.
+        attended: x + sum_h b^h W_O^h, with b^h times its gates if there are any.
         c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.
         h: the per-position map's pre-activation; None without one.
         mapped: c plus the per-position map; None without one.
@@ -208,9 +209,12 @@ def after_attention(
     normaliser: Array,
     b: Float[Array, "heads m head_width"],
 ) -> tuple[LayerTrace, Float[Array, "m width"]]:
-    """The rest of a layer, from the heads' outputs b of any rows: output projection, skips, per-position map."""
+    """The rest of a layer, from the heads' outputs b of any rows: gates, output projection, skips, per-position map."""
     exact, places = layer.exact_rows, layer.norm
-    attended = x + jnp.sum(jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(b, parameters.output), axis=0)
+    open_b = gated(layer, parameters, x, b)
+    attended = x + jnp.sum(
+        jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(open_b, parameters.output), axis=0
+    )
     c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
     if not layer.feed_forward:
         return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, None, None), c

@@ -85,6 +85,7 @@ class Served:
     scores: tuple[str, ...]
     layer_norms: tuple[str, ...]
     activations: tuple[str, ...]
+    output_gates: tuple[str, ...] = ("none",)
 
     def refusal(self, engine: str, config: TransformerConfig) -> str | None:
         """Returns why the engine does not support a config, naming the first kind without a rule; None if it does."""
@@ -96,6 +97,7 @@ class Served:
             ("score", [layer.scores for layer in layers], self.scores),
             ("layer normalisation", [layer.layer_norm for layer in layers], self.layer_norms),
             ("activation", [layer.activation for layer in layers if layer.feed_forward], self.activations),
+            ("output gate", [layer.output_gate for layer in layers], self.output_gates),
         )
         for family, kinds, known in used:
             for kind in kinds:

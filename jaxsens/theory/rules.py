@@ -75,6 +75,7 @@ def known_config(model: object, problems: Problems, wanted: str) -> TransformerC
             ("score", layer.scores, SCORES),
             ("layer normalisation", layer.layer_norm, LAYER_NORMS),
             ("activation", layer.activation, ACTIVATIONS),
+            ("output gate", layer.output_gate, ("none",)),
         ):
             if kind not in known:
                 raise no_rule(consumer, family, kind, known)

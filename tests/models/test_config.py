@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from jaxsens import InputError, TransformerConfig
+from jaxsens.models.choices import OUTPUT_GATES
 from jaxsens.models.config_tables import plain
+from jaxsens.models.parameters import initialise, needed
 from jaxsens.models.positions import Learned, Sinusoidal
 from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.weighting import (
@@ -127,6 +131,19 @@ def test_tables_of_a_config_file_describe_the_new_weightings():
     assert plain(made[0])["logit"] == 1.5
     assert "alpha" in refused(weighting={"type": "Entmax", "alpha": 3.0})
     assert "polynomial" in refused(weighting={"type": "AdaptiveSoftmax", "polynomial": ["1"]})
+
+
+def test_a_gate_draws_no_other_parameter_anew_and_its_width_is_one_or_the_heads():
+    config = TransformerConfig(2, width=8, heads=2, layers=1, feed_forward=3)
+    plain_model, *gated = (initialise(config.replace(output_gate=g), 3) for g in OUTPUT_GATES)
+    assert plain_model.layers[0].gate is None
+    assert [needed(one.layers[0].gate, "gate").shape for one in gated] == [(2, 8, 1), (2, 8, 4)]
+    for one in gated:
+        same = dataclasses.replace(one.layers[0], gate=None)
+        jax.tree.map(np.testing.assert_array_equal, same, plain_model.layers[0])
+    assert "output_gate = 'open'" in refused(output_gate="open")
+    assert "output_gate" not in plain(config)
+    assert plain(config.replace(output_gate="headwise"))["output_gate"] == "headwise"
 
 
 @pytest.mark.parametrize("kind", ["SinkSoftmax", "AdaptiveSoftmax", "Sigmoid", "Entmax"])

@@ -277,6 +277,12 @@ CASES: dict[str, Case] = {
         small(weighting=("sigmoid-log", "sigmoid", "average-hard"), layers=3, readout=3, positions="rotary")
     ),
     "sigmoid, additive, one layer": Case(small(weighting="sigmoid", layers=1, scores="additive")),
+    "headwise gates": Case(small(output_gate="headwise", layer_norm="pre")),
+    "elementwise gates": Case(
+        small(output_gate="elementwise", layers=3, readout="mean", mask="future"), sharpness=10
+    ),
+    "gates of one layer, hard": Case(small(output_gate="headwise", layers=1, weighting="leftmost-hard")),
+    "gates, soft below hard": Case(small(output_gate="elementwise", weighting=("softmax", "average-hard"))),
     # Symbols repeated without positions: rows tie in every layer.
     **{
         f"ties, {name}": Case(small(weighting=name, positions="none"), word=(1, 0, 1, 1, 0, 3))

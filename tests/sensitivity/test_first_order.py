@@ -84,7 +84,11 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
     "post-normalisation, logits": {"layer_norm": "post", "logits": 2, "activation": "silu"},
     "growing 1/temperature": {"weighting": "temperature-quadratic", "positions": "rotary"},
     "temperature of the row": {"weighting": WEIGHTINGS_TRIED["by-query"], "mask": "future"},
-    "a sink": {"weighting": SinkSoftmax(SCHEDULES["one-plus-log"], logit=1.5), "mask": "strict-past"},
+    "a sink, a gate": {
+        "weighting": SinkSoftmax(SCHEDULES["one-plus-log"], logit=1.5),
+        "mask": "strict-past",
+        "output_gate": "headwise",
+    },
     "several positions": {"positions": POSITIONS_TRIED["several"], "activation": "tanh"},
     "first row read": {"readout": 0, "mask": "past", "positions": "alibi"},
 }
@@ -113,9 +117,14 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
         {"layers": 2, "mask": "strict-future", "positions": "alibi", "activation": "tanh"},
         {"layers": 2, "scores": "additive", "readout": "mean", "activation": "silu", "logits": 2},
         {"layers": 3, "layer_norm": "post", "readout": "mean", "mask": "past", "activation": "tanh"},
-        {"layers": 2, "weighting": SinkSoftmax(logit=1.0), "activation": "tanh", "mask": "future"},
+        {
+            "layers": 2,
+            "weighting": SinkSoftmax(logit=1.0),
+            "activation": "tanh",
+            "output_gate": "elementwise",
+        },
     ],
-    ids=["pre", "masked", "additive mean", "post mean", "sink"],
+    ids=["pre", "masked", "additive mean", "post mean", "sink, gates"],
 )
 def test_the_estimate_is_the_derivative_for_small_changes(changes):
     # As symbol 1 comes closer to symbol 0, what is left out is of second order in their distance.

@@ -11,7 +11,15 @@ import pytest
 
 import jaxsens
 from jaxsens.errors import EngineRefusal, InputError
-from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, SCORES, LayerNormPlaces, ScoreFunction
+from jaxsens.models.choices import (
+    ACTIVATIONS,
+    LAYER_NORMS,
+    OUTPUT_GATES,
+    SCORES,
+    LayerNormPlaces,
+    OutputGate,
+    ScoreFunction,
+)
 from jaxsens.models.masks import MASK_TYPES, MASKS, Mask, visible
 from jaxsens.models.positions import AddedTerm, CoordinateTerm, ScoreTerm
 from jaxsens.models.schedules import Schedule
@@ -91,6 +99,7 @@ NAMED = {
     "mask": (MASKS, "near", Mask("key j is visible if |i - j| <= 1", near, earlier=True, later=True)),
     "scores": (SCORES, "distance", ScoreFunction(distance, vector=False)),
     "layer_norm": (LAYER_NORMS, "sandwich", LayerNormPlaces(before=True, after=True)),
+    "output_gate": (OUTPUT_GATES, "signed", OutputGate(lambda head_width: 1, jnp.tanh)),
 }
 """A foreign member of each family that a config names: the table of the family, its name, and what it is."""
 
@@ -104,6 +113,7 @@ FOREIGN = [
     ({"mask": "near"}, "mask near"),
     ({"scores": "distance"}, "score distance"),
     ({"layer_norm": "sandwich"}, "layer normalisation sandwich"),
+    ({"output_gate": "signed"}, "output gate signed"),
 ]
 
 
@@ -153,7 +163,7 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
 @pytest.mark.usefixtures("_members")
 @pytest.mark.parametrize(
     ("options", "named"),
-    [case for case in FOREIGN if case[1].split()[0] in ("weighting", "activation", "score")],
+    [case for case in FOREIGN if case[1].split()[0] in ("weighting", "activation", "score", "output")],
 )
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
@@ -177,6 +187,7 @@ def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_eng
         ({"activation": "sine"}, "sine"),
         ({"scores": "distance"}, "distance"),
         ({"layer_norm": "sandwich"}, "sandwich"),
+        ({"output_gate": "headwise"}, "output_gate = 'headwise'"),
     ],
 )
 def test_soften_refuses_what_theorem_26_is_not_about(options, named):
@@ -266,3 +277,4 @@ def test_every_member_that_a_config_can_name_is_served_as_the_engine_says():
     assert set(difference.SERVED.scores) == set(SCORES)
     assert set(difference.SERVED.layer_norms) == set(LAYER_NORMS)
     assert set(difference.SERVED.activations) == set(ACTIVATIONS)
+    assert set(difference.SERVED.output_gates) == set(OUTPUT_GATES)

@@ -34,6 +34,7 @@ FOREIGN = {
     "mask": ("mask", "foreign-mask"),
     "score": ("scores", "foreign-score"),
     "layer normalisation": ("layer_norm", "foreign-norm"),
+    "output gate": ("output_gate", "headwise"),
 }
 NAMES = {
     family: kind if isinstance(kind, str) else type(kind[0] if isinstance(kind, tuple) else kind).__name__

@@ -38,6 +38,7 @@ SERVED = Served(
     scores=("dot-product", "additive"),
     layer_norms=("none", "pre", "post"),
     activations=tuple(ACTIVATION_CHANGES),
+    output_gates=("none", "headwise", "elementwise"),
 )
 """Sparsemax and entmax are missing: their support depends on all scores of a row together, and no difference rule is
 known. So is softmax at a temperature that depends on the row's entropy, through which each weight moves every other."""

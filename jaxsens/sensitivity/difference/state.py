@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import no_rule
 from jaxsens.models import layers
 from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.models.gates import gate_inputs
 from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.scores import projected, turned
@@ -20,6 +21,7 @@ from jaxsens.sensitivity.difference.attention import SOFT
 from jaxsens.sensitivity.difference.one_key import Rest, rest_of
 from jaxsens.sensitivity.difference.one_key_hard import Levels, levels_of
 from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm_change
+from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 
 
 @jax.tree_util.register_dataclass
@@ -112,6 +114,27 @@ def heads_of(
     return out if positions is None else turned(layer, out, positions, n)
 
 
+def gated_change(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    kept: LayerTrace,
+    rows: Int[Array, " m"],
+    dx: Float[Array, "m width"],
+    db: Float[Array, "heads m head_width"],
+) -> Float[Array, "heads m head_width"]:
+    """Returns the change of the heads' outputs after their gates: g' Db + (g' - g) b; Db itself without gates."""
+    match layer.output_gate:
+        case "none":
+            return db
+        case "headwise" | "elementwise":
+            dz, _ = inner_change(layer, parameters, kept.x[rows], Moved(dx, None))
+            before, step = (gate_inputs(layer, parameters, z) for z in (kept.z[rows], dz))
+            gate, change = sigmoid_change(before, step)
+            return gate * db + change * kept.b[:, rows]
+        case other:
+            raise no_rule("the difference engine", "output gate", other, ("none", "headwise", "elementwise"))
+
+
 def after_attention_change(
     layer: LayerConfig,
     parameters: LayerParameters,
@@ -122,7 +145,8 @@ def after_attention_change(
     new_x: Float[Array, "m width"] | None,
     new_b: Float[Array, "heads m head_width"] | None,
 ) -> Moved:
-    """Applies the rest of a layer to the given rows: output projection, skips, normalisation, per-position map."""
+    """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
+    db = gated_change(layer, parameters, kept, rows, dx, db)
     dc = dx + jnp.einsum("hmk,hkd->md", db, parameters.output)
     if layer.norm.after:
         dc = layer_norm_change(layer, parameters.attention_norm, kept.attended[rows], dc)

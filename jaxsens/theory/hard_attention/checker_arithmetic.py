@@ -248,6 +248,8 @@ class LayerAttention:
         # Whether rows are normalised before each map, and after each skip connection.
         places = {"none": (False, False), "pre": (True, False), "post": (False, True)}
         self.before, self.after = rule_for(_CHECK, "layer normalisation", self.layer.layer_norm, places)
+        if self.layer.output_gate != "none":
+            raise no_rule(_CHECK, "output gate", self.layer.output_gate, ("none",))
         if self.before:
             z = self.normalised(z, self.parameters.attention_norm)
         self.queries, self.keys, self.values = (
