@@ -195,6 +195,8 @@ def test_the_script_is_the_command(config, tmp_path):
             "--quiet = True: give --save or --html too",
         ),
         (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
+        (["generalisation", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
+        (["sharpness", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
         (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': a directory name"),
         (["constructions", "--measure", "--out", "/dev/null"], "a regular file"),
         (

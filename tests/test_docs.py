@@ -67,11 +67,14 @@ def test_every_command_is_in_the_reference(capsys):
 
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
     from jaxsens.experiments.bounds import Bounds
+    from jaxsens.experiments.generalisation import GeneralisationTables
     from jaxsens.experiments.points import Measurement
+    from jaxsens.experiments.sharpness_table import SharpnessTables
     from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
     from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
 
-    for table in (Settings, SweepTables, Variant, Measurement, Bounds, Theorem6Tables, Theorem6Model):
+    sweep = (Settings, SweepTables, Variant, Measurement, Bounds)
+    for table in (*sweep, Theorem6Tables, Theorem6Model, GeneralisationTables, SharpnessTables):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)
         names = [field.name for field in dataclasses.fields(table)]

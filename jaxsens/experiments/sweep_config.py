@@ -68,9 +68,13 @@ from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_f
 # Variants
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+NAME_RULE = "a name has up to 64 letters, digits and . _ + - and begins with a letter or digit"
+
+
 def _usable(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
-        raise ValueError("a name has up to 64 letters, digits and . _ + - and begins with a letter or digit")
+    if not NAME.fullmatch(name):
+        raise ValueError(NAME_RULE)
     return name
 
 

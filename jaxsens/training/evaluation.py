@@ -23,7 +23,7 @@ from jaxsens.models.transformer import check_tokens
 from jaxsens.precision import numerics
 from jaxsens.training.config import Task, logits_of
 from jaxsens.training.data import with_boundary
-from jaxsens.training.sequence import readout_logits
+from jaxsens.training.sequence import readout_logits, sequence_logits
 
 _STREAMS = {"prediction": 2, "recognition": 3}  # of random numbers under one seed; training has 0 and 1
 _NUMBERS_IN_MEMORY = 2**24
@@ -114,6 +114,52 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
     outputs = logits(config, parameters, with_boundary(sample, language, "recognition"))
     margins = np.where(labels, 1, -1) * (outputs[:, 1] - outputs[:, 0])
     return Recognition(n, words, *_mean((margins > 0).astype(np.float64)), *_mean(margins))
+
+
+@dataclass(frozen=True)
+class NextSymbols:
+    """How well a model tells which symbols may come next, at every position of a word.
+
+    Attributes:
+        n: The number of symbols of a prefix.
+        words: The number of sampled prefixes.
+        accuracy: The share of prefixes that are right: at all n + 1 places, exactly the right outcomes are predicted.
+        accuracy_standard_error: Its standard error, from the sample.
+        places: The share of all places that are right.
+    """
+
+    n: int
+    words: int
+    accuracy: float
+    accuracy_standard_error: float
+    places: float
+
+
+def next_symbols(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> NextSymbols:
+    """How well a model predicts the *set* of outcomes that may follow, the criterion of Huang et al. (2024).
+
+    Prefixes of n symbols are drawn from the language. After each of their n + 1 beginnings, an outcome counts as
+    predicted if the model gives it more than half of the least positive probability that the language gives there.
+
+    Arguments and errors are those of `cross_entropy`. All rows of one pass are read, which are a transformer's outputs
+    on the beginnings themselves unless its embeddings or temperatures contain the input's length.
+    """
+    config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
+    prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
+    laws = language.next_probabilities(prefixes)
+    with numerics(config.dtype):
+        # A word at a time, so that memory suffices at any length.
+        tokens = jnp.asarray(with_boundary(prefixes, language, "prediction"))
+        outputs = np.asarray(_rows(config, parameters, tokens), np.float64)
+    predicted = np.exp(outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True))
+    least = np.min(np.where(laws > 0, laws, np.inf), axis=-1, keepdims=True)
+    right = np.all((predicted > least / 2) == (laws > 0), axis=-1)
+    return NextSymbols(n, words, *_mean(right.all(axis=-1).astype(np.float64)), float(right.mean()))
+
+
+@partial(jax.jit, static_argnums=0)
+def _rows(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
+    return jax.lax.map(partial(sequence_logits, config, parameters), tokens, batch_size=16)
 
 
 def logits(

@@ -8,8 +8,9 @@ cannot stay small for models of sensitive functions as inputs grow, unless layer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ class Sharpness:
         noise: The standard deviation of the noise, as it was given.
         relative: Whether it is relative to each parameter array's root mean square.
         perturbed: The number of parameters that noise was added to.
+        norm: The Euclidean length of these parameters.
     """
 
     loss: float
@@ -39,6 +41,7 @@ class Sharpness:
     noise: float
     relative: bool
     perturbed: int
+    norm: float
 
     @property
     def mean(self) -> float:
@@ -57,12 +60,13 @@ class Sharpness:
 
 
 def sharpness(
-    loss: Callable[[Any], Any],
+    loss: Callable[..., Any],
     parameters: Any,
     noise: float = 0.02,
     draws: int = 10,
     seed: int = 0,
     *,
+    data: tuple[Any, ...] = (),
     relative: bool = False,
     without: Collection[str] = (),
 ) -> Sharpness:
@@ -71,12 +75,13 @@ def sharpness(
     For a quadratic loss with Hessian A, the expectation is noise^2 / 2 times the trace of A.
 
     Args:
-        loss: A function of the parameters that JAX can trace, with a scalar result. It fixes the inputs, and is the
-            same in every draw.
+        loss: A function that JAX can trace, called as loss(parameters, *data), with a scalar result. Reuse function
+            objects: the program is compiled once for each, and for each shape.
         parameters: A pytree of arrays, such as `model.parameters`. Arrays of integers are left as they are.
         noise: The standard deviation of the noise. Hahn and Rofin (2024) use 0.02.
         draws: How often the noise is drawn, at least 2. Hahn and Rofin (2024) use 10.
         seed: The seed of the noise. Models of one structure get the same noise.
+        data: What else the loss is called with, the same in every draw: arrays, such as inputs and targets.
         relative: Whether the noise of each array is `noise` times the root mean square of that array.
         without: Names of parameters without noise, as on the path to an array: fields of dataclasses, keys of
             dictionaries. ("learned",) leaves out learned position embeddings.
@@ -86,24 +91,35 @@ def sharpness(
 
     Cost: `draws` + 1 evaluations of the loss, one after the other, in one compiled function.
     """
-    kept = _checked(loss, parameters, noise, draws, seed, relative, without)
+    kept = _checked(loss, data, parameters, noise, draws, seed, relative, without)
     leaves = jax.tree.leaves(parameters)
     wide = any(leaf.dtype == np.float64 for leaf in leaves)
     with numerics("float64" if wide else "float32"):
         keys = jax.random.split(jax.random.key(seed), draws)
-
-        @jax.jit
-        def all_losses(parameters: Any, keys: Array) -> tuple[Array, Array]:
-            def one(key: Array) -> Array:
-                moved = _added(parameters, _noise(parameters, key, noise, relative, kept))
-                return _scalar(loss(moved))
-
-            return _scalar(loss(parameters)), jax.lax.map(one, keys)
-
-        found, moved = all_losses(parameters, keys)
+        found, moved = _losses(loss, float(noise), relative, tuple(kept), parameters, keys, data)
         base, losses = float(found), np.asarray(moved, np.float64)
-    number = sum(np.size(leaf) for leaf, moves in zip(leaves, kept, strict=True) if moves)
-    return Sharpness(base, tuple((losses - base).tolist()), float(noise), relative, int(number))
+    moving = [np.asarray(leaf, np.float64) for leaf, moves in zip(leaves, kept, strict=True) if moves]
+    norm = math.sqrt(sum(float(np.sum(array**2)) for array in moving))
+    number = sum(array.size for array in moving)
+    return Sharpness(base, tuple((losses - base).tolist()), float(noise), relative, number, norm)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _losses(
+    loss: Callable[..., Any],
+    noise: float,
+    relative: bool,
+    kept: tuple[bool, ...],
+    parameters: Any,
+    keys: Array,
+    data: tuple[Any, ...],
+) -> tuple[Array, Array]:
+    """The loss, and the loss with each draw of the noise, one after the other."""
+
+    def one(key: Array) -> Array:
+        return _scalar(loss(_added(parameters, _noise(parameters, key, noise, relative, kept)), *data))
+
+    return _scalar(loss(parameters, *data)), jax.lax.map(one, keys)
 
 
 def parameter_noise(
@@ -120,7 +136,7 @@ def parameter_noise(
     return _noise(parameters, key, noise, relative, _moved(parameters, without))
 
 
-def _noise(parameters: Any, key: Array, noise: float, relative: bool, kept: list[bool]) -> Any:
+def _noise(parameters: Any, key: Array, noise: float, relative: bool, kept: Sequence[bool]) -> Any:
     leaves, structure = jax.tree.flatten(parameters)
     drawn = []
     for k, (leaf, moves) in enumerate(zip(leaves, kept, strict=True)):
@@ -161,12 +177,21 @@ def _moved(parameters: Any, without: Collection[str]) -> list[bool]:
 
 
 def _checked(
-    loss: object, parameters: Any, noise: Any, draws: Any, seed: Any, relative: Any, without: Any
+    loss: object,
+    data: object,
+    parameters: Any,
+    noise: Any,
+    draws: Any,
+    seed: Any,
+    relative: Any,
+    without: Any,
 ) -> list[bool]:
     moved: list[bool] = []
     with collecting("sharpness") as problems:
         if not callable(loss):
             problems.add("loss", loss, "a function of the parameters with a scalar result")
+        if not isinstance(data, tuple):
+            problems.add("data", data, "a tuple of what the loss is called with after the parameters")
         inputs.number("noise", noise, problems, above=0, below=float("inf"))
         inputs.count("draws", draws, problems, least=2)
         inputs.seed(seed, problems)

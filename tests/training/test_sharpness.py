@@ -30,6 +30,7 @@ def test_the_rise_of_a_quadratic_is_half_the_trace_times_the_squared_noise():
     assert found.standard_error < 0.002
     assert found.loss == 0
     assert found.perturbed == 5
+    assert found.norm == pytest.approx(np.linalg.norm(CENTRE))
     assert found.radius == pytest.approx(0.1 * np.sqrt(5))
 
 
@@ -84,7 +85,7 @@ def test_the_sharpness_of_a_transformer_is_that_of_the_slow_reference():
     words = np.array([[0, 1, 1], [1, 0, 1]])
     targets = np.array([0.0, 1.0])
 
-    def loss(parameters):
+    def loss(parameters, words, targets):
         outputs = jax.vmap(lambda word: layers.apply(model.config, parameters, word))(words)
         return ((outputs[:, 0] - targets) ** 2).mean()
 
@@ -92,7 +93,9 @@ def test_the_sharpness_of_a_transformer_is_that_of_the_slow_reference():
         outputs = [reference.output(model.config, parameters, word)[0] for word in words]
         return float(np.mean((np.array(outputs) - targets) ** 2))
 
-    found = jaxsens.sharpness(loss, model.parameters, 0.02, 3, seed=5, without=("learned",))
+    found = jaxsens.sharpness(
+        loss, model.parameters, 0.02, 3, seed=5, data=(words, targets), without=("learned",)
+    )
     with jax.enable_x64(True):
         rises = []
         for key in jax.random.split(jax.random.key(5), 3):

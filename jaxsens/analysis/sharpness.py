@@ -1,0 +1,59 @@
+"""The figure of sharpness: sharpness, layer-norm blow-up and sensitivity of trained models against the length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxsens.analysis.panels import add_heading, figure_settings, line_style, png_bytes, svg_bytes
+from jaxsens.experiments.sharpness_table import SharpnessExperiment, SharpnessRow, fitted
+from jaxsens.files import write_bytes
+
+_PANELS = {
+    "sharpness": "sharpness: rise of the loss under noise",
+    "blowup": "layer-norm blow-up",
+    "sensitivity": "sensitivity of the output",
+}
+
+
+def write_sharpness_figure(
+    folder: Path, experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]
+) -> Path:
+    """Writes sharpness.svg and sharpness.png, each atomically. Returns the path of the latter."""
+    figure = sharpness_figure(experiment, rows)
+    write_bytes(folder / "sharpness.svg", svg_bytes(figure))
+    write_bytes(folder / "sharpness.png", png_bytes(figure))
+    return folder / "sharpness.png"
+
+
+def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> Figure:
+    """A dot for each fitted model and a line through the means, for each function."""
+    shown = [name for name in _PANELS if name != "blowup" or experiment.model.layer_norm != "none"]
+    with figure_settings():
+        figure = Figure(figsize=(4.4 * len(shown), 4.2), layout="constrained")
+        for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            _draw(axes, name, experiment, rows)
+        add_heading(figure, experiment.title or "Sharpness of trained models")
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw(axes: Axes, name: str, experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> None:
+    for k, function in enumerate(experiment.functions):
+        style = line_style(k)
+        found = {n: models for n, models in fitted(experiment, rows, function).items() if models}
+        means = [np.mean([getattr(model, name) for model in models]) for models in found.values()]
+        points = [(n, getattr(model, name)) for n, models in found.items() for model in models]
+        if not points:
+            continue
+        axes.plot([*found], means, color=style.colour, marker=style.marker, markersize=5, label=function)
+        axes.plot(*zip(*points, strict=True), color=style.colour, marker=".", linestyle="", alpha=0.4)
+    axes.set_yscale("log")
+    axes.set_xlabel("length n")
+    axes.set_title(_PANELS[name], fontsize=10)
+    axes.set_xticks(experiment.lengths)
+    axes.legend(fontsize=9)
