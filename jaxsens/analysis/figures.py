@@ -91,12 +91,16 @@ class ReportFigure:
         caption: how to read it.
         description: what it shows, for readers who cannot see it.
         draw: makes the drawing.
+        narrow: makes a drawing for narrow screens, one panel below the other; None if `draw` does for all.
+        turns_dark: whether the page may invert its lightness in dark mode; not if its colours mean lightness.
     """
 
     name: str
     caption: str
     description: str
     draw: Callable[[], Figure]
+    narrow: Callable[[], Figure] | None = None
+    turns_dark: bool = True
 
     @cached_property
     def figure(self) -> Figure:
@@ -132,12 +136,13 @@ def sensitivity_figure(
             f"Both axes are logarithmic, so a power of n is a straight line. {SPREAD} The variants of one length are "
             "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
-            'place on a logarithmic axis and are drawn in the grey strip at the bottom. "On" another variant in the '
-            "legend: the two lines cannot be told apart."
-            + _about_inexact([line for panel in panels for line in panel.lines])
+            "place on a logarithmic axis and are drawn in the grey strip at the bottom, with medians that are smaller "
+            "than all others by a factor of a million. 'On' another variant in the legend: the two lines cannot be "
+            "told apart." + _about_inexact([line for panel in panels for line in panel.lines])
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
         draw=partial(draw_panels, panels, heading=heading),
+        narrow=partial(draw_panels, panels, heading=heading, columns=1),
     )
 
 
@@ -249,6 +254,7 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
         ),
         description=f"Sensitivity by position and input length for {enumeration(shown)}.",
         draw=partial(_draw_profiles, profiles, shown, norm),
+        turns_dark=False,
     )
 
 

@@ -10,8 +10,9 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -81,6 +82,7 @@ class Report:
         introduction: its paragraphs.
         warning: what is incomplete; empty if nothing is missing.
         sections: in order.
+        files: what else lies beside the page, with a name for each.
     """
 
     title: str
@@ -88,6 +90,7 @@ class Report:
     introduction: Sequence[str]
     warning: str
     sections: Sequence[Section]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def figures(self) -> tuple[ReportFigure, ...]:
@@ -97,27 +100,37 @@ class Report:
 
 def write_page(report: Report, folder: Path) -> Path:
     """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
-    drawings = {}
+    drawings, narrow = {}, {}
     for figure in report.figures:
         check()
         drawings[figure.name] = svg_bytes(figure.figure)
+        if figure.narrow is not None:
+            narrow[figure.name] = svg_bytes(figure.narrow())
         write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
         write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
     page = folder / "report.html"
-    write_text(page, render(report, drawings))
+    write_text(page, render(report, drawings, narrow))
     return page
 
 
-def render(report: Report, drawings: Mapping[str, bytes]) -> str:
+def render(
+    report: Report, drawings: Mapping[str, bytes], narrow: Mapping[str, bytes] = MappingProxyType({})
+) -> str:
     """The report as one HTML page that needs no other file, no network and no script.
 
-    drawings: the SVG of each of the report's figures, by the figure's name.
+    Args:
+        report: what it says.
+        drawings: the SVG of each of the report's figures, by the figure's name.
+        narrow: the SVG for narrow screens, of the figures that have one.
     """
     # Each figure is an image of its own rather than SVG within the page, so that their ids cannot clash.
-    sources = {
-        name: "data:image/svg+xml;base64," + base64.b64encode(drawing).decode("ascii")
-        for name, drawing in drawings.items()
-    }
+    sources, stacked = (
+        {
+            name: "data:image/svg+xml;base64," + base64.b64encode(one).decode("ascii")
+            for name, one in some.items()
+        }
+        for some in (drawings, narrow)
+    )
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxsens.analysis"),
         autoescape=True,
@@ -125,7 +138,7 @@ def render(report: Report, drawings: Mapping[str, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(report=report, sources=sources)
+    return environment.get_template("report.html").render(report=report, sources=sources, stacked=stacked)
 
 
 def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -31,6 +32,9 @@ DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1.5, 2, 1.5, 
 GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
+
+GAP = 1e6
+"""Medians that are smaller than all others by this factor are drawn in the strip of a logarithmic axis, with zeros."""
 
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
@@ -268,30 +272,43 @@ def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
 
 
 def _set_log_axis(axes: Axes, panel: Panel) -> None:
-    """A logarithmic axis that holds every positive value, with a grey strip for exact zeros below if there are any."""
+    """A logarithmic axis that holds every positive value, and a grey strip below for exact zeros and for values out of
+    sight, if there are any."""
     shown = [
         number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
     ]
     bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
     guides = [y for guide in panel.guides for y in guide.y]
     positive = [number for number in (*shown, *bars, *guides) if 0 < number < math.inf]
-    low, high = (min(positive) / 1.25, max(positive) * 1.25) if positive else (0.1, 1.0)
-    labels = log_marks(low, high) if positive else {}
-    if 0 in shown:
+    floor = least_in_sight([v.median for line in panel.lines for v in line.values.values()])
+    in_sight = [number for number in positive if number >= floor]
+    low, high = (min(in_sight) / 1.25, max(in_sight) * 1.25) if in_sight else (0.1, 1.0)
+    labels = log_marks(low, high) if in_sight else {}
+    if 0 in shown or floor:
         # Linear below `low`, where nothing but zeros is: the strip from -low to low takes a tenth of the axis.
         axes.set_yscale("symlog", linthresh=low, linscale=math.log10(high / low) / 20)
         axes.set_ylim(-low, high)
         axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
         axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
-        labels[0.0] = ZERO_LABEL
+        labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
     else:
         axes.set_yscale("log")
         axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(ticker.FixedLocator(list(labels)))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: labels.get(value, "")))
-    between = ticker.LogLocator(subs=[*range(2, 10)], numticks=9).tick_values(low, high) if positive else []
+    between = ticker.LogLocator(subs=[*range(2, 10)], numticks=9).tick_values(low, high) if in_sight else []
     axes.yaxis.set_minor_locator(ticker.FixedLocator([mark for mark in between if low <= mark <= high]))
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def least_in_sight(medians: Sequence[float]) -> float:
+    """The least value that a logarithmic axis shows in its place: one tenth of the lowest median above a gap of `GAP`.
+
+    0 if there is no such gap. Without it a median that is nothing but rounding would squash all others into one line.
+    """
+    ordered = sorted(median for median in medians if 0 < median < math.inf)
+    above = [high for low, high in pairwise(ordered) if high > GAP * low]
+    return above[-1] / 10 if above else 0.0
 
 
 def _thinned(lengths: Sequence[float], at_most: int = 8) -> list[float]:

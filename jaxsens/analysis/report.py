@@ -66,7 +66,7 @@ WHAT_IS_KNOWN = (
     "a single symbol of a long input hardly matters (Hahn 2020, Lemma 5). This is an upper bound, a constant over n: "
     "below it the change may fall faster, and at short lengths, where the constant is no limit yet, more slowly. The "
     "limit does not apply if attention scores are multiplied by a factor that grows with n, or if position embeddings "
-    "grow with n (Yang et al. 2024), and it never applied to hard attention. That a variant can escape the limit does "
+    "grow with n (Yang et al. 2026), and it never applied to hard attention. That a variant can escape the limit does "
     "not mean that its weights do."
 )
 
@@ -77,6 +77,14 @@ WHAT_IS_KNOWN_OF_EDITS = (
     "symbol repeated, and without positions or with positions whose effect fades, the change vanishes as n grows: "
     "representational collapse (Barbero et al. 2024)."
 )
+
+FILES = {
+    "points.csv": "points.csv",
+    "fitted exponents": "summary.csv",
+    "local slopes": "local_slopes.csv",
+    "config": "sweep.toml",
+}
+"""What lies beside the page, by what it is called."""
 
 BEYOND_EXACTNESS = (
     "Rounding may have affected the results at the longest inputs: {variant} is predicted to be exact up to n = {n}. "
@@ -129,14 +137,13 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     shown = ("mean", "max", AVERAGE_SENSITIVITY)
     main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
     found = [summary_sentence(fits, statistic) for statistic in main]
-    found += [str(fit) for fit in fits if fit.variant == data.names[0] and fit.statistic in main]
     caveats = [ABOUT_SAMPLES] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += [BEYOND_EXACTNESS.format(variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
         Section("What was found", paragraphs=caveats, bullets=found),
-        Section("The variants", tables=[variant_table(data)]),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
+        Section("The variants", tables=[variant_table(data)]),
         Section(
             "Fitted exponents",
             tables=[exponent_table(fits, {variant.name: variant.bounded for variant in data.variants})],
@@ -170,6 +177,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         introduction=_introduction(data, flips),
         warning=_warning(data),
         sections=sections,
+        files=FILES,
     )
 
 

@@ -163,7 +163,7 @@ def catalogue() -> tuple[Entry, ...]:
         *(Entry(name, entry.description, entry.note) for name, entry in LIBRARY.items()),
         Entry(
             DYCK,
-            "DYCK-k: balanced brackets of k kinds, by the S-RASP program of Yang et al. (2024)",
+            "DYCK-k: balanced brackets of k kinds, by the S-RASP program of Yang et al. (2026)",
             "kinds=k chooses how many kinds, 2 by default",
         ),
         Entry("chiang-cholak-parity", "PARITY of Chiang and Cholak (2022): exact at every length", reads),

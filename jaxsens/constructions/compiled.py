@@ -35,7 +35,7 @@ class Promise:
         text: The formula's text, or the construction's name.
         condition: The condition it was compiled in.
         autoregressive: Whether every layer is future-masked and nothing in it depends on n.
-        theorem: The statement of Yang et al. (2024) that gives the network.
+        theorem: The statement of Yang et al. (2026) that gives the network.
         table_row: The row of their table of results, which names the logic.
         exact: Whether the output is promised to equal the formula, at every position of every word up to
             `exact_length`.

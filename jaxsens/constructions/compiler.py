@@ -38,7 +38,7 @@ def compile_formula(
     dtype: Literal["float32", "float64"] = "float64",
     read: Read = "output",
 ) -> CompiledTransformer:
-    """The transformer that computes a formula of temporal logic with counting (Yang et al. 2024, section 4).
+    """The transformer that computes a formula of temporal logic with counting (Yang et al. 2026, section 4).
 
     The result is an ordinary `Transformer`. The coordinate `model.output` of its last activations is exactly 1 at
     every position where the formula holds and exactly 0 where it does not, in every condition except the control.

@@ -1,6 +1,6 @@
 """The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so.
 
-Yang et al. (2024) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
+Yang et al. (2026) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
 with position embeddings that grow with it. Either network may know n, or may be future-masked and know only the
 query's position i, as an autoregressive decoder does. `CONDITIONS` names these, the conditions that are not in the
 paper, and the control.
@@ -107,7 +107,7 @@ def needs_table(part: Formula) -> bool:
 
 
 def theorem(formula: Formula, condition: Condition) -> str:
-    """Which statement of Yang et al. (2024) gives the network of this formula in this condition."""
+    """Which statement of Yang et al. (2026) gives the network of this formula in this condition."""
     used = operators(formula)
     counts, temporal = used & {"#L", "#R"}, used - {"#L", "#R"}
     if not used:

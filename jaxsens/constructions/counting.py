@@ -1,4 +1,4 @@
-"""Comparisons of counts and predicates of counts as attention layers (Yang et al. 2024, section 4.4; and beyond it)."""
+"""Comparisons of counts and predicates of counts as attention layers (Yang et al. 2026, section 4.4; and beyond it)."""
 
 from __future__ import annotations
 

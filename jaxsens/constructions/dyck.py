@@ -1,4 +1,4 @@
-"""DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2024), Appendix E, made soft.
+"""DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2026), Appendix E, made soft.
 
 The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
 nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing. Let

@@ -1,4 +1,4 @@
-"""Average-hard attention replaced by softmax at a low temperature, with a promise (Yang et al. 2024, Theorem 26).
+"""Average-hard attention replaced by softmax at a low temperature, with a promise (Yang et al. 2026, Theorem 26).
 
 The temperature must be so low that softmax's error stays small as it grows from layer to layer: Lemmas 25 and 28 to 34
 and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads. Norms

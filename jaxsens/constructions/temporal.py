@@ -1,4 +1,4 @@
-"""Y, X, S and U as attention layers (Yang et al. 2024, sections 4.1 and 4.2)."""
+"""Y, X, S and U as attention layers (Yang et al. 2026, sections 4.1 and 4.2)."""
 
 from __future__ import annotations
 

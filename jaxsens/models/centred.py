@@ -1,7 +1,7 @@
 """Centred scores: each row's scores relative to its best key, formed from differences of keys.
 
 Softmax and hard weightings are invariant under a shift of a row's scores, so s_ij - s_ir gives the same weights as
-s_ij for any key r, but with different rounding. The table lookup of Yang et al. (2024), Lemma 7, has queries (C, 1) and
+s_ij for any key r, but with different rounding. The table lookup of Yang et al. (2026), Lemma 7, has queries (C, 1) and
 keys (2j, -j^2): scores of order C^2, whose differences of order 1 matter. Rounded sums of products are wrong by u C^2
 (u = 6e-8 in float32, 1e-16 in float64), which is 1 at C = 4000 in float32. From differences of keys,
 

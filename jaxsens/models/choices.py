@@ -104,4 +104,4 @@ SCORES: dict[str, ScoreFunction] = {
     "dot-product": ScoreFunction(_dot_product, vector=False),
     "additive": ScoreFunction(_additive, vector=True),
 }
-"""q.k / sqrt(head_width) (Yang et al. 2024, Def. 1), and a.tanh(q + k) (Bahdanau et al.)."""
+"""q.k / sqrt(head_width) (Yang et al. 2026, Def. 1), and a.tanh(q + k) (Bahdanau et al.)."""

@@ -150,7 +150,7 @@ class LayerConfig:
 
 @config
 class TransformerConfig:
-    """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2024, section 2).
+    """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2026, section 2).
 
     `heads`, `head_width`, `feed_forward`, `weighting` and `mask` take one value, or a tuple with one per layer.
 

@@ -78,7 +78,7 @@ MASKS: dict[str, Mask] = {
         later=False,
     ),
 }
-"""The masks by name. The non-strict ones are those of Yang et al. (2024), section 2. A row that sees no key gets weight
+"""The masks by name. The non-strict ones are those of Yang et al. (2026), section 2. A row that sees no key gets weight
 0 on every key, so its head's output is the zero vector."""
 
 

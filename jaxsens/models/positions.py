@@ -1,6 +1,6 @@
 """Position embeddings. Each is a named, typed value that says whether it stays bounded as inputs grow.
 
-Hahn's Lemma 5 requires bounded position embeddings; Yang et al. (2024) escape it with unbounded ones. Positions in
+Hahn's Lemma 5 requires bounded position embeddings; Yang et al. (2026) escape it with unbounded ones. Positions in
 formulas are 1-based, i = 1..n. Values are computed in float64 on the host and rounded once.
 """
 

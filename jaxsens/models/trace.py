@@ -163,7 +163,7 @@ def attention_of_rows(
 def transformer_layer(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
 ) -> tuple[LayerTrace, Float[Array, "n width"]]:
-    """One layer: attention and per-position map, each with its skip connection (Yang et al. 2024, section 2).
+    """One layer: attention and per-position map, each with its skip connection (Yang et al. 2026, section 2).
 
     The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
     just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.

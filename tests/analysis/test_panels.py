@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from jaxsens.analysis.panels import (
     Panel,
     draw_panels,
     figure_settings,
+    least_in_sight,
     png_bytes,
     svg_bytes,
     variant_styles,
@@ -83,7 +85,11 @@ def test_settings_are_given_back_after_an_error():
 
 def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:
     """Axes of a panel whose vertical axis extends from `low` to `high`, over these lengths."""
-    values = {n: Spread(at, at, at, 1) for n, at in ((1.0, low * 1.25), (10.0, high / 1.25))}
+    steps = np.geomspace(low * 1.25, high / 1.25, 9)  # no gap that would put the lowest out of sight
+    values = {
+        n: Spread(at, at, at, 1)
+        for n, at in zip(np.geomspace(1, 10, 9).tolist(), steps.tolist(), strict=True)
+    }
     line = Line("a", variant_styles(["a"])["a"], values)
     return draw_panels([Panel("title", "y", [line], lengths or [1, 10])]).axes[0]
 
@@ -102,6 +108,19 @@ def test_a_logarithmic_axis_has_marks_however_short_or_long_it_is(low, high, mar
     axes = axes_from(low, high)
     assert axes.get_ylim() == pytest.approx((low, high))
     assert list(y_labels(axes).values()) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize("others", [[], [0.0]])
+def test_medians_a_million_times_smaller_than_all_others_lie_in_the_strip_with_zeros(others):
+    medians = [3.0, 2.0, 1e-17, *others]
+    values = {float(n): Spread(at, at / 2, at, 3) for n, at in zip((8, 16, 32, 64), medians, strict=False)}
+    axes = draw_panels([Panel("title", "y", [Line("a", variant_styles(["a"])["a"], values)], [8, 64])]).axes[
+        0
+    ]
+    low, high = axes.get_ylim()
+    assert (-low, high) == pytest.approx((0.8, 3.75))  # of 2.0's spread down to 1.0, and of 3.0
+    assert "below 0.8" in y_labels(axes)
+    assert least_in_sight(medians[:2]) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens.analysis.data import SweepData
-from jaxsens.analysis.fits import fit_exponents
+from jaxsens.analysis.fits import fit_exponents, signed
 from jaxsens.analysis.page import (
     duration,
     exponent_table,
@@ -37,6 +37,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[str] = []
         self.references: list[str] = []
+        self.links: list[str] = []
         self.alternatives: list[str] = []
         self.words = ""
         self.feed(text)
@@ -44,7 +45,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.references += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
+        self.links += [value or "" for name, value in attrs if name == "href"]
         self.alternatives += [value or "" for name, value in attrs if name == "alt"]
         if tag not in VOID:
             self.open.append(tag)
@@ -85,22 +87,30 @@ def test_the_page_is_well_formed_and_needs_nothing_but_itself(six):
 
 def test_every_figure_is_in_the_page_with_words_for_who_cannot_see_it(six):
     _, page = six
-    assert len(page.references) == 3
-    for reference, words in zip(page.references, page.alternatives, strict=True):
+    assert page.tags.count("img") == len(page.alternatives) == 3
+    assert all("softmax" in words for words in page.alternatives)
+    for reference in page.references:
         assert base64.b64decode(reference.partition(",")[2]).startswith(b"<?xml")
-        assert "softmax" in words
+
+
+def test_links_lead_to_the_papers_and_to_files_that_a_report_writes(six):
+    _, page = six
+    papers = [link for link in page.links if link.startswith("https://arxiv.org/abs/")]
+    assert len(papers) == 2
+    written = {"points.csv", "summary.csv", "local_slopes.csv", "sweep.toml"}
+    figures = {link for link in page.links if re.fullmatch(r"figures/[\w-]+\.(svg|png)", link)}
+    assert len(figures) == 6
+    assert set(page.links) == {*papers, *written, *figures}
 
 
 def test_the_page_says_what_was_found_with_exponent_and_interval(six):
     _, page = six
     fit = fit_exponents(six_variants())[0]
     number = r"−(\d\.\d\d)"
-    found = re.search(
-        rf"softmax: mean falls about as 1/n \(exponent {number} \[{number}, {number}\]\)", page.words
-    )
+    found = re.search(rf"falls about as 1/n for softmax \({number}\)", page.words)
     assert found
-    said = [-float(part) for part in found.groups()]
-    np.testing.assert_allclose(said, [fit.exponent, fit.ci_low, fit.ci_high], atol=6e-3)
+    np.testing.assert_allclose(-float(found[1]), fit.exponent, atol=6e-3)
+    assert f"[{signed(fit.ci_low, 3)}, {signed(fit.ci_high, 3)}]" in page.words  # in the table
     assert "is exactly 0 for average-hard" in page.words
 
 
@@ -120,7 +130,7 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
 def test_a_single_finished_point_makes_a_report():
     table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
     _, page = page_of(sweep_data(table), drawn)
-    assert len(page.references) == 2  # no local slopes
+    assert len(page.alternatives) == 2  # no local slopes
     assert "too few positive values" in " ".join(page.alternatives) or "has no exponent" in page.words
 
 

@@ -152,7 +152,10 @@ def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_tab
         "sensitivity-prediction-1", "sensitivity-prediction-2", "sensitivity-recognition-3",
     }  # fmt: skip
     assert text.count("<img") == len(names)
-    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert not re.search(r'src="(?!data:)', text)
+    linked = {name for name in re.findall(r'href="([^"]*)"', text) if "://" not in name}
+    assert linked
+    assert [name for name in linked if not (tmp_path / name).is_file()] == []
     rows = {
         (row["variant"], row["statistic"]): row
         for row in csv.DictReader((tmp_path / "summary.csv").read_text().splitlines())

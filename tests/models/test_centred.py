@@ -102,7 +102,7 @@ def test_a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_other():
     assert np.isnan(spoilt).all()
 
 
-# Table lookup, Lemma 7 of Yang et al. (2024): queries G (C, 1) / n, keys (2j, -j^2), temperature 1/n, values j. The
+# Table lookup, Lemma 7 of Yang et al. (2026): queries G (C, 1) / n, keys (2j, -j^2), temperature 1/n, values j. The
 # average is C within 3 e^-G. In Theorem 20(b) the factor n is in the keys instead.
 
 SHARPNESS = np.log(24)
