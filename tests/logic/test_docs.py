@@ -33,7 +33,7 @@ def test_examples_in_the_docs_run_and_give_what_is_shown():
             if re.match(r"array|parse|True|False", result.strip()):
                 shown += 1
                 assert repr(eval(code, names)).replace(" ", "") in result.replace(" ", "")
-    assert shown == 3
+    assert shown == 4
 
 
 def test_the_docs_and_the_docstring_give_the_same_grammar():
