@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,8 @@ from jaxsens.experiments.sweep import (
     read_points,
 )
 from jaxsens.models.layered import readout_row
+from jaxsens.sensitivity.measures import DECISION
+from jaxsens.sensitivity.result import FlipSensitivity
 
 if TYPE_CHECKING:
     import pandas
@@ -139,6 +142,60 @@ class DistanceBuilder:
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
 
+DECISION_COLUMNS = ("variant", "n", "seed", "average", "per_position", "smallest", "largest")
+"""The columns of `DecisionData.models`."""
+
+
+@dataclass(frozen=True)
+class DecisionData:
+    """The decisions of a sweep: s(f, x) is the number of flips of an input x that change the decision of a model f.
+
+    Attributes:
+        profiles: the share of inputs with s(f, x) = 0, 1, 2, ..., the mean over seeds, by variant and length of the
+            input; without the points that measured a random sample of the flips.
+        models: a row for each point: its average sensitivity, that divided by the number of positions (NaN if the point
+            does not say it), and the smallest and the largest s(f, x) of its inputs (NaN for a sample of the flips).
+    """
+
+    profiles: Mapping[tuple[str, int], Float[np.ndarray, " counts"]]
+    models: pandas.DataFrame
+
+
+class DecisionBuilder:
+    """Accumulates `DecisionData` point by point."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[str, int], list[np.ndarray]] = {}
+        self._models: list[dict[str, Any]] = []
+
+    def add(self, variant: str, n: int, seed: int, flips: FlipSensitivity) -> None:
+        """Adds a point's flips; nothing, if they were measured by another norm than "decision"."""
+        if flips.norm != DECISION:
+            return
+        smallest, largest = math.nan, math.nan
+        if flips.exhaustive:
+            shares = flips.sensitivity_distribution
+            self._shares.setdefault((variant, n), []).append(shares)
+            smallest, largest = np.flatnonzero(shares)[[0, -1]].astype(float)
+        per_position = math.nan
+        with suppress(InputError):  # a sample of flips that change the length does not say it
+            per_position = flips.average_sensitivity_per_position
+        values = (flips.average_sensitivity, per_position, smallest, largest)
+        self._models.append(dict(zip(DECISION_COLUMNS, (variant, n, seed, *values), strict=True)))
+
+    def data(self) -> DecisionData | None:
+        """What was added; None without decisions."""
+        import pandas as pd
+
+        if not self._models:
+            return None
+        profiles = {}
+        for key, shares in sorted(self._shares.items()):
+            longest = max(map(len, shares))
+            profiles[key] = np.mean([np.pad(one, (0, longest - len(one))) for one in shares], axis=0)
+        return DecisionData(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
+
+
 @dataclass(frozen=True)
 class SweepData:
     """Everything that the report of a sweep shows.
@@ -149,6 +206,7 @@ class SweepData:
         profiles: sensitivity by position.
         bounds: over all inputs, in the order of the plan; empty if the config asks for none.
         distances: the means by distance to the row that is read: `DistanceBuilder.table`; None if not known.
+        decisions: of a sweep with norm = "decision"; otherwise None.
     """
 
     plan: SweepPlan
@@ -156,6 +214,7 @@ class SweepData:
     profiles: Profiles
     bounds: tuple[BoundRecord, ...] = ()
     distances: pandas.DataFrame | None = None
+    decisions: DecisionData | None = None
 
     @cached_property
     def points(self) -> pandas.DataFrame:
@@ -213,17 +272,18 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         InputError: if this is not a sweep directory, no point of it is finished, or a file is damaged.
     """
     folder, plan = Path(directory), read_plan(directory)
-    metadata, profiles, distances = [], ProfileBuilder(), DistanceBuilder()
+    metadata, profiles, distances, decisions = [], ProfileBuilder(), DistanceBuilder(), DecisionBuilder()
     for point, flips in read_points(folder, plan):
         metadata.append(point)
         profiles.add(point.variant, point.n, flips.positions, flips.norms)
         distances.add(point.variant, point.n, point.seed, flips.readout, flips.positions, flips.norms)
+        decisions.add(point.variant, point.n, point.seed, flips)
     if not metadata:
         raise InputError(
             f"directory = {str(directory)!r}: none of its {len(plan.points)} points is finished; run the sweep first"
         )
     bounds = tuple(read_bounds(folder, plan))
-    return SweepData(plan, tuple(metadata), profiles.profiles(), bounds, distances.table())
+    return SweepData(plan, tuple(metadata), profiles.profiles(), bounds, distances.table(), decisions.data())
 
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from jaxsens.analysis.panels import (
     variant_styles,
 )
 from jaxsens.errors import rule_for
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, EXTREMES, OF_DECISIONS, PER_POSITION
 
 if TYPE_CHECKING:
     import pandas
@@ -134,7 +134,7 @@ def sensitivity_figure(
         name=name,
         caption=(
             f"Both axes are logarithmic, so a power of n is a straight line. {SPREAD} The variants of one length are "
-            "drawn side by side. The thin grey lines have slopes 0 (constant) and \N{MINUS SIGN}1 (1/n). The legend "
+            f"drawn side by side. The thin grey lines are {_laws(statistics)}. The legend "
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
             "place on a logarithmic axis and are drawn in the grey strip at the bottom, with medians that are smaller "
             "than all others by a factor of a million. 'On' another variant in the legend: the two lines cannot be "
@@ -144,6 +144,16 @@ def sensitivity_figure(
         draw=partial(draw_panels, panels, heading=heading),
         narrow=partial(draw_panels, panels, heading=heading, columns=1),
     )
+
+
+def _laws(statistics: Sequence[str]) -> str:
+    """The guides of the panels of these statistics, in words."""
+    names = dict.fromkeys(
+        f"{name} (slope {slope:g})".replace("-", "\N{MINUS SIGN}")
+        for statistic in statistics
+        for name, slope in slopes_of(statistic).items()
+    )
+    return enumeration(names)
 
 
 def _about_inexact(lines: Sequence[Line]) -> str:
@@ -179,9 +189,9 @@ def sensitivity_panel(
     return Panel(
         title=title[:1].upper() + title[1:],
         findings=growth_lines(list(of_statistic.values())),
-        y_label="number of flips" if statistic == AVERAGE_SENSITIVITY else change_label(norm),
+        y_label=COUNT_LABELS.get(statistic) or change_label(norm),
         lines=lines,
-        guides=_slope_guides(lines, lengths),
+        guides=_slope_guides(lines, lengths, slopes_of(statistic)),
         ticks=lengths,
         legend_title=_legend_title(fits),
     )
@@ -322,15 +332,39 @@ def change_label(norm: str, lines: int = 1) -> str:
     return label.format(between)
 
 
-def _slope_guides(lines: Sequence[Line], lengths: Sequence[int]) -> tuple[Guide, ...]:
-    """Slopes 0 and -1 from the upper left corner of the data; none without positive values at two lengths."""
+COUNT_LABELS = {
+    AVERAGE_SENSITIVITY: "number of flips",
+    PER_POSITION: "number of flips per position",
+    **dict.fromkeys(EXTREMES, "number of flips"),
+}
+"""What the statistics of decisions count, for an axis."""
+
+
+def slopes_of(statistic: str) -> dict[str, float]:
+    """The slopes of a panel's guides with their names: the laws that a statistic is compared with."""
+    if statistic == PER_POSITION:
+        return {"constant": 0, "1/√n": -0.5, "1/n": -1}
+    if statistic in OF_DECISIONS:
+        return {"constant": 0, "√n": 0.5, "n": 1}
+    return {"constant": 0, "1/n": -1}
+
+
+def _slope_guides(
+    lines: Sequence[Line], lengths: Sequence[int], slopes: Mapping[str, float]
+) -> tuple[Guide, ...]:
+    """Slopes from above the largest value: at the left end where they fall, at the right end where some rise; none
+    without positive values at two lengths."""
     highest = max(
         (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
     )
     if highest == 0 or len(lengths) < 2:
         return ()
-    start, ends = 1.3 * highest, (lengths[0], lengths[-1])
-    return Guide("constant", ends, (start, start)), Guide("1/n", ends, (start, start * ends[0] / ends[1]))
+    ends = (lengths[0], lengths[-1])
+    fixed = ends[1] if max(slopes.values()) > 0 else ends[0]
+    start = 1.3 * highest
+    return tuple(
+        Guide(name, ends, tuple(start * (n / fixed) ** slope for n in ends)) for name, slope in slopes.items()
+    )
 
 
 def _legend_title(fits: Sequence[ExponentFit]) -> str:

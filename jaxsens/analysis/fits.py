@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 
 from jaxsens.analysis.data import one_sided, statistic_columns
 from jaxsens.errors import InputError
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
 
 if TYPE_CHECKING:
     import pandas
@@ -39,8 +39,8 @@ LEVEL = f"{100 * CONFIDENCE:g} %"
 """The level of every interval, as a number and for texts."""
 
 TOLERANCE = 0.1
-"""An exponent this close to 0 is called constant, and one this close to -1 is called about 1/n. A local slope this
-close to the exponent agrees with it."""
+"""An exponent this close to 0 is called constant, to -1 about 1/n, to 1/2 about the square root of n, and to 1 about n.
+A local slope this close to the exponent agrees with it."""
 
 STATISTIC_NAMES = {
     "mean": "mean change over all flips",
@@ -48,6 +48,9 @@ STATISTIC_NAMES = {
     "min": "smallest change over all flips",
     "median": "median change over all flips",
     AVERAGE_SENSITIVITY: "average sensitivity, the number of flips that change the decision",
+    PER_POSITION: "average sensitivity divided by the number of positions",
+    EXTREMES[0]: "smallest number of flips of an input that change the decision",
+    EXTREMES[1]: "largest number of flips of an input that change the decision",
 }
 
 
@@ -59,6 +62,8 @@ class Growth(enum.Enum):
     SLOWER = "falls more slowly than 1/n"
     FALLS = "falls, perhaps as fast as 1/n"
     FLAT = "stays about constant"
+    LINEAR = "grows about as n"
+    ROOT = "grows about as the square root of n"
     GROWS = "grows"
     UNCLEAR = "shows no clear trend"
     ZERO = "is exactly 0"
@@ -123,7 +128,8 @@ class ExponentFit:
         """What the fit supports.
 
         "Constant" and "about 1/n" need an exponent close to 0 or to -1, and an interval that excludes the other of the
-        two. "Faster" and "more slowly than 1/n" need an interval that excludes -1. A falling statistic whose interval
+        two; "about n" and "about the square root of n" one close to 1 or 1/2, and an interval that excludes the other
+        and 0. "Faster" and "more slowly than 1/n" need an interval that excludes -1. A falling statistic whose interval
         contains -1 just falls; one whose interval contains 0 shows no clear trend. Without an interval the exponent
         alone decides.
         """
@@ -131,7 +137,7 @@ class ExponentFit:
         e = round(self.exponent, 2)
         if math.isnan(e):
             return Growth.ZERO if self.always_zero else Growth.UNKNOWN
-        may_be_constant, may_be_inverse = (self.ci_low <= value <= self.ci_high for value in (0, -1))
+        may_be_constant, may_be_inverse = self._may_be(0), self._may_be(-1)
         if abs(e) <= TOLERANCE + 1e-9 and not may_be_inverse:
             return Growth.FLAT
         if abs(e + 1) <= TOLERANCE + 1e-9 and not may_be_constant:
@@ -142,20 +148,32 @@ class ExponentFit:
             return Growth.FALLS
         if e < -1:
             return Growth.FASTER
-        return Growth.SLOWER if e < 0 else Growth.GROWS
+        if e < 0:
+            return Growth.SLOWER
+        laws = ((1, 0.5, Growth.LINEAR), (0.5, 1, Growth.ROOT))
+        near = (
+            law
+            for power, other, law in laws
+            if abs(e - power) <= TOLERANCE + 1e-9 and not self._may_be(other)
+        )
+        return next(near, Growth.GROWS)
+
+    def _may_be(self, exponent: float) -> bool:
+        """Whether the interval contains an exponent; False without an interval."""
+        return self.ci_low <= exponent <= self.ci_high
 
     @property
     def settled(self) -> bool:
         """Whether the local slopes bear the exponent out; True where there are fewer than two.
 
-        They do if all of them are within `TOLERANCE` of it. Of an exponent close to 0 or to -1, which is called
-        constant or 1/n, they may also be further away, if they do not drift: noise then explains them. An exponent in
+        They do if all of them are within `TOLERANCE` of it. Of an exponent that is called constant, 1/n, the square
+        root of n or n, they may also be further away, if they do not drift: noise then explains them. An exponent in
         between has no such law to be noise around.
         """
         if len(self.local) < 2 or all(abs(one.slope - self.exponent) <= TOLERANCE for one in self.local):
             return True
         drifts = self.drift[0] > 0 or self.drift[1] < 0
-        return self.growth in (Growth.FLAT, Growth.INVERSE) and not drifts
+        return self.growth in (Growth.FLAT, Growth.INVERSE, Growth.ROOT, Growth.LINEAR) and not drifts
 
     @property
     def unsettled(self) -> str:
@@ -239,7 +257,7 @@ def fit_exponent(
         if np.unique(n[of_seed]).size >= MINIMUM_LENGTHS:
             slopes.append(least_squares(np.log(n[of_seed]), np.log(value[of_seed])))
             kept |= of_seed
-    low, high = _t_interval(slopes)
+    low, high = t_interval(slopes)
     local, drift = _local(n[kept], value[kept], seed[kept])
     return ExponentFit(
         variant=variant,
@@ -306,11 +324,11 @@ def _local(
             middles = np.array([math.log(low * high) / 2 for low, high in own])
             rising.append(least_squares(middles, np.array([*own.values()])))
     found = tuple(
-        LocalSlope(*pair, float(np.mean(slopes)), *_t_interval(slopes), len(slopes))
+        LocalSlope(*pair, float(np.mean(slopes)), *t_interval(slopes), len(slopes))
         for pair, slopes in of_pair.items()
         if slopes
     )
-    return found, _t_interval(rising)
+    return found, t_interval(rising)
 
 
 def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> float:
@@ -319,7 +337,7 @@ def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points
     return float(centred @ (y - y.mean()) / (centred @ centred))
 
 
-def _t_interval(values: Sequence[float]) -> tuple[float, float]:
+def t_interval(values: Sequence[float]) -> tuple[float, float]:
     """Student's t interval of the mean of independent values; (NaN, NaN) for fewer than two of them."""
     if len(values) < 2:
         return math.nan, math.nan

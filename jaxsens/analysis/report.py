@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData
+from jaxsens.analysis.decisions import Decisions, decision_sections
 from jaxsens.analysis.distances import Distances, distance_sections, write_distances
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
@@ -27,7 +28,7 @@ from jaxsens.analysis.page import (
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
 from jaxsens.errors import rule_for
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, MEDIAN, PER_POSITION
 from jaxsens.experiments.positions import READOUT
 from jaxsens.experiments.sweep import SweepPlan
 
@@ -60,6 +61,19 @@ UNSEEDED_NETWORKS = {
     "constructed": "networks with constructed weights, which do not depend on the seed",
     "trained": "networks with trained weights, which do not depend on the seed",
 }
+
+WHAT_DECISIONS_ARE = (
+    "If {edit}, does a network decide otherwise? It decides by its largest output, or by whether a single output is "
+    "above {threshold}. This report counts the flips that change the decision, of {flips} on {networks}. Their number "
+    "at an input x is the sensitivity s(f, x) of the decision f there; its mean over inputs is the average sensitivity."
+)
+
+WHAT_IS_KNOWN_OF_DECISIONS = (
+    "Flips of two symbols change parity always: its average sensitivity is the number of positions. That of a majority "
+    "of n symbols is about √(2n/π), and that of a decision by one symbol is 1. Every decision of a transformer with "
+    "one layer has an average sensitivity that grows more slowly than n (Kozachinskiy et al. 2026), and random "
+    "transformers have lower ones than random LSTMs (Bhattamishra et al. 2023)."
+)
 
 WHAT_IS_KNOWN = (
     "With softmax attention and position embeddings that stay bounded as n grows, the change is at most of order 1/n: "
@@ -134,7 +148,7 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
     plan, styles = data.plan, variant_styles(data.names)
-    shown = ("mean", "max", AVERAGE_SENSITIVITY)
+    shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
     found = [summary_sentence(fits, statistic) for statistic in main]
     caveats = [ABOUT_SAMPLES] if data.sampled else []
@@ -155,6 +169,8 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections.append(
             Section("Is one exponent enough?", figures=[figure], tables=[local_slope_table(fits)])
         )
+    if data.decisions is not None:
+        sections += decision_sections(Decisions(data.decisions, data.names))
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
         figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))
@@ -190,11 +206,15 @@ def distances_of(data: SweepData) -> Distances | None:
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    measured = WHAT_IS_MEASURED.format(
-        edit=_edit(data.plan, WHAT_IS_FLIPPED), flips=flips, networks=_networks(data)
-    )
-    replaced = data.plan.measure.get("edit", "replace") == "replace"
-    return [measured, WHAT_IS_KNOWN if replaced else WHAT_IS_KNOWN_OF_EDITS]
+    measure = data.plan.measure
+    told = {"edit": _edit(data.plan, WHAT_IS_FLIPPED), "flips": flips, "networks": _networks(data)}
+    replaced = measure.get("edit", "replace") == "replace"
+    if data.decisions is None:
+        return [WHAT_IS_MEASURED.format(**told), WHAT_IS_KNOWN if replaced else WHAT_IS_KNOWN_OF_EDITS]
+    given = measure.get("threshold")
+    threshold = f"the {MEDIAN} of its outputs on the inputs" if given == MEDIAN else f"{given or 0:g}"
+    known = [WHAT_IS_KNOWN_OF_DECISIONS] if replaced else []
+    return [WHAT_DECISIONS_ARE.format(threshold=threshold, **told), *known]
 
 
 def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:

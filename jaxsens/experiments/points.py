@@ -99,6 +99,24 @@ def _outputs(value: object) -> object:
     return tuple(sorted(set(value)))
 
 
+SAME_OUTPUT = 256
+"""Outputs are the same to `balancing_threshold` if they differ by no more than this many roundings of the largest."""
+
+
+def balancing_threshold(outputs: Float[np.ndarray, " inputs"], eps: float) -> float:
+    """The threshold between two outputs that as nearly as possible half of them exceed: their median, where no two tie.
+
+    Outputs that differ by rounding alone (`eps` is that of their dtype) are not told apart. If all are the same, it is
+    their largest, which none exceeds.
+    """
+    ordered = np.sort(outputs)
+    gaps = np.flatnonzero(np.diff(ordered) > SAME_OUTPUT * eps * np.abs(ordered).max())
+    if not gaps.size:
+        return float(ordered[-1])
+    middle = gaps[np.argmin(np.abs(2 * (gaps + 1) - len(ordered)))]
+    return float(ordered[middle : middle + 2].mean())
+
+
 @dataclass(frozen=True)
 class Measurement:
     """The `[measure]` table: how flips are measured.
@@ -115,8 +133,8 @@ class Measurement:
         verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
             both.
         norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
-        threshold: of the decision of a single output: a number, or "median" of the outputs on the point's inputs (the
-            middle of the two around it), for which the decision is balanced where no outputs tie; None for 0.
+        threshold: of the decision of a single output: a number; "median" of the outputs on the point's inputs, for
+            which the decision is as balanced as it can be (`balancing_threshold`); None for 0.
         edit: what a flip does: "replace" a symbol, or change the length: "delete" a position, "insert" a symbol before
             it, or "repeat" the symbol that stands there.
         times: the number of copies that a repetition adds; None for 1.
@@ -209,9 +227,7 @@ class Measurement:
         chosen = subject.chosen_outputs(self.chosen_outputs) or (0,)
         with numerics(subject.dtype):
             outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in tokens]
-        # Between two outputs, so that rounding decides of no input.
-        middle = (len(outputs) + 1) // 2
-        return float(np.mean(np.sort(np.asarray(outputs, np.float64))[middle - 1 : middle + 1]))
+        return balancing_threshold(np.asarray(outputs, np.float64), float(np.finfo(subject.dtype).eps))
 
     def flip_sensitivity(
         self,

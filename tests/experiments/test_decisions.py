@@ -16,6 +16,7 @@ from jaxsens.experiments.points import (
     EXTREMES,
     OF_DECISIONS,
     PER_POSITION,
+    balancing_threshold,
     is_statistic,
     read_point,
     statistics_of,
@@ -153,3 +154,17 @@ def test_what_a_sweep_of_decisions_cannot_give_is_refused():
     ):
         sweep_of('norm = "decision"\nthreshold = 0.5', DECIDED)
     assert sweep_of('norm = "decision"\nthreshold = 0.5\noutputs = [1]', DECIDED).measure.threshold == 0.5
+
+
+def test_the_balancing_threshold_splits_outputs_as_evenly_as_it_can():
+    draws = np.random.default_rng(0)
+    for count in (2, 3, 10, 11):
+        outputs = draws.normal(size=count)
+        threshold = balancing_threshold(outputs, 1e-16)
+        assert abs((outputs > threshold).sum() - count / 2) <= 0.5
+        assert threshold not in outputs
+    ones = np.array([0.0, 1, 1, 1, 0, 1])
+    assert balancing_threshold(ones, 1e-7) == 0.5
+    near = np.repeat([1.0, 2.0, 3.0], [3, 4, 2]) + 1e-7 * draws.uniform(size=9)
+    assert balancing_threshold(near, 1e-7) == pytest.approx(1.5)
+    assert (near[:3] <= balancing_threshold(near[:3], 1e-7)).all()
