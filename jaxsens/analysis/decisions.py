@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import ticker
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -98,7 +99,7 @@ def model_table(decisions: Decisions) -> ReportTable:
     for variant in decisions.variants:
         own = decisions.models.query("variant == @variant")
         for n in sorted({int(n) for n in own["n"]}):
-            models = own.query("n == @n")
+            models: Any = own.query("n == @n")
             constant = float((models["average"] == 0).mean())
             rows.append(
                 (
@@ -153,6 +154,7 @@ def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
                     axes.plot(counts, shares[counts], label=label, **_look(style))
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
             if k % columns == 0:
                 axes.set_ylabel("share of inputs")
         for axes in grid.flat[len(shown) :]:
@@ -165,18 +167,18 @@ def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
 
 def _draw_models(decisions: Decisions) -> Figure:
     styles = variant_styles(decisions.variants)
-    known = decisions.models["per_position"].dropna()
+    known: Any = decisions.models["per_position"].dropna()
     largest = float(known.max()) if (known > 0).any() else 1.0
     edges = np.linspace(0, largest, BINS + 1)
-    columns = min(2, len(decisions.lengths))
+    columns = 2 if len(decisions.lengths) == 4 else len(decisions.lengths)
     rows = math.ceil(len(decisions.lengths) / columns)
     with figure_settings():
-        figure = Figure(figsize=(5.6 * columns, 2.9 * rows + 0.9), layout="constrained")
+        figure = Figure(figsize=(4.6 * columns, 2.9 * rows + 0.9), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, n in zip(grid.flat, decisions.lengths, strict=False):
             axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
             for variant, style in styles.items():
-                models = decisions.models
+                models: Any = decisions.models
                 chosen = (models["variant"] == variant) & (models["n"] == n)
                 counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
                 axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=_dashes(style))

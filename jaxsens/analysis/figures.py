@@ -185,7 +185,7 @@ def sensitivity_panel(
         shown[variant] = Line(label, style, values, hollow, intervals, bounds)
     lines = [*shown.values()]
     lengths = sorted({int(n) for n in points["n"]})
-    title = statistic_name(statistic)
+    title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
     return Panel(
         title=title[:1].upper() + title[1:],
         findings=growth_lines(list(of_statistic.values())),
@@ -340,6 +340,15 @@ COUNT_LABELS = {
 """What the statistics of decisions count, for an axis."""
 
 
+COUNT_TITLES = {
+    AVERAGE_SENSITIVITY: "average sensitivity",
+    PER_POSITION: "average sensitivity per position",
+    EXTREMES[0]: "smallest sensitivity of an input",
+    EXTREMES[1]: "largest sensitivity of an input",
+}
+"""The titles of their panels, for which `statistic_name` is too long."""
+
+
 def slopes_of(statistic: str) -> dict[str, float]:
     """The slopes of a panel's guides with their names: the laws that a statistic is compared with."""
     if statistic == PER_POSITION:
@@ -352,18 +361,18 @@ def slopes_of(statistic: str) -> dict[str, float]:
 def _slope_guides(
     lines: Sequence[Line], lengths: Sequence[int], slopes: Mapping[str, float]
 ) -> tuple[Guide, ...]:
-    """Slopes from above the largest value: at the left end where they fall, at the right end where some rise; none
-    without positive values at two lengths."""
+    """Slopes from one point at the left end, the highest of which ends above the largest value; none without positive
+    values at two lengths."""
     highest = max(
         (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
     )
     if highest == 0 or len(lengths) < 2:
         return ()
-    ends = (lengths[0], lengths[-1])
-    fixed = ends[1] if max(slopes.values()) > 0 else ends[0]
-    start = 1.3 * highest
+    ends, steepest = (lengths[0], lengths[-1]), max(0, *slopes.values())
+    start = 1.3 * highest * (ends[0] / ends[1]) ** steepest
     return tuple(
-        Guide(name, ends, tuple(start * (n / fixed) ** slope for n in ends)) for name, slope in slopes.items()
+        Guide(name, ends, tuple(start * (n / ends[0]) ** slope for n in ends))
+        for name, slope in slopes.items()
     )
 
 

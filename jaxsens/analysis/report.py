@@ -249,7 +249,10 @@ def _sensitivity_figures(
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
     norm = data.plan.measure["norm"]
-    heading = f"How much does the output change when {_edit(data.plan, HEADINGS)}?"
+    what = (
+        "How much does the output change" if data.decisions is None else "How often does the decision change"
+    )
+    heading = f"{what} when {_edit(data.plan, HEADINGS)}?"
     figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm, heading=heading)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:

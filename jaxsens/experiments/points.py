@@ -107,12 +107,13 @@ def balancing_threshold(outputs: Float[np.ndarray, " inputs"], eps: float) -> fl
     """The threshold between two outputs that as nearly as possible half of them exceed: their median, where no two tie.
 
     Outputs that differ by rounding alone (`eps` is that of their dtype) are not told apart. If all are the same, it is
-    their largest, which none exceeds.
+    above them by more than rounding: the decision is constant, and no flip of vanishing effect changes it.
     """
     ordered = np.sort(outputs)
-    gaps = np.flatnonzero(np.diff(ordered) > SAME_OUTPUT * eps * np.abs(ordered).max())
+    same = SAME_OUTPUT * eps * (float(np.abs(ordered).max()) or 1.0)
+    gaps = np.flatnonzero(np.diff(ordered) > same)
     if not gaps.size:
-        return float(ordered[-1])
+        return float(ordered[-1]) + same
     middle = gaps[np.argmin(np.abs(2 * (gaps + 1) - len(ordered)))]
     return float(ordered[middle : middle + 2].mean())
 

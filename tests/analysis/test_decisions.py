@@ -145,6 +145,7 @@ def test_counts_are_compared_with_n_and_its_square_root():
         panel = sensitivity_panel(table, fit_exponents(table), styles, statistic=statistic, norm="decision")
         top = 1.3 * max(value.high for value in panel.lines[0].values.values())
         assert max(y for guide in panel.guides for y in guide.y) == pytest.approx(top)
+        assert len({guide.y[0] for guide in panel.guides}) == 1
         for guide, slope in zip(panel.guides, slopes_of(statistic).values(), strict=True):
             assert np.log(guide.y[1] / guide.y[0]) == pytest.approx(slope * np.log(16))
         assert panel.findings[0].startswith(

@@ -167,4 +167,6 @@ def test_the_balancing_threshold_splits_outputs_as_evenly_as_it_can():
     assert balancing_threshold(ones, 1e-7) == 0.5
     near = np.repeat([1.0, 2.0, 3.0], [3, 4, 2]) + 1e-7 * draws.uniform(size=9)
     assert balancing_threshold(near, 1e-7) == pytest.approx(1.5)
-    assert (near[:3] <= balancing_threshold(near[:3], 1e-7)).all()
+    for same in (near[:3], np.zeros(4), np.full(2, -3.0)):
+        size = np.abs(same).max() or 1
+        assert 1e-7 * size < balancing_threshold(same, 1e-7) - same.max() < 1e-3 * size
