@@ -37,6 +37,7 @@ def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRo
         figure = Figure(figsize=(4.4 * len(shown), 4.2), layout="constrained")
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             _draw(axes, name, experiment, rows)
+        figure.axes[0].legend(fontsize=9)
         add_heading(figure, experiment.title or "Sharpness of trained models")
         figure.draw_without_rendering()
     return figure
@@ -56,4 +57,3 @@ def _draw(axes: Axes, name: str, experiment: SharpnessExperiment, rows: Sequence
     axes.set_xlabel("length n")
     axes.set_title(_PANELS[name], fontsize=10)
     axes.set_xticks(experiment.lengths)
-    axes.legend(fontsize=9)
