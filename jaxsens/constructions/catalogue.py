@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from jaxsens.constructions import chiang_cholak
+from jaxsens.constructions import chiang_cholak, length_independent
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
@@ -24,6 +24,7 @@ from jaxsens.logic import LIBRARY
 from jaxsens.precision import DTYPES
 
 DYCK = "dyck"
+LENGTH_INDEPENDENT = "length-independent-parity"
 REFERENCES = {"chiang-cholak-parity": chiang_cholak.parity, "chiang-cholak-first": chiang_cholak.first}
 """The exact transformers of Chiang and Cholak (2022), which have options instead of conditions."""
 
@@ -39,8 +40,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `construction` knows: the formulas of `jaxsens.logic`, dyck, and Chiang and Cholak's."""
-    return (*LIBRARY, DYCK, *REFERENCES)
+    """The names that `construction` knows: the formulas of `jaxsens.logic`, dyck, the PARITY whose positions do not
+    depend on n, and Chiang and Cholak's."""
+    return (*LIBRARY, DYCK, LENGTH_INDEPENDENT, *REFERENCES)
 
 
 def construction(
@@ -58,8 +60,9 @@ def construction(
     Args:
         name: One of `jaxsens.constructions.catalogue.names()`, such as "parity", "majority", "dyck-1", "dyck",
             "chiang-cholak-parity".
-        condition: What makes attention sharp, as for `compile_formula`; "temperature" by default. Chiang and Cholak's
-            have no conditions: their attention is softmax over bounded scores, and `log_length` scales it.
+        condition: What makes attention sharp, as for `compile_formula`; "temperature" by default, and "unbounded" for
+            "length-independent-parity", which has no other. Chiang and Cholak's have no conditions: their attention is
+            softmax over bounded scores, and `log_length` scales it.
         autoregressive, dtype, read: As for `compile_formula`.
         options: For "dyck", `kinds` of brackets (2). For Chiang and Cholak's, `layer_norm`, `layer_norm_epsilon`,
             `log_length` and `sharpness`.
@@ -85,6 +88,8 @@ def construction(
     try:
         if name in REFERENCES:
             model = REFERENCES[name](**_usable(condition, problems, **common), **kept)
+        elif name == LENGTH_INDEPENDENT:
+            model = length_independent.parity("unbounded" if condition is None else condition, **common)
         elif name == DYCK:
             model = dyck(**kept, condition=chosen, **common)
         else:
@@ -165,6 +170,11 @@ def catalogue() -> tuple[Entry, ...]:
             DYCK,
             "DYCK-k: balanced brackets of k kinds, by the S-RASP program of Yang et al. (2026)",
             "kinds=k chooses how many kinds, 2 by default",
+        ),
+        Entry(
+            LENGTH_INDEPENDENT,
+            "PARITY in three layers at temperature 1, in which nothing depends on n, not even position embeddings",
+            "without the mask only the last row decides",
         ),
         Entry("chiang-cholak-parity", "PARITY of Chiang and Cholak (2022): exact at every length", reads),
         Entry("chiang-cholak-first", "FIRST of Chiang and Cholak (2022): exact at every length", reads),

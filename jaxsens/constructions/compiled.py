@@ -35,8 +35,8 @@ class Promise:
         text: The formula's text, or the construction's name.
         condition: The condition it was compiled in.
         autoregressive: Whether every layer is future-masked and nothing in it depends on n.
-        theorem: The statement of Yang et al. (2026) that gives the network.
-        table_row: The row of their table of results, which names the logic.
+        theorem: The statement that gives the network: one of Yang et al. (2026), or it names another source.
+        table_row: The row of their table of results, which names the logic; "none" for another source.
         exact: Whether the output is promised to equal the formula, at every position of every word up to
             `exact_length`.
         temperature: tau(n), the same for every head.
@@ -213,6 +213,9 @@ def exact_length(
     With centred scores only the differences of depths count, which are exact whole numbers. With bounded embeddings
     they are divided by n and rounded, though equal where depths are equal. A search for any error has scores that are
     either equal or far apart.
+
+    The mean of a discrete Gaussian of width sqrt(n)/4 has an error of its width times that of the scores, which are of
+    order g n, or of order g sqrt(n) where keys are subtracted first.
     """
     u = float(np.finfo(dtype).eps) / 2
     limits = [int(1 / (MARGIN * u))]
@@ -239,9 +242,13 @@ def _resolved(kind: str, linear: int, condition: str, autoregressive: bool, dtyp
             return min(linear, LARGEST_LENGTH_SQUARE)
         case "table", _:
             return quadratic
+        case "centre", _:
+            return int(linear ** (2 / 3)) if dtype == "float64" else linear
         case "nearest" | "sign", _:
             return quadratic if autoregressive and dtype == "float64" else linear
-    raise no_rule("exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign"))
+    raise no_rule(
+        "exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign", "centre")
+    )
 
 
 def _temperature(weighting: Weighting) -> str:

@@ -84,7 +84,7 @@ Sum = tuple[int, int]
 """A sum of counts that is compared with 0, described by H, the sum of |coefficients|, and its constant."""
 
 Mask = Literal["none", "future", "past"]
-HeadKind = Literal["average", "nearest", "table", "sign", "match", "exists"]
+HeadKind = Literal["average", "nearest", "table", "sign", "match", "exists", "centre"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Head:
         value: What is averaged.
         target: The coordinate that the average is added to.
         kind: What the head computes: an average over all keys, the value at the nearest of the best keys, a table
-            look-up, the sign of a sum, the value at the nearest key of the same depth, or whether there is an error.
+            look-up, the sign of a sum, the value at the nearest key of the same depth, whether there is an error, or
+            the centre of a discrete Gaussian.
         error: How far the soft average may be from the hard one, by the lemma that the construction uses.
         sharpness: The factor of the scores that the lemma asks for, KAPPA or Gamma_H; 0 for an average.
     """

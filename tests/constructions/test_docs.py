@@ -13,7 +13,7 @@ import pytest
 
 from jaxsens.analysis.constructions import HEADINGS, cells, markdown
 from jaxsens.cli import main
-from jaxsens.constructions.catalogue import REFERENCES
+from jaxsens.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import CONDITIONS
 from jaxsens.constructions.dyck import dyck
@@ -49,7 +49,7 @@ def test_examples_run_and_give_what_is_shown():
             else:
                 assert eval(code, names) == expected, line
                 shown += 1
-    assert shown == 15
+    assert shown == 18
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_numbers_in_the_text():
     assert "`dyck` to 46,649 (autoregressive 3174)" in FLOWING
     assert dyck().promise.exact_to("float64") == 46_649
     assert dyck(autoregressive=True).promise.exact_to("float64") == 3174
-    for name in (*REFERENCES, "dyck"):
+    for name in (*REFERENCES, LENGTH_INDEPENDENT, "dyck"):
         assert f"`{name}`" in TEXT
