@@ -1,11 +1,12 @@
 #!/bin/bash
 # Tries the Slurm files on this machine, as root, in a container or a machine to throw away: installs Slurm from Debian,
 # starts a cluster of this one machine, and runs a small sweep as an array in which one task is requeued, one warned as
-# before the time limit, and one cancelled and submitted again. The end must be that of a plain run.
+# before the time limit, and one cancelled and submitted again, each after its first finished point. The end must be that
+# of a plain run.
 #
 #   cluster/try_slurm.sh [--multinode]       JAXSENS=/path/to/jaxsens if it is not on the PATH
 #
-# With --multinode also two processes that share the points.
+# With --multinode also two processes that share every point, and are warned in the middle.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 [ "$(id -u)" -eq 0 ] || { echo "try_slurm.sh starts daemons: run it as root" >&2; exit 2; }
@@ -59,9 +60,11 @@ ReturnToService=2
 JobRequeue=1
 KillWait=30
 MpiDefault=none
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 Boards=1 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 State=UNKNOWN
+GresTypes=gpu
+NodeName=$host Gres=gpu:1 NodeAddr=127.0.0.1 CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
+echo "Name=gpu File=/dev/null" >"$work/gres.conf" # no GPU, but counted as one: for the check of the requests
 export SLURM_CONF="$work/slurm.conf"
 mkdir -p "$work/state" "$work/spool"
 sleep 1
@@ -75,10 +78,14 @@ for _ in $(seq 30); do
 done
 sinfo
 
+# The requests of the README, on one node: Slurm says when such a job would start, or what is wrong with it.
+sbatch --test-only --array=0-63 --gpus-per-task=1 --cpus-per-task=1 --mem=0 "$here/slurm_array.sbatch" CONFIG DIR
+sbatch --test-only --nodes=1 --gpus-per-node=1 --cpus-per-task=1 --mem=0 "$here/slurm_multinode.sbatch" CONFIG DIR
+
 cat >"$work/sweep.toml" <<'END'
 title = "a small sweep"
 lengths = [128, 256, 384]
-seeds = 8
+seeds = 12
 variants = ["softmax", "average-hard"]
 statistics = ["mean", "max"]
 
@@ -93,13 +100,12 @@ END
 
 # On a machine with fewer cores than tasks, each task must compute as the plain run does, for figures to be equal.
 options=(--cpus-per-task=1 --mem=0 --time=10 --chdir="$work")
-cache=(--compilation-cache "$work/compiled")
 export XDG_CACHE_HOME="$work/cache"
 
 say() { printf '\n== %s  [%d s]\n' "$1" "$SECONDS"; }
 
 settled() { # waits until no job of this user is left
-    for _ in $(seq 300); do
+    for _ in $(seq 600); do
         [ -z "$(squeue -h)" ] && return
         sleep 1
     done
@@ -108,17 +114,26 @@ settled() { # waits until no job of this user is left
     exit 1
 }
 
-state() { # the state of array task $1
-    squeue -h -o %T -j "$1" 2>/dev/null || true
+after_a_point() { # waits until a point of the list in file $1 is finished, and runs the rest of the line
+    local points=() path
+    mapfile -t points <"$1"
+    for _ in $(seq 3000); do
+        for path in "${points[@]}"; do
+            [ -e "$path" ] && { shift && "$@" && return; }
+        done
+        sleep 0.1
+    done
+    echo "no point of $1 was finished" >&2
+    exit 1
 }
 
-running() { # waits until a task has begun to measure
-    for _ in $(seq 120); do
-        [ "$(state "$1")" = RUNNING ] && compgen -G "$work/array/points/*/*/.*.claim" >/dev/null && return
-        sleep 0.5
-    done
-    echo "$1 did not start" >&2
-    exit 1
+shard() { # writes the files of the points of shard $1 to a list
+    "$JAXSENS" sweep "$work/sweep.toml" --out "$work/array" --shard "$1/4" --list |
+        awk '/\.parquet$/ { print $NF }' >"$work/points_$1"
+}
+
+resumed() { # of the logs $@, one says that points were done before the process began
+    grep -H "were done before" "$@" || { echo "$*: not resumed in the middle" >&2; exit 1; }
 }
 
 same() { # compares the tables of a directory with those of the plain run
@@ -129,27 +144,38 @@ same() { # compares the tables of a directory with those of the plain run
 }
 
 say "a plain run"
-"$JAXSENS" sweep "$work/sweep.toml" --out "$work/plain" "${cache[@]}" 2>&1 | tail -3
+"$JAXSENS" sweep "$work/sweep.toml" --out "$work/plain" 2>&1 | tail -3
+
+for k in 1 2 3; do shard "$k"; done
 
 say "an array of four tasks: one requeued, one warned, one cancelled"
 job=$(sbatch --parsable --array=0-3 "${options[@]}" "$here/slurm_array.sbatch" "$work/sweep.toml" "$work/array")
-running "${job}_1" && scontrol requeue "${job}_1"
-running "${job}_2" && scancel --signal=TERM "${job}_2" # to the step alone, as --signal=TERM@120 does
-running "${job}_3" && scancel "${job}_3"
+hits=()
+after_a_point "$work/points_1" scontrol requeue "${job}_1" &
+hits+=($!)
+after_a_point "$work/points_2" scancel --signal=TERM "${job}_2" & # to the step alone, as --signal=TERM@120 does
+hits+=($!)
+after_a_point "$work/points_3" scancel "${job}_3" &
+hits+=($!)
+for hit in "${hits[@]}"; do wait "$hit"; done
 squeue -r
 sleep 3
 say "the cancelled task is submitted again"
 SHARDS=4 sbatch --array=3 "${options[@]}" "$here/slurm_array.sbatch" "$work/sweep.toml" "$work/array"
 settled
 tail -n 30 "$work"/jaxsens-*.log
+for k in 1 2 3; do resumed "$work"/jaxsens-*_"$k".log; done
 same "$work/array"
 
 if [ "${1:-}" = --multinode ]; then
-    say "two processes that share the points"
-    sbatch --nodes=1 --ntasks=2 --ntasks-per-node=2 "${options[@]}" \
-        "$here/slurm_multinode.sbatch" "$work/sweep.toml" "$work/nodes"
+    say "two processes that share every point, warned in the middle"
+    sed "s:^$work/array:$work/nodes:" "$work/points_1" >"$work/points_nodes"
+    job=$(sbatch --parsable --nodes=1 --ntasks=2 --ntasks-per-node=2 "${options[@]}" \
+        "$here/slurm_multinode.sbatch" "$work/sweep.toml" "$work/nodes" --share-above 0)
+    after_a_point "$work/points_nodes" scancel --signal=TERM "$job"
     settled
     tail -n 30 "$work"/jaxsens-nodes-*.log
+    resumed "$work"/jaxsens-nodes-*.log
     same "$work/nodes"
 fi
 say "done; logs are in $work"

@@ -57,20 +57,25 @@ def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[st
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Path]:
     """Yields a temporary path next to `path`, and renames it to `path` when the block succeeds.
 
     The temporary file is flushed to disk before the rename, and removed if the block fails. So `path` holds either its
     old content or all of the new content, even after a crash. Parent folders are created. Concurrent writers are safe:
-    the last rename wins. Temporary files of killed writers are removed. If `path` is a symbolic link, its target is
-    written.
+    the last rename wins. If `path` is a symbolic link, its target is written.
+
+    Args:
+        path: of the file.
+        clear: whether to remove temporary files of killed writers of this file, for which its folder is listed: 10 ms
+            among 10,000 files. A caller that writes very many files calls `clear_leftovers` once instead.
 
     Raises:
         OSError: naming `path`, if it cannot be written.
     """
     final = Path(os.path.realpath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
+    if clear:
+        clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
     temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")
     try:
         with named_failures(path, temporary):
@@ -92,6 +97,31 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes `data` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+def keep_text(path: str | os.PathLike[str], text: str) -> bool:
+    """Writes `text` to `path` atomically, unless the file holds just this; returns whether it did not.
+
+    Many processes that have the same to say then read one file, rather than replace it in turn.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        if Path(path).read_text(encoding="utf-8") == text:
+            return False
+    write_text(path, text)
+    return True
+
+
+def there_are(paths: Iterable[Path]) -> set[Path]:
+    """Returns which of these files exist: by one listing of each folder, not by one look at each file."""
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path)
+    found: set[Path] = set()
+    for folder, inside in folders.items():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            names = {*os.listdir(folder)}
+            found.update(path for path in inside if path.name in names)
+    return found
 
 
 def clear_leftovers(paths: Iterable[Path]) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxsens.files import write_text
+from jaxsens.files import keep_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +25,13 @@ class DamagedFile(Exception):
 def write_sealed(
     path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], indent: int | None = 1
 ) -> None:
-    """Writes a JSON object with its kind and checksum, atomically; on one line if `indent` is None."""
+    """Writes a JSON object with its kind and checksum, atomically; on one line if `indent` is None.
+
+    A file that holds just this already is left as it is.
+    """
     # Convert to JSON and back first, as a reader would: tuples become lists, and numeric keys become strings.
     sealed = json.loads(json.dumps({"kind": kind, "content": dict(content)}))
-    write_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
+    keep_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
 
 
 def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:

@@ -193,12 +193,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("times", type=int, nargs="?", default=20)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--asked", type=float, default=0.25, help="how likely all are sent SIGTERM instead")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="distributed-stress-") as name:
         folder = Path(name)
         config = write_config(folder, (8, 12, 16, 20, 24, 28), 4)
-        stress = Stress(config, folder, options.processes, random.Random(options.seed))
+        rng = random.Random(options.seed)
+        stress = Stress(config, folder, options.processes, rng, asked=options.asked)
         print(f"undisturbed: {stress.seconds:.1f} s", flush=True)
         for k in range(options.times):
             stress.once(k)

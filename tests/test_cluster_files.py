@@ -61,13 +61,42 @@ def test_processes_are_as_many_as_pods():
     assert re.fullmatch(re.escape(name) + r":\d+", coordinator)
 
 
+def with_accelerator(text: str, kind: str) -> str:
+    """A file with the requests for a "gpu" or a "tpu", which stand there as comments, put in."""
+    lines = {
+        "gpu": r"nvidia\.com/gpu: .*",
+        "tpu": r"google\.com/tpu: .*|nodeSelector:|  cloud\.google\.com/.*",
+    }
+    return re.sub(rf"^( *)# ({lines[kind]})$", r"\1\2", text, flags=re.MULTILINE)
+
+
+def validate(document: dict[str, Any]) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    if document["kind"] == "JobSet":  # no kind of Kubernetes itself, but its jobs are
+        for hosts in document["spec"]["replicatedJobs"]:
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": hosts["name"]}}
+            validator.validate({**job, **hosts["template"]}, validator.latest_version(), strict=True)
+    else:
+        validator.validate(document, validator.latest_version(), strict=True)
+
+
 @pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
 def test_kubernetes_files_fit_the_official_schemas(path):
-    validator = pytest.importorskip("kubernetes_validate")
     for document in documents(path):
-        if document["kind"] == "JobSet":  # no kind of Kubernetes itself, but its jobs are
-            for hosts in document["spec"]["replicatedJobs"]:
-                job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": hosts["name"]}}
-                validator.validate({**job, **hosts["template"]}, validator.latest_version(), strict=True)
-        else:
-            validator.validate(document, validator.latest_version(), strict=True)
+        validate(document)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "tpu"])
+@pytest.mark.parametrize("name", ["kubernetes_indexed_job.yaml", "kubernetes_jobset.yaml"])
+def test_the_requests_for_accelerators_are_sound_too(name, kind, tmp_path):
+    changed = tmp_path / name
+    changed.write_text(with_accelerator((CLUSTER / name).read_text("utf-8"), kind))
+    (document,) = documents(changed)
+    spec = document["spec"]
+    while "containers" not in spec:
+        spec = (spec["replicatedJobs"][0] if "replicatedJobs" in spec else spec)["template"]["spec"]
+    (container,) = spec["containers"]
+    resource = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}[kind]
+    assert int(container["resources"]["limits"][resource]) >= 1
+    assert len(spec.get("nodeSelector", {})) == {"gpu": 0, "tpu": 2}[kind]
+    validate(document)

@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jaxsens.files import atomic_path, clear_leftovers, remedy, takes_no_more, try_writing_to, write_text
+from jaxsens.files import (
+    atomic_path,
+    clear_leftovers,
+    keep_text,
+    remedy,
+    takes_no_more,
+    there_are,
+    try_writing_to,
+    write_text,
+)
 from jaxsens.processes import has_ended, own_mark
 from tests.disks import dead_mark, files_of_at_most
 
@@ -105,3 +114,25 @@ def test_trying_a_folder_leaves_nothing_and_says_why_it_cannot_be_written_to(tmp
     with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(0):
         try_writing_to(tmp_path)
     assert failed.value.filename == str(tmp_path)
+
+
+def test_a_file_that_holds_the_text_is_left_alone(tmp_path):
+    path = tmp_path / "folder" / "kept"
+    assert keep_text(path, "new")
+    os.utime(path, (0, 0))
+    assert not keep_text(path, "new")
+    assert path.stat().st_mtime == 0
+    assert keep_text(path, "newer")
+    assert path.read_text() == "newer"
+    path.write_bytes(b"\xff")
+    assert keep_text(path, "text")
+
+
+def test_listing_folders_finds_what_looking_at_each_file_does(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "file").touch()
+    paths = [tmp_path / folder / name for folder in ("a", "b", "file") for name in ("x", "y", ".z")]
+    for name in ("a/x", "a/.z", "a/other"):
+        (tmp_path / name).touch()
+    assert there_are(paths) == {path for path in paths if path.is_file()}
+    assert there_are([]) == set()

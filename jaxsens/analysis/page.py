@@ -37,6 +37,9 @@ SUMMARY_COLUMNS = (
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
 
+MOST_ROWS = 5000
+"""Rows of the table of points: a megabyte of the page."""
+
 DASH = "\N{EM DASH}"
 """What a table shows where there is no value."""
 
@@ -268,10 +271,11 @@ def variant_table(data: SweepData) -> ReportTable:
 
 
 def points_table(data: SweepData) -> ReportTable:
-    """Every point with its statistics to four digits."""
-    columns = [*data.points.columns]
-    rows = [tuple(_cell(value) for value in row) for row in data.points.itertuples(index=False)]
-    caption = f"All {len(rows)} points (points.csv has every digit)"
+    """The points with their statistics to four digits, as many as a browser shows at once."""
+    columns, shown = [*data.points.columns], data.points.head(MOST_ROWS)
+    rows = [tuple(_cell(value) for value in row) for row in shown.itertuples(index=False)]
+    which = "All" if len(rows) == len(data.points) else f"The first {len(rows)} of"
+    caption = f"{which} {len(data.points)} points (points.csv has every digit)"
     return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)
 
 

@@ -4,9 +4,9 @@
     .RECORD.failed    why the record could not be computed, in one line
 
 A claim is a hint for other processes that somebody has begun an item. Nothing depends on it being right: a record
-appears whole or not at all, and two processes that compute one item write the same numbers. The holder touches its
-claim every minute, and a claim that was not touched for long is that of a process that died. Ages are by the file
-system's clock, which all hosts share, never by a host's own.
+appears whole or not at all, and two processes that compute one item write the same numbers, up to rounding where their
+hosts differ; the later record stands. The holder touches its claim every minute, and a claim that was not touched for
+long is that of a process that died. Ages are by the file system's clock, which all hosts share, never by a host's own.
 """
 
 from __future__ import annotations

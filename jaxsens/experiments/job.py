@@ -10,6 +10,7 @@ and computes it again, and whoever only reads a directory is told to run the job
 from __future__ import annotations
 
 import abc
+import math
 import os
 import re
 import signal
@@ -34,8 +35,8 @@ from jaxsens.experiments.claims import (
     note_failure,
     see_what_others_wrote,
 )
-from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
-from jaxsens.files import clear_leftovers, remedy, takes_no_more, write_text
+from jaxsens.experiments.progress import Reporter, TimeLeft, reporting, say
+from jaxsens.files import clear_leftovers, remedy, takes_no_more, there_are, write_text
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import check, noting
 
@@ -61,6 +62,8 @@ Item = TypeVar("Item", bound=Planned)
 Kept = TypeVar("Kept", bound=Computed)
 
 _TABLES_EVERY = 30.0
+_TABLES_SHARE = 0.05  # of the time, for tables in between, which take minutes where there are many items
+_ESTIMATE_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,14 @@ class Outcome:
     Attributes:
         chosen: how many items the run was to take care of.
         computed: how many of them it computed itself.
-        finished: how many items of the whole job are done now.
+        finished: how many items of the whole job are done now; by their files, if the run had a part of the items and
+            others are not done.
         planned: how many items the whole job has.
         failures: the items that failed.
         stopped_by: the signal that ended the run early, or None.
         unwritable: why the directory takes no more, which ended the run early; empty if it does.
-        records: of all that is done, in the order of the items.
+        records: of all that is done, in the order of the items; for a run of a part of the items, of that part, unless
+            all is done.
     """
 
     chosen: int
@@ -207,9 +212,12 @@ class _Run(Generic[Item, Kept]):
         self.done: dict[Item, Kept] = {}
         self.failures: list[Failure] = []
         self.computed = 0
-        self._looked = False
+        self._looked = False  # at what is to be computed
+        self._looked_at_all = False
         self._left = TimeLeft()
-        self._tables_written = time.monotonic()
+        self._estimate: float | None = None
+        self._estimated = -math.inf
+        self._tables_written, self._tables_took = time.monotonic(), 0.0
         self._warned: set[tuple[str, type[Warning]]] = set()
 
     @property
@@ -217,26 +225,35 @@ class _Run(Generic[Item, Kept]):
         return self.job.items if self._chosen is None else self._chosen
 
     @property
+    def _whole(self) -> bool:
+        """Whether this run is to compute all items, rather than a part of a job that other processes share."""
+        return len(self.chosen) == len(self.job.items)
+
+    @property
     def finished(self) -> int:
-        """How many items are done, as far as is known; before all were looked at, by their files."""
-        if self._looked:
-            return len(self.done)
-        paths = {item: self.job.path(item) for item in self.job.items}
-        return sum(item in self.done or (path is not None and path.is_file()) for item, path in paths.items())
+        """How many items are done, as far as is known; of items that were not looked at, by their files."""
+        return len(self.job.items) - len(self._missing())
+
+    def _missing(self) -> list[Item]:
+        """The items that are not done, as far as is known, and have no file."""
+        others = {item: self.job.path(item) for item in self.job.items if item not in self.done}
+        if self._looked_at_all:
+            return [*others]
+        there = there_are(path for path in others.values() if path is not None)
+        return [item for item, path in others.items() if path not in there]
 
     @property
     def records(self) -> list[Kept]:
         return [self.done[item] for item in self.job.items if item in self.done]
 
     def work(self) -> None:
-        damaged = self._look(self.job.items, stoppable=True)
-        self._looked = True
+        damaged = self._look(self.chosen, stoppable=True)
+        self._looked, self._looked_at_all = True, self._whole
         rest = [item for item in self.chosen if item not in self.done]
         before = len(self.chosen) - len(rest)
         with reporting(self.console, len(self.chosen), before) as reporter:
             for item, why in damaged.items():
-                again = "computed again" if item in rest else "left, because this run is not to compute it"
-                reporter.note(f"damaged, {again}: {item}: {why}")
+                reporter.note(f"damaged, computed again: {item}: {why}")
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
             while rest:
@@ -246,26 +263,43 @@ class _Run(Generic[Item, Kept]):
                 free = (k for k, item in enumerate(rest) if not claimed(self.job.path(item)))
                 item = rest.pop(next(free, 0))
                 text = self._take(item, reporter)
-                reporter.finished(f"{item}: {text}", self._left.of([other.group for other in rest]))
-                if time.monotonic() - self._tables_written >= _TABLES_EVERY:
+                reporter.finished(f"{item}: {text}", self._time_left(rest))
+                pause = max(_TABLES_EVERY, self._tables_took / _TABLES_SHARE)
+                if self._whole and time.monotonic() - self._tables_written >= pause:
                     self.write_tables()
+
+    def _time_left(self, rest: Sequence[Item]) -> float | None:
+        """Seconds that the rest takes, estimated anew once a second: an estimate looks at every item."""
+        if not rest or time.monotonic() - self._estimated >= _ESTIMATE_EVERY:
+            self._estimate = self._left.of([other.group for other in rest])
+            self._estimated = time.monotonic()
+        return self._estimate
 
     def write_tables(self) -> None:
         """Writes the tables of all that is done, by other processes too: never with less than is known.
 
-        A run that has not looked at all there is knows nothing that the tables do not hold, and writes none.
+        A run that has not looked at what there is knows nothing that the tables do not hold, and writes none. A run of
+        a part of the items lists the others, and reads them and writes the tables only if all are there: if each of
+        many processes read everything, a large job would spend its time on that. Of two processes that end at the same
+        time, the one that lists later sees what both wrote.
         """
         if not self._looked:
             return
-        known = -1
+        known, began = -1, time.monotonic()
         missing = [self.job.path(item) for item in self.job.items if item not in self.done]
         see_what_others_wrote(path.parent for path in missing if path is not None)
-        self._look(self.job.items)
+        if not self._looked_at_all and self._missing():
+            return
+        damaged, self._looked_at_all = self._look(self.job.items), True
+        for item, why in ({} if self._whole else damaged).items():
+            left = "left, because this run is not to compute it"
+            say(self.console, f"damaged, {left}: {item}: {why}")
         while known < len(self.done):  # Others may have finished more while this one wrote.
             known = len(self.done)
             self.job.write_tables(self.records)
-            self._tables_written = time.monotonic()
             self._look(self.job.items)
+        self._tables_written = time.monotonic()
+        self._tables_took = self._tables_written - began
 
     def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
         """Notes which further items are done; returns what is wrong with the damaged ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from jaxsens.training.events import Evaluated, Event, Note, Stepped
 
 _LINE_EVERY = 60.0
 _FARTHEST = 16  # times the longest length of which the cost is known
+_LATEST = 32  # items of a group and length whose cost is remembered
 _GOOD_FIT = 0.1  # root mean square of the relative errors
 
 
@@ -199,34 +201,40 @@ class TimeLeft:
     seconds, with no coefficient negative, for the engines cost between n^2 and n^3. The first item of a group and a
     length also takes the time of a compilation, which is the same for all. The fit is a non-negative least-squares
     fit of relative errors, so that cheap items count as much as expensive ones. It is made on items for which nothing
-    was compiled, if there are any.
+    was compiled, if there are any: the latest of each group and length.
     """
 
     def __init__(self) -> None:
-        self._costs: list[_Cost] = []
+        self._first: dict[tuple[str, int], _Cost] = {}
+        self._later: dict[tuple[str, int], deque[_Cost]] = {}
 
     def add(self, group: str, n: int, seconds: float) -> None:
         """Adds an item that took `seconds`."""
-        first = (group, n) not in {(cost.group, cost.n) for cost in self._costs}
-        self._costs.append(_Cost(group, n, first, seconds))
+        first = (group, n) not in self._first
+        cost = _Cost(group, n, first, seconds)
+        if first:
+            self._first[group, n] = cost
+        else:
+            self._later.setdefault((group, n), deque(maxlen=_LATEST)).append(cost)
 
     def of(self, rest: Sequence[tuple[str, int]]) -> float | None:
         """Seconds that the items (group, n) of `rest` take together; None where that would be a guess."""
         if not rest:
             return 0.0
-        warm = [cost for cost in self._costs if not cost.first]
-        costs, longest = warm or self._costs, max(n for _, n in rest)
+        cold, counted = [*self._first.values()], Counter(rest)
+        warm = [cost for costs in self._later.values() for cost in costs]
+        costs, longest = warm or cold, max(n for _, n in counted)
         if not _is_enough(costs, longest):
             return None
         fits: dict[str | None, Float[np.ndarray, "3"]] = {None: _fit(costs)}
-        for group in {group for group, _ in rest}:
+        for group in {group for group, _ in counted}:
             own = [cost for cost in costs if cost.group == group]
             fits[group] = _fit(own) if _is_enough(own, longest) else fits[None]
-        cold = [cost for cost in self._costs if cost.first]
         compilations = [cost.seconds - fits.get(cost.group, fits[None]) @ _powers(cost.n) for cost in cold]
         compiling = max(float(np.median(compilations)), 0.0) if cold else 0.0
-        new = set(rest) - {(cost.group, cost.n) for cost in cold}
-        return float(sum(fits[group] @ _powers(n) for group, n in rest)) + len(new) * compiling
+        new = counted.keys() - self._first.keys()
+        known = sum(times * (fits[group] @ _powers(n)) for (group, n), times in counted.items())
+        return float(known) + len(new) * compiling
 
 
 def _is_enough(costs: Sequence[_Cost], longest: int) -> bool:

@@ -36,7 +36,7 @@ from jaxsens.experiments.points import (
 from jaxsens.experiments.progress import Reporter, say
 from jaxsens.experiments.sources import EVERY, ModelSource, Weights
 from jaxsens.experiments.words import Inputs
-from jaxsens.files import write_text
+from jaxsens.files import keep_text
 from jaxsens.models.config_tables import plain
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.process_group import ProcessGroup
@@ -307,7 +307,7 @@ def write_config(path: Path, text: str) -> bool:
     stale = [] if same else [path.with_name(name) for name in _REPORT if path.with_name(name).exists()]
     for file in stale:
         file.unlink(missing_ok=True)
-    write_text(path, text)
+    keep_text(path, text)
     return bool(stale)
 
 

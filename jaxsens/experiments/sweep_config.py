@@ -179,7 +179,8 @@ def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 MOST_POINTS = 100_000
-"""Points of a sweep. Each has a file, and a place in the plan and in memory, of some kilobytes."""
+"""Points of a sweep. Each process takes 3 kB and 0.1 ms for every point, also of other processes, whenever it begins:
+see docs/large-sweeps.md."""
 
 
 def _seeds(value: object) -> object:
@@ -361,7 +362,7 @@ def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], prob
     if points > MOST_POINTS:
         problems.messages.append(
             f"{models} models at {len(lengths)} lengths with {len(seeds)} seeds are {points} points: at most "
-            f"{MOST_POINTS}; give fewer, or several configs"
+            f"{MOST_POINTS}; give fewer, or several configs with a directory each"
         )
 
 

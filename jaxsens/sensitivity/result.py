@@ -724,10 +724,7 @@ class FlipSensitivity:
         Raises:
             InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
         """
-        columns = {name: getattr(self, field) for name, field in self._columns().items()}
-        if self.estimated is not None:
-            columns |= {name: getattr(self.estimated, field) for name, field in _OF_ESTIMATES.items()}
-        write_columns(path, columns, self.description(), metadata)
+        save_with_metadata(self, path, metadata)
 
     def __repr__(self) -> str:
         part = f"{len(self)} of {self.population} flips, {'sampled' if self.complete else 'interrupted'}"
@@ -777,6 +774,16 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
         InputError: if the file is missing, damaged, or not a result.
     """
     return load_with_metadata(path)[0]
+
+
+def save_with_metadata(
+    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
+) -> None:
+    """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.files.atomic_path`."""
+    columns = {name: getattr(result, field) for name, field in result._columns().items()}
+    if result.estimated is not None:
+        columns |= {name: getattr(result.estimated, field) for name, field in _OF_ESTIMATES.items()}
+    write_columns(path, columns, result.description(), metadata, clear)
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:

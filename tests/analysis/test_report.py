@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from jaxsens.analysis import page
 from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.fits import fit_exponents, signed
 from jaxsens.analysis.page import (
@@ -251,6 +252,15 @@ def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
         (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
     ]
     assert rows[0] == ("b", "8", "0", "1", "7", "0.125")
+
+
+def test_a_table_of_very_many_points_is_cut_short_and_says_so(monkeypatch):
+    data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2))
+    whole = points_table(data)
+    monkeypatch.setattr(page, "MOST_ROWS", 3)
+    cut = points_table(data)
+    assert (whole.caption[:12], cut.caption[:25]) == ("All 4 points", "The first 3 of 4 points (")
+    assert cut.rows == whole.rows[:3]
 
 
 def test_what_was_run_names_every_engine_and_version_with_how_often():

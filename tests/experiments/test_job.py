@@ -8,9 +8,11 @@ import signal
 
 import pytest
 
+from jaxsens import files
 from jaxsens.analysis.data import load_sweep
 from jaxsens.errors import InputError
 from jaxsens.experiments import claims
+from jaxsens.experiments import job as jobs
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import sweep as sweeps
 from jaxsens.experiments.points import select
@@ -282,6 +284,68 @@ def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_t
     assert len(load_sweep(tmp_path).points) == 8
 
 
+def test_a_part_reads_its_own_points_alone_and_writes_the_table_once_all_are_there(
+    calls, monkeypatch, tmp_path
+):
+    sweep, read, original = tiny_sweep(), [], sweeps.read_point
+
+    def noted(path, key, statistics):
+        found = original(path, key, statistics)  # raises where there is no file
+        read.append(found[0].n)
+        return found
+
+    monkeypatch.setattr(sweeps, "read_point", noted)
+    run(sweep, tmp_path, only=["n=6"])
+    assert (read, (tmp_path / "points.csv").exists()) == ([], False)
+    outcome, _ = run(sweep, tmp_path, only=["n=4", "seed=0"])
+    assert (read, outcome.finished, (tmp_path / "points.csv").exists()) == ([], 6, False)
+    assert {record.n for record in outcome.records} == {4}
+    outcome, _ = run(sweep, tmp_path, only=["n=4"])
+    assert (sorted(read), outcome.finished, csv(tmp_path).count(b"\n")) == ([4] * 2 + [6] * 4, 8, 9)
+
+
+def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_path):
+    sweep = tiny_sweep()
+    run(sweep, tmp_path, only=["n=6"])
+    point = select(sweep.points, only=["n=6"])[0]
+    point.path(tmp_path).write_bytes(b"half")
+    outcome, log = run(sweep, tmp_path, only=["n=4"])
+    assert outcome.finished == 7
+    assert f"damaged, left, because this run is not to compute it: {point}: " in log
+
+
+@pytest.mark.parametrize("looks_again", [True, False])
+def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is_made_to_look(
+    calls, monkeypatch, tmp_path, looks_again
+):
+    # As a client of NFS: what a folder lacked is remembered, until this client changes the folder.
+    sweep, remembered = tiny_sweep(), {}
+    original, look = sweep_points.flip_sensitivity, jobs.see_what_others_wrote
+
+    def there_are(paths):
+        paths = [*paths]
+        for folder in {path.parent for path in paths} - remembered.keys():
+            remembered[folder] = files.there_are(folder.iterdir() if folder.exists() else ())
+        return {path for path in paths if path in remembered[path.parent]}
+
+    def see(folders):
+        for folder in {*folders}:
+            remembered.pop(folder, None)
+            look([folder])
+
+    def meanwhile(model, tokens, **options):
+        there_are(point.path(tmp_path) for point in sweep.points)
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
+        run(sweep, tmp_path, only=["n=6"])
+        return original(model, tokens, **options)
+
+    monkeypatch.setattr(jobs, "there_are", there_are)
+    monkeypatch.setattr(jobs, "see_what_others_wrote", see if looks_again else lambda folders: None)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    outcome, _ = run(sweep, tmp_path, only=["n=4"])
+    assert (outcome.finished == 8) == (tmp_path / "points.csv").exists() == looks_again
+
+
 def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["seed=1"])
@@ -354,6 +418,8 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
         "batch_size": 2,
         "memory_budget": 999,
         "engine": "vmap",
+        "candidates": None,
+        "threshold": 0.0,
     }
 
 

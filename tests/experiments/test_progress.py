@@ -54,6 +54,15 @@ def test_a_count_of_points_would_be_far_off_where_the_model_is_not():
     assert model_of([32, 64]).of(rest) == pytest.approx(truth, rel=0.3)
 
 
+def test_very_many_points_are_estimated_from_the_latest_of_each_length():
+    left, many = TimeLeft(), 100_000
+    for seed in range(200):
+        left.add("soft", 64, cost("soft", 64, seed == 0) * (10 if seed < 100 else 1))
+        left.add("soft", 32, cost("soft", 32, seed == 0))
+    rest = [("soft", 64)] * many
+    assert left.of(rest) == pytest.approx(many * cost("soft", 64, False), rel=0.1)
+
+
 def test_nothing_is_said_where_it_would_be_a_guess():
     assert TimeLeft().of([("soft", 8)]) is None
     assert model_of([32]).of([("soft", 64)]) is None

@@ -1,0 +1,15 @@
+"""`python scripts/benchmark_config.py`: what a config costs on an accelerator, estimated; see benchmarks/README.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # `benchmarks` is no part of the installed package
+
+from benchmarks.config_costs import main
+
+if __name__ == "__main__":
+    sys.exit(main())
