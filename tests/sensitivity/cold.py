@@ -5,7 +5,8 @@ regime in which a rounded score is felt: by eps |s| of a weight. What is asked o
 never worse than the specification: over the flips above 1 % of the largest true norm, its worst relative error is at
 most the larger of 4 times that of `vmap` and `FLOOR`.
 
-`python -m tests.sensitivity.cold` prints the worst cells by weighting and dtype.
+`python -m tests.sensitivity.cold` prints the worst cells by weighting and dtype; numbers are how many models and which
+lengths, names are weightings instead of those of the papers.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ SOFT = (
     *(f"temperature-{name}" for name in ("log", "sqrt", "linear", "linearithmic", "quadratic", "cubic")),
 )
 HARD = ("leftmost-hard", "rightmost-hard", "average-hard")
+NEWER = ("softmax-off-by-one", "sigmoid", "sigmoid-log")
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,12 @@ def _named(weighting: Any) -> str:
     return next(name for name, value in WEIGHTINGS.items() if value == weighting)
 
 
-def table(seeds: range, lengths: tuple[int, ...]) -> str:
+def table(seeds: range, lengths: tuple[int, ...], weightings: tuple[str, ...]) -> str:
     """The worst cell of each weighting and dtype, and how many models were beyond what is allowed."""
     cells: dict[tuple[str, str], list[tuple[Errors, float]]] = defaultdict(list)
     for seed in seeds:
         for n in lengths:
-            model = drawn(seed, n)
+            model = drawn(seed, n, weightings)
             for dtype in FLOOR:
                 errors = errors_of(model, dtype)
                 if errors is not None:
@@ -175,5 +177,6 @@ def table(seeds: range, lengths: tuple[int, ...]) -> str:
 
 
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    print(table(range(count), tuple(int(n) for n in sys.argv[2:]) or (12,)))
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()] or [100]
+    names = tuple(word for word in sys.argv[1:] if not word.isdigit())
+    print(table(range(numbers[0]), tuple(numbers[1:]) or (12,), names or SOFT + HARD))

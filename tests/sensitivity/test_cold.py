@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import itertools
 from decimal import Decimal
 from typing import Any
 
@@ -18,9 +19,10 @@ import jaxsens
 from jaxsens.models.parameters import initialise
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 from jaxsens.sensitivity.difference.softmax_change import softmax_change
 from tests import wide_reference
-from tests.sensitivity.cold import FLOOR, SOFT, TIMES_VMAP, Model, drawn, errors_of
+from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small
 
 if np.finfo(np.longdouble).eps > 2e-19:
@@ -163,6 +165,37 @@ def test_none_of_many_models_is_measured_worse(seed, dtype):
     errors = errors_of(drawn(seed), dtype)
     if errors is not None:
         assert errors.difference <= errors.allowed(dtype), errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", list(FLOOR))
+@pytest.mark.parametrize("gate", ["none", "headwise"])
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_with_a_sink_sigmoid_attention_or_gates(seed, gate, dtype):
+    errors = errors_of(drawn(seed, weightings=NEWER, output_gate=gate), dtype)
+    if errors is not None:
+        assert errors.difference <= errors.allowed(dtype), errors
+
+
+def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_size():
+    sizes = [0.0, 1e-30, 1e-9, 1e-3, 0.4, 3.0, 20.0, 60.0, 500.0]
+    signed = [sign * size for size in sizes for sign in (1, -1)]
+    for dtype in FLOOR:
+        s, ds = (np.array(x, dtype) for x in zip(*itertools.product(signed, signed), strict=True))
+        with numerics(dtype):
+            new, change = map(np.asarray, sigmoid_change(jnp.asarray(s), jnp.asarray(ds)))
+        with decimal.localcontext(decimal.Context(prec=300, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)):
+            moved = [
+                (Decimal(float(x)), Decimal(float(x)) + Decimal(float(y))) for x, y in zip(s, ds, strict=True)
+            ]
+            before, after = ([1 / (1 + (-pair[k]).exp()) for pair in moved] for k in (0, 1))
+            step = np.array([_longdouble(y - x) for x, y in zip(before, after, strict=True)])
+            after = np.array([_longdouble(y) for y in after])
+        # A score is rounded by eps |s|, which is the relative error of a small weight.
+        off = 4 * np.finfo(dtype).eps * (2 + np.abs(s) + np.abs(ds))
+        tiny = float(np.finfo(dtype).tiny)
+        assert np.all(np.abs(new - after) <= off * after + tiny)
+        assert np.all(np.abs(change - step) <= off * np.abs(step) + tiny)
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ def cases(draw, any_shape: bool) -> Case:
             "heads": draw(st.integers(1, 3)),
             "head_width": draw(st.sampled_from([2, 4])),
             "width": draw(st.integers(2, 7)),
+            "output_gate": draw(st.sampled_from(["none", "none", "headwise", "elementwise"])),
         }
 
     def of_layers(strategy: st.SearchStrategy[Any]) -> Any:
