@@ -18,9 +18,10 @@ from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models import layers
 from jaxsens.models.layered import forward
 from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.models.parameters import initialise
 from jaxsens.models.schedules import SCHEDULES
+from jaxsens.models.score_positions import RelativeBias
 from jaxsens.models.weighting import SinkSoftmax
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.accuracy import Accuracy
@@ -90,6 +91,8 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
         "output_gate": "headwise",
     },
     "several positions": {"positions": POSITIONS_TRIED["several"], "activation": "tanh"},
+    "a window": {"mask": SlidingWindow(4), "positions": "partial-alibi"},
+    "rotations and biases": {"layer_positions": (("partial-rotary", RelativeBias(8, 5)),)},
     "first row read": {"readout": 0, "mask": "past", "positions": "alibi"},
 }
 
@@ -123,8 +126,9 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
             "activation": "tanh",
             "output_gate": "elementwise",
         },
+        {"layers": 3, "mask": SlidingWindow(3), "layer_positions": ("rotary", "none", "relative-bias")},
     ],
-    ids=["pre", "masked", "additive mean", "post mean", "sink, gates"],
+    ids=["pre", "masked", "additive mean", "post mean", "sink, gates", "window"],
 )
 def test_the_estimate_is_the_derivative_for_small_changes(changes):
     # As symbol 1 comes closer to symbol 0, what is left out is of second order in their distance.

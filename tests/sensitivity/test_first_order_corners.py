@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS
+from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
@@ -53,7 +53,7 @@ def both(
     sharpness=st.sampled_from([1.0, 30.0, 1e3]),
     choices=st.fixed_dictionaries(
         {
-            "mask": st.sampled_from(sorted(MASKS)),
+            "mask": st.sampled_from([*sorted(MASKS), SlidingWindow(1), SlidingWindow(2)]),
             "weighting": st.sampled_from(SOFT).map(WEIGHTINGS_TRIED.get),
             "layer_norm": st.sampled_from(["none", "pre", "post"]),
             "positions": st.sampled_from(["none", "rotary", "alibi"]),
