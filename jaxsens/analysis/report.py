@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jaxsens.analysis.attention import attention_data, attention_sections
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.decisions import Decisions, decision_sections
@@ -28,6 +29,7 @@ from jaxsens.analysis.page import (
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
 from jaxsens.errors import rule_for
+from jaxsens.experiments.attention import AttentionTable
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, MEDIAN, PER_POSITION
 from jaxsens.experiments.positions import READOUT
 from jaxsens.experiments.sweep import SweepPlan
@@ -176,6 +178,9 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
+    if plan.attention is not None:
+        shown = AttentionTable(**plan.attention)
+        sections += attention_sections(attention_data(data.metadata, data.names, shown))
     sections += bounds_sections(
         BoundsData(data.bounds, data.points, data.names, plan.measure["norm"], data.unseeded)
     )

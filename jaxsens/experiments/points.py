@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.experiments.attention import AttentionValues
 from jaxsens.experiments.edits import Edited, EditName, candidates_of
 from jaxsens.experiments.job import check_key
 from jaxsens.experiments.positions import Positions, positions_at
@@ -342,6 +343,7 @@ class PointMetadata:
         seconds: wall time, compilation included.
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
             statistics are then exact is said by `statistics_of`.
+        attention: attention statistics, if the sweep asks for them: see `jaxsens.experiments.attention`.
     """
 
     key: str
@@ -360,6 +362,7 @@ class PointMetadata:
     engine: dict[str, str]
     seconds: float
     estimated: dict[str, float | int | None] | None = None
+    attention: AttentionValues | None = None
 
     def status(self, statistic: str) -> Status:
         """What the value of a statistic is. The largest change of a random sample of flips is a lower bound on that of
@@ -383,10 +386,15 @@ class PointMetadata:
 
 
 def write_point(
-    directory: Path, point: Point, result: FlipSensitivity, statistics: tuple[str, ...], seconds: float
+    directory: Path,
+    point: Point,
+    result: FlipSensitivity,
+    statistics: tuple[str, ...],
+    seconds: float,
+    attention: AttentionValues | None = None,
 ) -> PointMetadata:
     """Writes a measured point to its place in a sweep directory; returns its metadata."""
-    metadata = describe_point(point, result, statistics, seconds)
+    metadata = replace(describe_point(point, result, statistics, seconds), attention=attention)
     # What killed writers left in the folder is removed when a job begins, not for every point.
     save_with_metadata(result, point.path(directory), asdict(metadata), clear=False)
     return metadata

@@ -4,6 +4,7 @@ DIR/sweep.toml      the config as it was given
 DIR/sweep.json      the plan: the config with everything written out, and every point with its key and file
 DIR/points/         one Parquet file a point
 DIR/points.csv      a row a point
+DIR/attention.csv   a row a point, layer and head, if the config asks for attention statistics
 DIR/bounds/, DIR/bounds.csv     bounds over all inputs, if the config asks for them
 """
 
@@ -21,6 +22,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from jaxsens.errors import InputError
+from jaxsens.experiments.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.experiments.points import (
@@ -98,7 +100,7 @@ class SweepPlan(Record):
     """What sweep.json says: everything about a sweep except its numbers. Points come in the order of the config.
 
     `config` is the config as it was given. `inputs` says what the inputs are, by length; `bounds` where the bounds over
-    all inputs are, if they are asked for.
+    all inputs are, and `attention` which attention statistics are shown, if they are asked for.
     """
 
     kind: ClassVar[str] = "plan of a sweep"
@@ -113,6 +115,7 @@ class SweepPlan(Record):
     variants: tuple[PlannedVariant, ...]
     points: tuple[PlannedPoint, ...]
     bounds: tuple[PlannedPoint, ...] = ()
+    attention: dict[str, Any] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -154,6 +157,7 @@ class Sweep:
     text: str
     bounds: Bounds | None = None
     sampled: frozenset[str] = frozenset()
+    attention: AttentionTable | None = None
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -196,6 +200,7 @@ class Sweep:
             ),
             points=tuple(_planned(point, point) for point in self.points),
             bounds=tuple(_planned(bound.point, bound) for bound in self.bound_points),
+            attention=None if self.attention is None else asdict(self.attention),
         )
 
 
@@ -235,8 +240,22 @@ def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadat
 
 
 def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: SweepPlan) -> None:
-    """Writes points.csv: a row a point, in the order given."""
+    """Writes points.csv: a row a point, in the order given; and attention.csv, if the plan has attention statistics."""
+    points = list(points)
     write_table(directory / "points.csv", plan.columns, [point_row(point) for point in points])
+    if plan.attention is not None:
+        rows = [row for point in points for row in attention_rows(point)]
+        write_table(directory / "attention.csv", ATTENTION_COLUMNS, rows)
+
+
+def attention_rows(point: PointMetadata) -> Iterator[dict[str, Any]]:
+    """The rows of attention.csv that a point makes: one for each layer and head that it has."""
+    known = point.attention or {"largest": []}
+    for layer, heads in enumerate(known["largest"]):
+        for head in range(len(heads)):
+            values = {name: found[layer][head] for name, found in known.items()}
+            if any(value is not None for value in values.values()):
+                yield row_of(point, ("variant", "n", "seed")) | {"layer": layer, "head": head} | values
 
 
 def read_bounds(directory: Path, plan: SweepPlan) -> list[BoundRecord]:
@@ -376,8 +395,15 @@ class PointsJob(Job[Point, PointMetadata]):
         return item.path(self.directory)
 
     def read(self, item: Point) -> PointMetadata:
-        """Reads a point's record, with the sweep's statistics."""
-        return read_point(self.path(item), item.key, self.sweep.statistics)[0]
+        """Reads a point's record, with the sweep's statistics. One without the attention statistics that the sweep asks
+        for is measured again."""
+        found = read_point(self.path(item), item.key, self.sweep.statistics)[0]
+        if self._asks_for_attention(item) and found.attention is None:
+            raise FileNotFoundError(f"{self.path(item)}: without attention statistics")
+        return found
+
+    def _asks_for_attention(self, item: Point) -> bool:
+        return self.sweep.attention is not None and has_attention(item.source)
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
@@ -390,13 +416,16 @@ class PointsJob(Job[Point, PointMetadata]):
         began = time.perf_counter()
         model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
         result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, mesh)
-        seconds, statistics = time.perf_counter() - began, self.sweep.statistics
+        statistics, attention = self.sweep.statistics, None
         if not writes:
-            return describe_point(item, result, statistics, seconds)
-        return write_point(self.directory, item, result, statistics, seconds)
+            return describe_point(item, result, statistics, time.perf_counter() - began)
+        if self._asks_for_attention(item):
+            attention = attention_of(model, result.tokens, result.inputs, result.positions)
+        seconds = time.perf_counter() - began
+        return write_point(self.directory, item, result, statistics, seconds, attention)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
-        """Writes points.csv."""
+        """Writes points.csv, and attention.csv if the sweep asks for it."""
         if self.plans:
             write_points_csv(self.directory, records, self.sweep.plan)
 

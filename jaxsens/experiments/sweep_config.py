@@ -16,6 +16,8 @@ statistics = ["mean", "max"]
                                     change the length edit and times; for long inputs exact_up_to, sample_beyond,
                                     estimate, sketch and verify
 
+[attention]                         attention statistics of transformers; of which rows and heads figures are
+
 [bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
                                     free_fraction
 
@@ -40,6 +42,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.experiments.attention import AttentionTable, has_attention
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
 from jaxsens.experiments.edit_checks import check_edit, check_edited
@@ -271,6 +274,7 @@ class SweepTables(Settings):
     model: dict[str, Any] = field(default_factory=dict)
     inputs: InputsTable = field(default_factory=RandomWords)
     bounds: Bounds | None = None
+    attention: AttentionTable | None = None
     variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
 
 
@@ -306,6 +310,9 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         check_measure(where, source.output_size, build, 2, measure, problems)
         if measure is not None:
             check_positions(measure.positions, lengths, source.readout, f"positions: {where}: ", problems)
+    if sound.get("attention") is not None and not any(has_attention(one.source) for one in variants):
+        remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
+        problems.messages.append(f"attention: {remedy}")
     check_estimates(measure, lengths, problems)
     check_edit(measure, bounds, problems)
     _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
@@ -313,7 +320,7 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
-    wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds")
+    wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds", "attention")
     chosen_parts = {name: sound[name] for name in wanted}
     return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
 

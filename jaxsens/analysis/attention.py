@@ -1,0 +1,216 @@
+"""Attention statistics in the report of a sweep: figures against the input length by layer, fits, table and section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsens.analysis.data import spreads
+from jaxsens.analysis.figures import SPREAD, ReportFigure, fitted_power
+from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
+from jaxsens.analysis.page import DASH, ReportTable, Section
+from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, line_style
+from jaxsens.errors import rule_for
+from jaxsens.experiments.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
+from jaxsens.experiments.points import PointMetadata
+from jaxsens.experiments.sweep import attention_rows
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_LAYERS = 6
+"""The largest number of layers that a figure has panels for: the first and last, and others evenly between."""
+
+NAMES = {
+    "largest": "largest attention weight",
+    "entropy": "entropy of attention (nats)",
+    "first": "attention on the first key",
+    "flipped": "attention on a flipped key",
+}
+"""The statistics in words."""
+
+HEADINGS = {
+    "largest": "Does attention stay on single keys as inputs grow? The largest weight of a row",
+    "entropy": "How many keys share the attention of a row? Its entropy",
+    "first": "Is the first key a sink? The weight that rows give it",
+    "flipped": "How much attention does a flipped key get?",
+}
+
+ABOUT = (
+    "The attention weights of the unflipped inputs, by layer and head. A weight falls as 1/n where attention spreads "
+    "over all keys, and stays where it settles on a few; the entropy of m equal weights is log m. Values are means "
+    "over {rows} and over inputs."
+)
+
+ROWS = {"all": "the rows that see any key", "read": "the row that is read, in every layer,"}
+
+
+@dataclass(frozen=True)
+class AttentionData:
+    """The attention statistics of a sweep.
+
+    Attributes:
+        table: the table of attention.csv.
+        variants: those that have some, in the order of the config.
+        shown: which rows and heads are shown.
+    """
+
+    table: pandas.DataFrame
+    variants: Sequence[str]
+    shown: AttentionTable
+
+    def column(self, statistic: str) -> str:
+        """The column of a statistic, for the rows that are shown."""
+        rule_for("the report", "rows", self.shown.rows, ROWS)
+        return statistic if self.shown.rows == "all" else f"{statistic}_read"
+
+    @cached_property
+    def lines(self) -> pandas.DataFrame:
+        """A row per point, layer and line: the median over heads, or each head. "line" names a line of a panel."""
+        if self.shown.heads == "each":
+            names = self.table["variant"] + ", head " + (self.table["head"] + 1).astype(str)
+            return self.table.assign(line=names)
+        keys = ["variant", "n", "seed", "layer"]
+        found = self.table.drop(columns="head").groupby(keys, sort=False).median().reset_index()
+        return found.assign(line=found["variant"])
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that figures show."""
+        last = max(int(layer) for layer in self.table["layer"])
+        chosen = np.linspace(0, last, min(MOST_LAYERS, last + 1)).round().astype(int)
+        return tuple(int(k) for k in chosen)
+
+    @cached_property
+    def fits(self) -> dict[tuple[str, int, str], ExponentFit]:
+        """The power of n of every line, layer and statistic."""
+        found = {}
+        for line, layer in dict.fromkeys(zip(self.lines["line"], self.lines["layer"], strict=True)):
+            rows = self.lines.query("line == @line and layer == @layer")
+            for statistic in ATTENTION_STATISTICS:
+                columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
+                found[str(line), int(layer), statistic] = fit_exponent(*columns, str(line), NAMES[statistic])
+        return found
+
+    def at_longest(self, line: str, layer: int, statistic: str) -> float:
+        """The median over seeds at the longest input of the sweep; NaN if it is not measured there."""
+        longest = max(int(n) for n in self.table["n"])
+        rows = self.lines.query(f"line == @line and layer == {layer} and n == {longest}")
+        values = rows[self.column(statistic)].to_numpy(np.float64)
+        return float(np.median(values)) if values.size else np.nan
+
+
+def attention_data(
+    points: Sequence[PointMetadata], variants: Sequence[str], shown: AttentionTable
+) -> AttentionData | None:
+    """The attention statistics of measured points; None if there are none yet."""
+    import pandas as pd
+
+    rows = [row for point in points for row in attention_rows(point)]
+    if not rows:
+        return None
+    table = pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS])
+    measured = {*table["variant"]}
+    return AttentionData(table, tuple(name for name in variants if name in measured), shown)
+
+
+def attention_sections(data: AttentionData | None) -> list[Section]:
+    """The section of a report; none without statistics."""
+    if data is None:
+        return []
+    return [
+        Section(
+            "Attention",
+            paragraphs=[ABOUT.format(rows=ROWS[data.shown.rows])],
+            figures=[attention_figure(data, statistic) for statistic in ATTENTION_STATISTICS],
+            tables=[attention_table(data)],
+        )
+    ]
+
+
+def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
+    """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
+    lengths = sorted({int(n) for n in data.table["n"]})
+    panels = [_panel(data, statistic, layer, lengths) for layer in data.layers]
+    heads = (
+        "Each head is a line."
+        if data.shown.heads == "each"
+        else "Lines are medians over the heads of a layer."
+    )
+    scale = "" if statistic == "entropy" else " Both axes are logarithmic; the thin grey line falls as 1/n."
+    uniform = " The thin grey line is log n, the entropy of equal weights on all keys." if not scale else ""
+    return ReportFigure(
+        name=f"attention-{statistic}",
+        caption=f"{NAMES[statistic].capitalize()} by layer. {heads} {SPREAD}{scale}{uniform}",
+        description=f"{NAMES[statistic].capitalize()} against input length for {enumeration(data.variants)}.",
+        draw=partial(
+            draw_panels,
+            panels,
+            heading=HEADINGS[statistic],
+            columns=min(3, len(panels)),
+            width=4.8,
+            height=2.8,
+        ),
+    )
+
+
+def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[int]) -> Panel:
+    of_layer, column = data.lines.query(f"layer == {layer}"), data.column(statistic)
+    lines = []
+    for k, name in enumerate(dict.fromkeys(of_layer["line"])):
+        values = spreads(of_layer.assign(variant=of_layer["line"]), str(name), column)
+        fit = data.fits[name, layer, statistic]
+        label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
+        lines.append(Line(label, line_style(k), values))
+    ends = (lengths[0], lengths[-1])
+    highest = max((one.high for line in lines for one in line.values.values() if one.high > 0), default=0.0)
+    guides: tuple[Guide, ...] = ()
+    if statistic == "entropy":
+        guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
+    elif highest and len(lengths) > 1:
+        guides = (Guide("1/n", ends, (highest, highest * ends[0] / ends[1])),)
+    return Panel(
+        title=f"Layer {layer + 1}",
+        y_label=NAMES[statistic],
+        lines=lines,
+        guides=guides,
+        ticks=lengths,
+        log=statistic != "entropy",
+    )
+
+
+def attention_table(data: AttentionData) -> ReportTable:
+    """A row per line and layer: the powers of n, and the values at the longest inputs."""
+    rows, longest = [], max(int(n) for n in data.table["n"])
+    for line, layer in dict.fromkeys((line, layer) for line, layer, _ in data.fits):
+        cells = []
+        for statistic in ATTENTION_STATISTICS:
+            fit = data.fits[line, layer, statistic]
+            value = data.at_longest(line, layer, statistic)
+            cells.append(DASH if np.isnan(value) else f"{value:.3g}")
+            if statistic != "entropy":
+                cells.append(
+                    DASH if np.isnan(fit.exponent) else f"{signed(fit.exponent)} {fit.interval()}".rstrip()
+                )
+        rows.append((line, str(layer + 1), *cells))
+    header = [("value",) if name == "entropy" else ("value", "power of n") for name in ATTENTION_STATISTICS]
+    return ReportTable(
+        caption=(
+            f"Medians over seeds at n = {longest}, and fitted powers of n with Student's {LEVEL} interval over seeds. "
+            "The file attention.csv has every head."
+        ),
+        header=(
+            *("variant", "layer"),
+            *(
+                f"{name}, {what}"
+                for name, whats in zip(ATTENTION_STATISTICS, header, strict=True)
+                for what in whats
+            ),
+        ),
+        rows=rows,
+        numeric=1 + sum(map(len, header)),
+    )
