@@ -126,7 +126,7 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
         axes.set_title(f"input {k}", loc="left", fontsize="medium", fontweight="bold")
     if labelled is not None:
         pieces = text_pieces([view.name(int(symbol)) for symbol in one.tokens])
-        texts = [_safe(text) for _, text in pieces]
+        texts = [safe_label(text) for _, text in pieces]
         long = max(map(len, texts)) > 2
         axes.set_xticks(labelled, texts, rotation=90 if long else 0)
     else:
@@ -142,7 +142,7 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
     )
 
 
-def _safe(text: str) -> str:
+def safe_label(text: str) -> str:
     """Returns a label that Matplotlib does not take for mathematics, of at most 20 characters."""
     short = text if len(text) <= 20 else f"{text[:19]}…"
     return short.replace("\n", "").replace("$", r"\$")

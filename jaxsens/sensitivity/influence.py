@@ -1,0 +1,321 @@
+"""The influence of every position on every row: how far each output row moves when a symbol is flipped.
+
+`flip_sensitivity` measures one number a flip, of the row that is read. Here every flip has a number for each of the n
+rows, which takes n times the memory but the same forward passes: a function and a result of their own, without readout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens import inputs
+from jaxsens.errors import EngineRefusal, InputError, collecting
+from jaxsens.inputs import FEWER_FLIPS, Norm
+from jaxsens.memory import FLIP_BYTES, check_fits
+from jaxsens.models import layers
+from jaxsens.models.config import TransformerConfig
+from jaxsens.models.layered import Layered, rows_of
+from jaxsens.precision import numerics
+from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
+from jaxsens.sensitivity.candidates import Wanted, select
+from jaxsens.sensitivity.choice import check_measuring
+from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
+from jaxsens.sensitivity.flips import Flips, Sample
+from jaxsens.sensitivity.index_check import check_reads
+from jaxsens.sensitivity.norms import norm_of
+from jaxsens.sensitivity.output import checked_output
+from jaxsens.sensitivity.several_lengths import encoded
+from jaxsens.sensitivity.vmap_engine import batch_symbols
+from jaxsens.versions import versions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class TransformerRows:
+    """The output of every row of a jaxsens transformer: y^(L), or the logits that its head gives of each row."""
+
+    config: TransformerConfig
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        y = layers.activations(self.config, parameters, tokens)
+        return jax.vmap(lambda row: layers.through_head(self.config, parameters, row))(y)
+
+
+@dataclass(frozen=True)
+class LayeredRows:
+    """The output of every row of a model whose attention is visible."""
+
+    model: Layered
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceMatrix:
+    """||y_j(x) - y_j(x')|| for every row j and the flips x' of one input x.
+
+    Attributes:
+        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0.
+        positions: the 0-based positions flipped, sorted.
+        symbols: the symbols inserted.
+        tokens: the input.
+        norm: "l2", "l1" or "linf".
+        outputs: the output coordinates of a row that were measured; None for all.
+        dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+        names: how to write the symbols of the input, if the model knows strings; otherwise None.
+    """
+
+    norms: Float[np.ndarray, "flips n"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    tokens: Int[np.ndarray, " n"]
+    norm: str
+    outputs: tuple[int, ...] | None
+    dtype: str
+    versions: dict[str, str]
+    names: Mapping[int, str] | None = None
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    def matrix(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, "n n"]:
+        """Returns the influence of position i, by row of the matrix, on output row j, by column: the mean, in float64,
+        or the largest, over the symbols inserted at i. Positions that were not flipped have NaN.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        with collecting("InfluenceMatrix.matrix") as problems:
+            inputs.choice("statistic", statistic, ("mean", "max"), problems)
+        found = np.full((self.n, self.n), np.nan)
+        places, starts = np.unique(self.positions, return_index=True)
+        if statistic == "max":
+            found[places] = np.maximum.reduceat(self.norms, starts, axis=0)
+        else:
+            counts = np.diff([*starts, len(self.positions)])
+            found[places] = np.add.reduceat(self.norms.astype(np.float64), starts, axis=0) / counts[:, None]
+        return found
+
+    def by_distance(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, " n"]:
+        """Returns the mean of `matrix(statistic)` over all pairs at each distance j - i, from 0 to n - 1: how far a
+        position's influence reaches forward. NaN where no such pair was measured.
+
+        Raises:
+            InputError: as `matrix` does.
+        """
+        known = self.matrix(statistic)
+        diagonals = [np.diagonal(known, d) for d in range(self.n)]
+        each = [one[~np.isnan(one)] for one in diagonals]
+        return np.array([one.mean() if one.size else np.nan for one in each])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for every flip and output row: position, symbol, row, norm."""
+        import pandas as pd
+
+        flips = len(self.positions)
+        return pd.DataFrame(
+            {
+                "position": np.repeat(self.positions, self.n),
+                "symbol": np.repeat(self.symbols, self.n),
+                "row": np.tile(np.arange(self.n), flips),
+                "norm": self.norms.ravel(),
+            }
+        )
+
+    def plot(self, axes: Any = None, statistic: Literal["mean", "max"] = "mean") -> Axes:
+        """Draws `matrix(statistic)` as a heat map with logarithmic colours; white where it is exactly 0, hatched where
+        no position was flipped.
+
+        Args:
+            axes: where to draw; a new figure by default.
+            statistic: over the symbols inserted at a position.
+
+        Raises:
+            InputError: for another statistic, or something else than axes.
+        """
+        from jaxsens.sensitivity.influence_plot import draw_influence
+
+        return draw_influence(self, self.matrix(statistic), axes)
+
+    def __repr__(self) -> str:
+        return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.norm}; max={self.norms.max():.4g})"
+
+
+def influence_matrix(
+    model: Any,
+    tokens: Any,
+    *,
+    alphabet_size: int | None = None,
+    symbols: Sequence[int] | None = None,
+    positions: Sequence[int] | Sample | None = None,
+    norm: Norm = "l2",
+    outputs: Sequence[int] | Literal["all"] | None = None,
+    engine: Literal["auto", "vmap"] = "auto",
+    batch_size: int | None = None,
+) -> InfluenceMatrix:
+    """Measures how far every output row moves under every flip of an input, with one forward pass per flip.
+
+    O(flips n) memory: an input for whose flips that is too much is refused before anything runs. Arithmetic is in the
+    model's dtype; matrix products have `highest` precision.
+
+    Args:
+        model: a model with an output row for each position: a jaxsens transformer, whose rows go through its head if it
+            has one; a published model; a pair (`jaxsens.Layered`, parameters); or any model that returns rows (n, d).
+        tokens: integers (n,), one input; for a model that encodes text, also a text.
+        alphabet_size, symbols: what flips insert, as in `flip_sensitivity`.
+        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all but those that hold
+            special symbols or the end-of-sequence symbol.
+        norm: "l2", "l1" or "linf" of the change of a row.
+        outputs: the coordinates of a row that are measured, or "all"; by default those that the model designates.
+        engine: "vmap", or "auto" for the same. The others carry the change of the one row that is read.
+        batch_size: the number of flips per batch.
+
+    Returns:
+        An `InfluenceMatrix`.
+
+    Raises:
+        EngineRefusal: for another engine.
+        InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
+            that are not finite.
+    """
+    subject = measurable(model)
+    with collecting("influence_matrix") as problems:
+        words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
+        # No row is read, so none is left out of the flips.
+        wanted = Wanted(alphabet_size=alphabet_size, symbols=symbols, positions=positions)
+        selection = select(wanted, dataclasses.replace(subject, readout=None), words, problems)
+        check_measuring(norm, outputs, engine, batch_size, None, None, problems, (FIRST_ORDER,))
+        if not problems:
+            count, n = selection.entries(words), words.shape[1]
+            needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
+            what = f"the influence of {count} flips on {n} rows"
+            check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
+    if engine not in ("auto", "vmap"):
+        raise EngineRefusal(
+            f'influence_matrix: engine = "{engine}": it carries the change of the one row that is read; the influence '
+            'on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
+        )
+    with numerics(subject.dtype):
+        chosen = subject.chosen_outputs(outputs)
+        rows = _rows_of(subject, words, chosen)
+        flips = selection.flips(words)
+        check_reads(subject, words, flips)
+        norms = _measured(rows, subject.parameters, words[0], flips, norm, chosen, batch_size)
+    if not np.isfinite(norms).all():
+        where = int(flips.positions[np.argmin(np.isfinite(norms).all(axis=1))])
+        raise InputError(
+            f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
+            "smaller weights"
+        )
+    return InfluenceMatrix(
+        norms=norms,
+        positions=flips.positions,
+        symbols=flips.symbols,
+        tokens=words[0],
+        norm=norm,
+        outputs=chosen,
+        dtype=subject.dtype,
+        versions=versions(),
+        names=_names(subject, words),
+    )
+
+
+def _names(subject: Measurable, words: Int[np.ndarray, "1 n"]) -> dict[int, str] | None:
+    """Returns how to write every symbol of the input; None for a model that knows numbers only."""
+    if subject.token_names is None:
+        return None
+    ids = np.unique(words).tolist()
+    return dict(zip(ids, subject.token_names(ids), strict=True))
+
+
+def _rows_of(
+    subject: Measurable, words: Int[np.ndarray, "1 n"], chosen: tuple[int, ...] | None
+) -> Callable[[Any, Any], Any]:
+    """Returns the function from (parameters, tokens) to the output rows.
+
+    Raises:
+        InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
+    """
+    if subject.config is not None:
+        checked_output(subject, words, chosen)
+        return TransformerRows(subject.config)
+    if subject.given_layers is not None:
+        checked_output(subject, words, chosen)
+        return LayeredRows(subject.given_layers)
+    tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
+    # As a model whose last row is read, it is checked like any other.
+    checked_output(dataclasses.replace(subject, readout="last"), words, chosen)
+    shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
+    if len(shape) != 2:
+        raise InputError(
+            f"influence_matrix: model: it returns shape {shape}, and no row for each of the {words.shape[1]} "
+            "positions; flip_sensitivity measures the change of one output"
+        )
+    return subject.apply
+
+
+def _measured(
+    rows: Callable[[Any, Any], Any],
+    parameters: Any,
+    word: Int[np.ndarray, " n"],
+    flips: Flips,
+    norm: str,
+    chosen: tuple[int, ...] | None,
+    batch_size: int | None,
+) -> Float[np.ndarray, "flips n"]:
+    """Returns the norm of every row's change under every flip, in batches."""
+    n, count = len(word), len(flips)
+    batch = min(batch_size or max(1, batch_symbols(jax.default_backend()) // n), count)
+    parameters, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(word)
+    before = _before(rows, parameters, tokens)
+    found = np.zeros((count, n), before.dtype)
+    for start in range(0, count, batch):
+        # The last batch is padded with its last flip, so that all batches use one compiled program.
+        full = np.minimum(np.arange(start, start + batch), count - 1)
+        where = jnp.asarray(flips.positions[full]), jnp.asarray(flips.symbols[full])
+        part = np.asarray(_batch(rows, norm, chosen, parameters, tokens, before, *where))
+        found[start : start + batch] = part[: count - start]
+    return found
+
+
+@partial(jax.jit, static_argnums=0)
+def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array, " n"]) -> Array:
+    y = rows(parameters, tokens)
+    return y.astype(jnp.promote_types(y.dtype, jnp.float32))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _batch(
+    rows: Callable[[Any, Any], Any],
+    norm: str,
+    chosen: tuple[int, ...] | None,
+    parameters: Any,
+    tokens: Int[Array, " n"],
+    before: Float[Array, "n outputs"],
+    positions: Int[Array, " flips"],
+    symbols: Int[Array, " flips"],
+) -> Float[Array, "flips n"]:
+    def one(position: Array, symbol: Array) -> Array:
+        y = rows(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
+        change = y.astype(before.dtype) - before
+        return norm_of(change if chosen is None else change[:, jnp.asarray(chosen)], norm)
+
+    return jax.vmap(one)(positions, symbols)
