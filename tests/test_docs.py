@@ -66,6 +66,7 @@ def test_every_command_is_in_the_reference(capsys):
 
 
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
+    from jaxsens.experiments.attention import AttentionTable
     from jaxsens.experiments.bounds import Bounds
     from jaxsens.experiments.generalisation import GeneralisationTables
     from jaxsens.experiments.points import Measurement
@@ -73,7 +74,7 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
     from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
     from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
 
-    sweep = (Settings, SweepTables, Variant, Measurement, Bounds)
+    sweep = (Settings, SweepTables, Variant, Measurement, AttentionTable, Bounds)
     for table in (*sweep, Theorem6Tables, Theorem6Model, GeneralisationTables, SharpnessTables):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)
