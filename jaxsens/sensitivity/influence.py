@@ -153,7 +153,8 @@ class InfluenceMatrix:
         """
         from jaxsens.sensitivity.influence_plot import draw_influence
 
-        return draw_influence(self, self.matrix(statistic), axes)
+        written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
+        return draw_influence(self.matrix(statistic), self.norm, written, axes)
 
     def __repr__(self) -> str:
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.norm}; max={self.norms.max():.4g})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +14,20 @@ from jaxsens.sensitivity.plot import MOST_LABELS, safe_label
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from jaxsens.sensitivity.influence import InfluenceMatrix
-
 DECADES = 6
 """Colours span at most this many powers of ten below the largest influence."""
 
 
-def draw_influence(result: InfluenceMatrix, matrix: Float[np.ndarray, "n n"], axes: Any = None) -> Axes:
+def draw_influence(
+    matrix: Float[np.ndarray, "n n"], norm: str, written: Sequence[str] | None = None, axes: Any = None
+) -> Axes:
     """Draws the matrix: flipped positions from top to bottom, output rows from left to right, darker for more.
+
+    Args:
+        matrix: the influence of each position on each row; NaN for positions that were not flipped.
+        norm: of the changes.
+        written: how to write the symbol at each position; None for numbers of positions.
+        axes: where to draw; a new figure by default.
 
     Raises:
         InputError: for something else than Matplotlib axes.
@@ -48,11 +55,11 @@ def draw_influence(result: InfluenceMatrix, matrix: Float[np.ndarray, "n n"], ax
     bar = axes.figure.colorbar(
         image, ax=axes, extend="min" if positive.size and positive.min() < low else "neither"
     )
-    bar.set_label(f"change of the row, {result.norm} norm")
+    bar.set_label(f"change of the row, {norm} norm")
     axes.set_xlabel("output row")
     axes.set_ylabel("flipped position")
-    if result.names is not None and result.n <= MOST_LABELS:
-        texts = [safe_label(result.names[int(symbol)]) for symbol in result.tokens]
-        axes.set_xticks(range(result.n), texts, rotation=90)
-        axes.set_yticks(range(result.n), texts)
+    if written is not None and len(matrix) <= MOST_LABELS:
+        texts = [safe_label(text) for text in written]
+        axes.set_xticks(range(len(matrix)), texts, rotation=90)
+        axes.set_yticks(range(len(matrix)), texts)
     return axes
