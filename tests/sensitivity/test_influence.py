@@ -87,7 +87,7 @@ def test_models_that_return_rows():
     assert spelled.norms.shape == (10, 5)
     axes = spelled.plot()
     assert [label.get_text() for label in axes.get_xticklabels()] == list("cabba")
-    assert np.shape(axes.images[0].get_array()) == (5, 5)
+    assert np.asarray(axes.images[0].get_array()).shape == (5, 5)
     masked = jaxsens.influence_matrix(SPELLER, "cabba", alphabet_size=3, positions=[1])
     again = masked.plot(pyplot.subplots()[1], "max")
     assert len(again.patches) == 4  # positions that were not flipped
