@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
-from rich.console import Console
-
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
+from jaxsens.cli.compilation import CacheFolder
+from jaxsens.cli.rows import run_rows
+from jaxsens.cli.shared import Config, Flag, Out, check_folder
 
 
 def generalisation(
@@ -26,32 +26,23 @@ def generalisation(
     """
     check_folder("generalisation", out)
     from jaxsens.experiments.generalisation import (
+        GeneralisationRow,
         generalisation_job,
         load_generalisation,
         markdown_table,
         write_accuracies,
     )
-    from jaxsens.experiments.job import run
     from jaxsens.files import write_text
 
-    loaded, console = load_generalisation(config), Console(stderr=True)
-    with programs_kept(compilation_cache):
-        outcome = run(generalisation_job(loaded, out), Console(stderr=True, quiet=quiet))
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
-    if outcome.records:
+    loaded = load_generalisation(config)
+
+    def write(rows: Sequence[GeneralisationRow]) -> tuple[str, Path]:
         from jaxsens.analysis.generalisation import write_generalisation_figure
 
-        table = markdown_table(loaded, outcome.records)
-        write_accuracies(out / "accuracy.csv", loaded, outcome.records)
+        table = markdown_table(loaded, rows)
+        write_accuracies(out / "accuracy.csv", loaded, rows)
         write_text(out / "accuracy.md", table + "\n")
-        figure = write_generalisation_figure(out, loaded, outcome.records)
-        printed = Console(quiet=quiet)
-        say(printed, table)
-        say(printed, f"{figure}")
-    if outcome.ended_early:
-        again = shlex.join(
-            ["jaxsens", "generalisation", str(config), "--out", str(out), *cache_again(compilation_cache)]
-        )
-        say_why_ended(console, outcome, f"{outcome.finished} of {outcome.planned} trainings are done", again)
-    return outcome.exit_code
+        return table, write_generalisation_figure(out, loaded, rows)
+
+    job = generalisation_job(loaded, out)
+    return run_rows("generalisation", config, out, job, "trainings", write, compilation_cache, quiet)

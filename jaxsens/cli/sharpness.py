@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
-from rich.console import Console
-
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
+from jaxsens.cli.compilation import CacheFolder
+from jaxsens.cli.rows import run_rows
+from jaxsens.cli.shared import Config, Flag, Out, check_folder
 
 
 def sharpness(
@@ -25,8 +25,8 @@ def sharpness(
         quiet: Print only failures.
     """
     check_folder("sharpness", out)
-    from jaxsens.experiments.job import run
     from jaxsens.experiments.sharpness_table import (
+        SharpnessRow,
         load_sharpness,
         markdown_table,
         sharpness_job,
@@ -34,24 +34,15 @@ def sharpness(
     )
     from jaxsens.files import write_text
 
-    loaded, console = load_sharpness(config), Console(stderr=True)
-    with programs_kept(compilation_cache):
-        outcome = run(sharpness_job(loaded, out), Console(stderr=True, quiet=quiet))
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
-    if outcome.records:
+    loaded = load_sharpness(config)
+
+    def write(rows: Sequence[SharpnessRow]) -> tuple[str, Path]:
         from jaxsens.analysis.sharpness import write_sharpness_figure
 
-        table = markdown_table(loaded, outcome.records)
-        write_sharpness_table(out / "sharpness.csv", outcome.records)
+        table = markdown_table(loaded, rows)
+        write_sharpness_table(out / "sharpness.csv", rows)
         write_text(out / "sharpness.md", table + "\n")
-        figure = write_sharpness_figure(out, loaded, outcome.records)
-        printed = Console(quiet=quiet)
-        say(printed, table)
-        say(printed, f"{figure}")
-    if outcome.ended_early:
-        again = shlex.join(
-            ["jaxsens", "sharpness", str(config), "--out", str(out), *cache_again(compilation_cache)]
-        )
-        say_why_ended(console, outcome, f"{outcome.finished} of {outcome.planned} lengths are done", again)
-    return outcome.exit_code
+        return table, write_sharpness_figure(out, loaded, rows)
+
+    job = sharpness_job(loaded, out)
+    return run_rows("sharpness", config, out, job, "lengths", write, compilation_cache, quiet)

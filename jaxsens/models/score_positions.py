@@ -108,7 +108,19 @@ class PartialRotary(Rotation):
 
 
 @dataclass(frozen=True)
-class DistancePenalty(ScoreTerm):
+class ScoreBias(ScoreTerm):
+    """A term that is added to scores, and leaves queries and keys as they are."""
+
+    def turned(
+        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
+    ) -> Float[Array, "*heads rows head_width"]:
+        """Returns queries and keys unchanged."""
+        del positions, n
+        return x
+
+
+@dataclass(frozen=True)
+class DistancePenalty(ScoreBias):
     """A penalty -slope_h |i - j| on the score, with a slope for each head. Unbounded in n."""
 
     @property
@@ -119,13 +131,6 @@ class DistancePenalty(ScoreTerm):
     @abc.abstractmethod
     def slopes(self, heads: int) -> Float[np.ndarray, " heads"]:
         """The slope of each head, float64."""
-
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
-        """Returns queries and keys unchanged."""
-        del positions, n
-        return x
 
     def penalty(
         self,
@@ -177,7 +182,7 @@ class PartialAlibi(DistancePenalty):
 
 
 @dataclass(frozen=True)
-class RelativeBias(ScoreTerm):
+class RelativeBias(ScoreBias):
     """A number of each head for each bucket of distances, learned, added to the score (Raffel et al., 2020, T5).
 
     Every layer has a table of its own, (heads, buckets), in `LayerParameters.relative_bias`; T5 shares one table
@@ -234,13 +239,6 @@ class RelativeBias(ScoreTerm):
         behind = xp.abs(ahead) if self.bidirectional else xp.maximum(-ahead, 0)
         found = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]
         return found + self.one_side * (ahead > 0) if self.bidirectional else found
-
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
-        """Returns queries and keys unchanged."""
-        del positions, n
-        return x
 
     def penalty(
         self,
