@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -47,7 +48,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -86,7 +87,10 @@ def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
 def short_types(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Writes arrays as users import them."""
+    """Writes arrays as users import them, and the fields of a config, whose types hold their checks, without types."""
+    if signature and "Annotated[" in signature:
+        fields = inspect.signature(obj).parameters.values()
+        signature = "(" + ", ".join(str(field.replace(annotation=field.empty)) for field in fields) + ")"
     shown = [text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned)]
     return shown[0], shown[1]
 
