@@ -74,8 +74,13 @@ _LITERAL = re.compile(r"(`[^`]+`|(?<![\w*])\*(?=\S)[^*\n]+(?<=\S)\*(?![\w*]))")
 """Code, and words that are stressed."""
 
 
+_SEVERAL = re.compile(r"^(\s{4,})((?:\w+, )+\w+)(?=: )")
+"""Names of arguments or attributes that are explained together: Sphinx would take all but the last for a type."""
+
+
 def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Escapes what formulas in docstrings mean otherwise than reStructuredText: |x - y|, and products a * b."""
+    lines[:] = [_SEVERAL.sub(lambda found: found[1] + found[2].replace(", ", "/"), line) for line in lines]
     for k, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = _LITERAL.split(line)
@@ -91,6 +96,7 @@ def short_types(
     if signature and "Annotated[" in signature:
         fields = inspect.signature(obj).parameters.values()
         signature = "(" + ", ".join(str(field.replace(annotation=field.empty)) for field in fields) + ")"
+        signature = signature.replace("<factory>", "...")
     shown = [text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned)]
     return shown[0], shown[1]
 
