@@ -88,6 +88,7 @@ def test_one_version_everywhere():
     assert jaxsens.__version__ == version
     assert re.search(rf"(?m)^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text("utf-8"))
     assert re.search(rf"(?m)^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"))
+    assert f"version = {{{version}}}" in (ROOT / "docs" / "citing.md").read_text("utf-8")
 
 
 def test_the_licence_is_apache_2_in_full():
