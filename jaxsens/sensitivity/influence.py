@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, InputError, collecting
@@ -24,6 +24,7 @@ from jaxsens.memory import FLIP_BYTES, check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Layered, rows_of
+from jaxsens.models.masks import Span, mask_of
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.candidates import Wanted, select
@@ -220,6 +221,8 @@ def influence_matrix(
         flips = selection.flips(words)
         check_reads(subject, words, flips)
         norms = _measured(rows, subject.parameters, words[0], flips, norm, chosen, batch_size)
+        # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
+        norms[~(_reached(subject, flips.positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
         where = int(flips.positions[np.argmin(np.isfinite(norms).all(axis=1))])
         raise InputError(
@@ -271,6 +274,28 @@ def _rows_of(
             "positions; flip_sensitivity measures the change of one output"
         )
     return subject.apply
+
+
+def _reached(
+    subject: Measurable, positions: Int[np.ndarray, " flips"], n: int
+) -> Bool[np.ndarray, "flips n"]:
+    """Returns which rows each flip may change, by the masks of all layers; all rows if masks are not known."""
+    if subject.config is not None:
+        config = subject.config
+        masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
+    elif subject.given_layers is not None:
+        model = subject.given_layers.at_length(n)
+        masks = [model.attention(k) for k in range(model.layers)]
+    else:
+        return np.ones((len(positions), n), bool)
+    places, of_flip = np.unique(positions, return_inverse=True)
+    found = np.zeros((len(places), n), bool)
+    for place, row in zip(places.tolist(), found, strict=True):
+        reach: Span = (place, place + 1)
+        for mask in masks:
+            reach = mask.rows_that_see(reach, n)
+        row[reach[0] : reach[1]] = True
+    return found[of_flip]
 
 
 def _measured(

@@ -12,6 +12,7 @@ from matplotlib import pyplot
 import jaxsens
 from jaxsens import memory
 from jaxsens.errors import EngineRefusal, InputError
+from jaxsens.models.masks import SlidingWindow
 from tests import reference
 from tests.sensitivity.test_concat import SPELLER
 from tests.small_models import random_parameters, small
@@ -62,6 +63,19 @@ def test_every_flip_and_row_as_the_double_loop_has_it(masked):
     assert forward[2] == pytest.approx(np.mean([found.matrix()[i, i + 2] for i in range(4)]))
     assert len(found.to_pandas()) == 60
     assert "n=6, 10 flips, linf" in repr(found)
+
+
+def test_a_row_that_no_flip_reaches_changes_by_exactly_0():
+    # Here the batch of all flips rounds in other places than the pass on the input: by up to 1e-5 before it was masked.
+    config = jaxsens.TransformerConfig(2, heads=4, mask=("future", SlidingWindow(3)))
+    found = jaxsens.influence_matrix(jaxsens.Transformer(config, seed=0), np.arange(33) % 2).matrix()
+    assert (found[:32][np.tril_indices(32, -1, 33)] == 0).all()
+    assert (found[:32][np.triu_indices(32, 0, 33)] > 0).all()
+    windows = jaxsens.Transformer(config.replace(mask=SlidingWindow(3)), seed=0)
+    reached = np.isin(np.arange(33) - np.arange(32)[:, None], range(5))  # two positions a layer
+    np.testing.assert_array_equal(
+        jaxsens.influence_matrix(windows, np.arange(33) % 2).matrix()[:32] > 0, reached
+    )
 
 
 def test_a_column_is_the_flip_sensitivity_of_that_row():
