@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsens import inputs
-from jaxsens.errors import no_rule, rule_for
+from jaxsens.errors import collecting, no_rule, rule_for
 from jaxsens.models.parts import Part
 
 Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
@@ -113,6 +113,10 @@ class TypedMask(Part):
         """Returns the keys, of n, outside of which none is seen by a row of the span."""
 
 
+WIDEST_WINDOW = 2**30
+"""The largest width of a `SlidingWindow`: the sum of a position and a width is an int32."""
+
+
 @dataclass(frozen=True)
 class SlidingWindow(TypedMask):
     """The future is masked, and so is what lies `width` or more positions back (Beltagy et al., 2020; Mistral 7B).
@@ -120,7 +124,7 @@ class SlidingWindow(TypedMask):
     A mask of `TransformerConfig` and of `jaxsens.Attention`. In L layers a flip reaches L (width - 1) rows ahead.
 
     Attributes:
-        width: the number of keys that a row sees, itself included; at least 1.
+        width: the number of keys that a row sees, itself included; from 1 to `WIDEST_WINDOW`.
 
     Raises:
         InputError: for another width.
@@ -129,7 +133,11 @@ class SlidingWindow(TypedMask):
     width: int
 
     def __post_init__(self) -> None:
-        inputs.checked_count("SlidingWindow", least=1, width=self.width)
+        inputs.keep_plain(self, "width")
+        with collecting("SlidingWindow") as problems:
+            width = inputs.count("width", self.width, problems, least=1)
+            if width > WIDEST_WINDOW:
+                problems.add("width", width, f'at most {WIDEST_WINDOW}; "future" is the mask without a limit')
 
     @property
     def earlier(self) -> bool:

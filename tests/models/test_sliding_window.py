@@ -49,7 +49,14 @@ def test_it_compares_by_value_and_sees_the_last_keys():
     assert seen.tolist() == [[0 <= query - key < 3 for key in range(6)] for query in range(6)]
 
 
-@pytest.mark.parametrize("width", [1, 3, 20])
+@pytest.mark.parametrize("width", [0, 2**30 + 1])
+def test_a_width_that_no_window_has_is_refused(width):
+    # At 2^31 - 1 the sum of a position and the width was no int32: engines took the rows to lie before the input.
+    with pytest.raises(InputError, match=f"SlidingWindow: width = {width}"):
+        SlidingWindow(width)
+
+
+@pytest.mark.parametrize("width", [1, 3, 20, 2**30])
 def test_its_spans_are_those_of_what_it_sees(width):
     n, mask = 12, Attention(2, mask=SlidingWindow(width))
     assert mask.one_sided
