@@ -60,7 +60,7 @@ class Schedule(Part):
         shown = " ".join(factors) or "1"
         if self.offset:
             shown = f"{self.offset:g} + {shown}"
-        return f"max({self.least:g}, {shown})" if self.least else shown
+        return f"max({self.least:g}, {shown})" if self.least or self.offset < 0 else shown
 
 
 SCHEDULES: dict[str, Schedule] = {

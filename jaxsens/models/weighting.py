@@ -201,13 +201,14 @@ class AdaptiveSoftmax(Tempered):
 
     def _check(self, problems: Problems) -> None:
         polynomial = _finite_numbers("polynomial", self.polynomial, problems)
+        object.__setattr__(self, "polynomial", polynomial)  # a list would not be hashable
         if not _is_finite(self.least_entropy) or self.least_entropy < 0:
             problems.add("least_entropy", self.least_entropy, "a finite number of at least 0")
         elif not problems and np.polyval(polynomial, self.least_entropy) > 1:
             remedy = (
                 "coefficients whose polynomial is at most 1 at least_entropy, or weights would jump there"
             )
-            problems.add("polynomial", self.polynomial, remedy)
+            problems.add("polynomial", polynomial, remedy)
 
     @property
     def bounded(self) -> bool:

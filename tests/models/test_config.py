@@ -105,6 +105,7 @@ def test_schedules_with_an_offset_a_least_value_and_a_root(name, shown, at_20):
 
 def test_a_negative_offset_never_turns_the_order_of_keys_around():
     np.testing.assert_array_equal(Schedule(offset=-3.0, power=1.0)(np.array([1, 2, 5])), [0, 0, 2])
+    assert str(Schedule(offset=-3.0, power=1.0)) == "max(0, -3 + n)"
 
 
 def test_fields_at_their_later_defaults_are_left_out_of_keys():
