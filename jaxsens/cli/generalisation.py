@@ -32,7 +32,7 @@ def generalisation(
         markdown_table,
         write_accuracies,
     )
-    from jaxsens.files import write_text
+    from jaxsens.experiments.job import write_table_page
 
     loaded = load_generalisation(config)
 
@@ -41,7 +41,7 @@ def generalisation(
 
         table = markdown_table(loaded, rows)
         write_accuracies(out / "accuracy.csv", loaded, rows)
-        write_text(out / "accuracy.md", table + "\n")
+        write_table_page(out / "accuracy.md", loaded.title, loaded.claim, table)
         return table, write_generalisation_figure(out, loaded, rows)
 
     job = generalisation_job(loaded, out)

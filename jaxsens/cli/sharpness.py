@@ -25,6 +25,7 @@ def sharpness(
         quiet: Print only failures.
     """
     check_folder("sharpness", out)
+    from jaxsens.experiments.job import write_table_page
     from jaxsens.experiments.sharpness_table import (
         SharpnessRow,
         load_sharpness,
@@ -32,7 +33,6 @@ def sharpness(
         sharpness_job,
         write_sharpness_table,
     )
-    from jaxsens.files import write_text
 
     loaded = load_sharpness(config)
 
@@ -41,7 +41,7 @@ def sharpness(
 
         table = markdown_table(loaded, rows)
         write_sharpness_table(out / "sharpness.csv", rows)
-        write_text(out / "sharpness.md", table + "\n")
+        write_table_page(out / "sharpness.md", loaded.title, loaded.claim, table)
         return table, write_sharpness_figure(out, loaded, rows)
 
     job = sharpness_job(loaded, out)

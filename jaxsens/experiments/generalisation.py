@@ -73,7 +73,7 @@ class GeneralisationTables:
         seeds: of the trainings.
         lengths_per_bin: how many lengths of a bin are evaluated, evenly spaced, the largest among them.
         words: evaluated at each of these lengths.
-        title, claim: of the figure, and for the reader.
+        title, claim: of the figure and of accuracy.md, for the reader; may be empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -139,7 +139,7 @@ class Generalisation:
         lengths: for each bin, the lengths evaluated.
         words: evaluated at each length.
         trainings: the config of each training, by what it is called.
-        title, claim: for the figure.
+        title, claim: of the figure and of accuracy.md.
     """
 
     bins: tuple[Bin, ...]

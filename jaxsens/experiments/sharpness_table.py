@@ -80,7 +80,7 @@ class SharpnessTables:
         draws: of the noise.
         without: names of parameters without noise.
         fitted_below: a model with a larger mean squared error counts as not fitted, and enters no mean.
-        title, claim: of the figure, and for the reader.
+        title, claim: of the figure and of sharpness.md, for the reader; may be empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

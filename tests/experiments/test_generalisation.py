@@ -27,6 +27,7 @@ from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 TINY = """
 title = "tiny"
+claim = "Short words suffice."
 seeds = 2
 bins = [[1, 4], [5, 9]]
 lengths_per_bin = 2
@@ -87,7 +88,13 @@ def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_
     command = ["generalisation", str(tmp_path / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*command, "--compilation-cache", "off"]) == 0
     assert table[2] in capsys.readouterr().out
-    assert (tmp_path / "accuracy.md").read_text().splitlines() == table
+    assert (tmp_path / "accuracy.md").read_text().splitlines() == [
+        "# tiny",
+        "",
+        "Short words suffice.",
+        "",
+        *table,
+    ]
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
 
 

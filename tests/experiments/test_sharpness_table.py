@@ -142,7 +142,7 @@ def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
     command = ["sharpness", str(tmp_path / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*command, "--compilation-cache", "off"]) == 0
     assert table in capsys.readouterr().out
-    assert (tmp_path / "sharpness.md").read_text() == table + "\n"
+    assert (tmp_path / "sharpness.md").read_text() == f"# tiny\n\n{table}\n"
     assert (tmp_path / "sharpness.png").stat().st_size > 1000
 
 
