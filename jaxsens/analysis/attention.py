@@ -13,7 +13,7 @@ from jaxsens.analysis.data import spreads
 from jaxsens.analysis.figures import SPREAD, ReportFigure, fitted_power
 from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, line_style
+from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, evenly, line_style
 from jaxsens.errors import rule_for
 from jaxsens.experiments.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.experiments.points import PointMetadata
@@ -81,9 +81,7 @@ class AttentionData:
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """The layers that figures show."""
-        last = max(int(layer) for layer in self.table["layer"])
-        chosen = np.linspace(0, last, min(MOST_LAYERS, last + 1)).round().astype(int)
-        return tuple(int(k) for k in chosen)
+        return evenly(range(max(int(layer) for layer in self.table["layer"]) + 1), MOST_LAYERS)
 
     @cached_property
     def fits(self) -> dict[tuple[str, int, str], ExponentFit]:

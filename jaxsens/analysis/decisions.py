@@ -21,7 +21,7 @@ from jaxsens.analysis.data import DecisionData
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, enumeration, t_interval
 from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import LineStyle, add_heading, figure_settings, variant_styles
+from jaxsens.analysis.panels import LineStyle, add_heading, evenly, figure_settings, variant_styles
 
 if TYPE_CHECKING:
     import pandas
@@ -48,9 +48,7 @@ class Decisions:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
-        every = sorted({int(n) for n in self.models["n"]})
-        chosen = np.linspace(0, len(every) - 1, min(MOST_LENGTHS, len(every))).round().astype(int)
-        return tuple(every[k] for k in chosen)
+        return evenly(sorted({int(n) for n in self.models["n"]}), MOST_LENGTHS)
 
 
 def decision_sections(decisions: Decisions) -> list[Section]:

@@ -20,7 +20,7 @@ from jaxsens.analysis.data import DISTANCE_COLUMNS, spreads
 from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label
 from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, least_squares, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, variant_styles
+from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, evenly, variant_styles
 from jaxsens.experiments.job import write_table
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ class Distances:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
-        every = sorted({one.n for one in self.fits})
-        chosen = np.linspace(0, len(every) - 1, min(MOST_LENGTHS, len(every))).round().astype(int)
-        return tuple(every[k] for k in chosen)
+        return evenly(sorted({one.n for one in self.fits}), MOST_LENGTHS)
 
 
 def _explained(

@@ -8,19 +8,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings, png_bytes, svg_bytes
+from jaxsens.analysis.panels import add_heading, figure_settings, write_figure
 from jaxsens.experiments.generalisation import Generalisation, GeneralisationRow
-from jaxsens.files import write_bytes
 
 
 def write_generalisation_figure(
     folder: Path, experiment: Generalisation, rows: Sequence[GeneralisationRow]
 ) -> Path:
     """Writes accuracy.svg and accuracy.png, each atomically. Returns the path of the latter."""
-    figure = generalisation_figure(experiment, rows)
-    write_bytes(folder / "accuracy.svg", svg_bytes(figure))
-    write_bytes(folder / "accuracy.png", png_bytes(figure))
-    return folder / "accuracy.png"
+    return write_figure(folder, "accuracy", generalisation_figure(experiment, rows))
 
 
 def generalisation_figure(experiment: Generalisation, rows: Sequence[GeneralisationRow]) -> Figure:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -20,10 +21,11 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.path import Path
+from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation
 
 from jaxsens.analysis.data import Spread
+from jaxsens.files import write_bytes
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow (too light on white).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
@@ -38,8 +40,8 @@ GAP = 1e6
 
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
-    "lower bound": Path(_UP, [Path.MOVETO, *[Path.LINETO] * 4]),
-    "upper bound": Path([(x, -y) for x, y in _UP], [Path.MOVETO, *[Path.LINETO] * 4]),
+    "lower bound": Outline(_UP, [Outline.MOVETO, *[Outline.LINETO] * 4]),
+    "upper bound": Outline([(x, -y) for x, y in _UP], [Outline.MOVETO, *[Outline.LINETO] * 4]),
 }
 """Arrows that leave room for the marker they start from."""
 
@@ -158,6 +160,19 @@ def svg_bytes(figure: Figure) -> bytes:
     with figure_settings():
         figure.savefig(content, format="svg", metadata={"Date": None})
     return content.getvalue()
+
+
+def write_figure(folder: Path, name: str, figure: Figure) -> Path:
+    """Writes NAME.svg and NAME.png, each atomically. Returns the path of the latter."""
+    write_bytes(folder / f"{name}.svg", svg_bytes(figure))
+    write_bytes(folder / f"{name}.png", png_bytes(figure))
+    return folder / f"{name}.png"
+
+
+def evenly(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most `most` of these values: the first and the last, and others evenly between them."""
+    chosen = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return tuple(values[k] for k in chosen)
 
 
 def log_marks(low: float, high: float) -> dict[float, str]:

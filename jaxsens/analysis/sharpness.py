@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings, line_style, png_bytes, svg_bytes
+from jaxsens.analysis.panels import add_heading, figure_settings, line_style, write_figure
 from jaxsens.experiments.sharpness_table import SharpnessExperiment, SharpnessRow, fitted
-from jaxsens.files import write_bytes
 
 _PANELS = {
     "sharpness": "sharpness: rise of the loss under noise",
@@ -24,10 +23,7 @@ def write_sharpness_figure(
     folder: Path, experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]
 ) -> Path:
     """Writes sharpness.svg and sharpness.png, each atomically. Returns the path of the latter."""
-    figure = sharpness_figure(experiment, rows)
-    write_bytes(folder / "sharpness.svg", svg_bytes(figure))
-    write_bytes(folder / "sharpness.png", png_bytes(figure))
-    return folder / "sharpness.png"
+    return write_figure(folder, "sharpness", sharpness_figure(experiment, rows))
 
 
 def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> Figure:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, png_bytes, svg_bytes
+from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, write_figure
 from jaxsens.errors import InputError
-from jaxsens.files import write_bytes
 
 if TYPE_CHECKING:
     import pandas
@@ -33,9 +32,7 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
     if metrics.empty:
         return None
     figure = training_figure(metrics, read_table(folder / "evaluation.csv"))
-    write_bytes(folder / "training.svg", svg_bytes(figure))
-    write_bytes(folder / "training.png", png_bytes(figure))
-    return folder / "training.png"
+    return write_figure(folder, "training", figure)
 
 
 def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) -> Figure:
