@@ -77,8 +77,10 @@ def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm,
     )
     if problems:
         return ()
+    own = Problems("")
     for term in terms:
-        term.check(problems)
+        term.check(own)
+    problems.messages += _of_field(name, own)
     kinds = [_family(term) for term in terms if not isinstance(term, CoordinateTerm)]
     if any(term in terms[:k] for k, term in enumerate(terms)):
         problems.add(name, terms, "name each term once")
@@ -88,6 +90,15 @@ def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm,
     for label in sorted({label for label in names if names.count(label) > 1}):
         problems.add(name, label, "a unique name for each component, because its vector is drawn by name")
     return terms
+
+
+def _of_field(name: str, own: Problems) -> list[str]:
+    """Returns the errors of terms, which know the field that they are given in as `positions`, under its own name."""
+    given = "positions = "
+    return [
+        f"{name} = {message.removeprefix(given)}" if message.startswith(given) else message
+        for message in own.messages
+    ]
 
 
 def _family(term: PositionTerm) -> type[PositionTerm]:
@@ -246,7 +257,7 @@ class TransformerConfig:
         found = [term for term in terms if isinstance(term, ScoreTerm)]
         with field_errors() as problems:
             for k in range(info.data.get("layers", 0)):
-                _check_heads(found, k, info.data, problems)
+                _check_heads("positions", found, k, info.data, problems)
         return terms
 
     @field_validator("layer_positions")
@@ -259,7 +270,7 @@ class TransformerConfig:
             if each:
                 _check_per_layer("layer_positions", {**sound, "layer_positions": each}, problems)
             for k, terms in enumerate(each[: sound.get("layers", 0)]):
-                _check_heads(terms, k, sound, problems)
+                _check_heads("layer_positions", terms, k, sound, problems)
                 if any(_family(term) in everywhere for term in terms):
                     problems.add("layer_positions", terms, f"{_ONE_OF_EACH}; positions are in every layer")
             if any(each) and sound.get("centred_scores"):
@@ -359,8 +370,10 @@ def _of_layer(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, tuple) else value
 
 
-def _check_heads(terms: Sequence[ScoreTerm], k: int, sound: Mapping[str, Any], problems: Problems) -> None:
-    """Adds an error for each term that layer k's heads cannot have, if it is not there already."""
+def _check_heads(
+    field: str, terms: Sequence[ScoreTerm], k: int, sound: Mapping[str, Any], problems: Problems
+) -> None:
+    """Adds an error for each term of a field that layer k's heads cannot have, if it is not there already."""
     heads, widths = (_as_tuple(sound.get(field, ())) for field in ("heads", "head_width"))
     if widths == (None,) and "width" in sound:
         widths = tuple(sound["width"] // count for count in heads)
@@ -369,7 +382,7 @@ def _check_heads(terms: Sequence[ScoreTerm], k: int, sound: Mapping[str, Any], p
     own = Problems("")
     for term in terms:
         term.check_heads(heads[k % len(heads)], widths[k % len(widths)], own)
-    problems.messages += [message for message in own.messages if message not in problems.messages]
+    problems.messages += [each for each in _of_field(field, own) if each not in problems.messages]
 
 
 def _check_per_layer(field: str, sound: Mapping[str, Any], problems: Problems) -> None:

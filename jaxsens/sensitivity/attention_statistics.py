@@ -103,7 +103,7 @@ class AttentionStatistics:
         return pd.DataFrame({"layer": layer, "head": head, **means})
 
     def __repr__(self) -> str:
-        means = ", ".join(f"{name}={np.nanmean(self.mean(name)):.4g}" for name in OF_ROWS[:3])
+        means = ", ".join(f"{name}={mean_of_known(self.mean(name).ravel()):.4g}" for name in OF_ROWS[:3])
         heads = self.largest.shape[1]
         return f"AttentionStatistics(n={self.n}, {self.layers} layers, {heads} heads; means: {means})"
 

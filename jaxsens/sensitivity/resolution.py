@@ -15,6 +15,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import UNRESOLVED
 from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.sensitivity.difference import engine as difference
 
 
 def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
@@ -26,8 +27,8 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
     each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
     readout row matters. The cost is one forward pass per input, compiled once per shape; O(n) with one layer.
 
-    Hard weightings compare scores of any size and are skipped, as are sparsemax and a constructed model up to its
-    `exact_length`, where it promises to be exact. Call it within `numerics(subject.dtype)`.
+    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
+    up to its `exact_length`, where it promises to be exact. Call it within `numerics(subject.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
@@ -54,7 +55,9 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
     layer = int(np.argmax(error))
     remedy = "smaller query and key weights, or a higher temperature"
     if dtype == "float32":
-        remedy = f'engine="difference", which measures in float64 what float32 cannot, dtype="float64", or {remedy}'
+        remedy = f'dtype="float64", or {remedy}'
+        if difference.refusal(config) is None:
+            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
     return (
         f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
         f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "

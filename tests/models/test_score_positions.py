@@ -120,6 +120,11 @@ def test_tables_of_a_file_describe_them_and_what_was_there_before_keeps_its_keys
         ({"layer_positions": ("rotary",) * 3}, "one per layer"),
         ({"layer_positions": ("sinusoidal", "none")}, "what is added to embeddings belongs in positions"),
         ({"layer_positions": ("rotery", "none")}, "typed terms"),
+        ({"layer_positions": (PartialAlibi(2), "none")}, "layer_positions = PartialAlibi"),
+        (
+            {"layer_positions": ("none", "partial-alibi"), "heads": 3, "head_width": 4},
+            "layer_positions = PartialAlibi.*heads = 3 that is a whole number",
+        ),
         (
             {"positions": "none", "layer_positions": ("rotary", "none"), "centred_scores": True},
             "centred_scores = True: it needs no rotary",

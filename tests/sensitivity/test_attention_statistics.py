@@ -188,6 +188,12 @@ def test_layers_with_fewer_heads_have_nan_for_the_others():
     assert "n=5, 2 layers, 3 heads" in repr(own)
 
 
+def test_without_layers_there_is_nothing_to_show():
+    empty = jaxsens.attention_statistics(jaxsens.Transformer(small(layers=0)), [0, 1])
+    assert "0 layers, 0 heads; means: largest=nan" in repr(empty)
+    assert len(empty.to_pandas()) == 0
+
+
 def test_means_leave_out_rows_that_see_nothing():
     config = small(layers=1, mask="strict-future")
     found = jaxsens.attention_statistics(jaxsens.Transformer(config), [0, 1, 2])

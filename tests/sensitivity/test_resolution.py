@@ -11,6 +11,8 @@ import pytest
 
 import jaxsens
 from jaxsens.errors import InputError
+from jaxsens.models.schedules import SCHEDULES
+from jaxsens.models.weighting import AdaptiveSoftmax
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.resolution import checked_scores
@@ -58,6 +60,13 @@ def test_an_engine_that_measures_in_float64_what_float32_blurs_is_not_warned_of(
 )
 def test_scores_that_the_dtype_resolves_are_not_warned_of(changes, n):
     assert told(measurable(model(**changes)), n) is None
+
+
+def test_the_remedy_names_no_engine_that_lacks_a_rule():
+    adaptive = AdaptiveSoftmax(SCHEDULES["cubic"])
+    found = told(measurable(model(weighting=adaptive, layers=1)), 1024) or ""
+    assert 'use dtype="float64", or smaller' in found
+    assert "engine" not in found
 
 
 def test_what_counts_is_the_score_of_keys_that_get_weight():
