@@ -73,8 +73,19 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
     from jaxsens.experiments.sharpness_table import SharpnessTables
     from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
     from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
+    from jaxsens.experiments.words import AllWords, RandomWords, WordFile
 
-    sweep = (Settings, SweepTables, Variant, Measurement, AttentionTable, Bounds)
+    sweep = (
+        Settings,
+        SweepTables,
+        Variant,
+        Measurement,
+        AttentionTable,
+        Bounds,
+        AllWords,
+        RandomWords,
+        WordFile,
+    )
     for table in (*sweep, Theorem6Tables, Theorem6Model, GeneralisationTables, SharpnessTables):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)

@@ -12,9 +12,9 @@ statistics = ["mean", "max"]
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
                                     `file` of words
-[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; for flips that
-                                    change the length edit and times; for long inputs exact_up_to, sample_beyond,
-                                    estimate, sketch and verify
+[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; of decisions
+                                    threshold; for flips that change the length edit and times; for long inputs
+                                    exact_up_to, sample_beyond, estimate, sketch and verify
 
 [attention]                         attention statistics of transformers; of which rows and heads figures are
 
@@ -262,7 +262,8 @@ class SweepTables(Settings):
     Attributes:
         variants: names of built-in variants.
         statistics: what is told of the changes of a point's flips: "mean", "max", "min", "median", "qP" for the P %
-            quantile, or "average-sensitivity" of decisions.
+            quantile; of decisions "average-sensitivity", "average-sensitivity-per-position", "minimum-sensitivity" and
+            "maximum-sensitivity".
         model: the model; variants change some of its keys.
         inputs: the words that are measured.
         bounds: what is asked of all inputs; None for nothing.
