@@ -35,6 +35,7 @@ def test_the_controls_whole_vector_falls_as_one_over_n():
     assert abs(slope(model) + 1) < 0.05
 
 
+@pytest.mark.slow
 def test_the_controls_value_before_rounding_falls_as_fast_or_faster():
     """An average of alternating values hardly notices that its weights move: it falls as 1/n^2."""
     model = jaxsens.construction("parity", "bounded-softmax", read="before-rounding")

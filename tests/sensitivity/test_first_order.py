@@ -152,7 +152,7 @@ def test_the_estimate_is_the_derivative_for_small_changes(changes):
     assert found[1] < found[0] / 30  # proportional to the distance
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
 def test_the_error_falls_at_least_as_one_over_n(norm):
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm=norm, dtype="float64"
@@ -357,6 +357,7 @@ def test_estimates_do_not_depend_on_the_batch_or_the_memory():
         np.testing.assert_allclose(part.norms, whole.norms, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_mean_covers_the_true_mean_of_at_least_180_of_200_models():
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=8, heads=2, layers=3, feed_forward=8, dtype="float64"
