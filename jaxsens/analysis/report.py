@@ -71,8 +71,8 @@ WHAT_DECISIONS_ARE = (
 )
 
 WHAT_IS_KNOWN_OF_DECISIONS = (
-    "Flips of two symbols change parity always: its average sensitivity is the number of positions. That of a majority "
-    "of n symbols is about √(2n/π), and that of a decision by one symbol is 1. Every decision of a transformer with "
+    "With two symbols every flip changes parity, so its average sensitivity is the number of positions. A majority "
+    "of n symbols has about √(2n/π), and a decision by one symbol has 1. Every decision of a transformer with "
     "one layer has an average sensitivity that grows more slowly than n (Kozachinskiy et al. 2026), and random "
     "transformers have lower ones than random LSTMs (Bhattamishra et al. 2023)."
 )
