@@ -394,9 +394,8 @@ def _powers(
 ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
     """Returns exp(s_j - m), 0 for invisible keys, and m: each row's largest score or `least`; 0 if infinite."""
     masked, best = _masked(scores, visible)
-    best = jax.lax.stop_gradient(
-        jnp.maximum(best, least)
-    )  # it cancels in the quotient, and so does its derivative
+    # It cancels in the quotient, and so does its derivative.
+    best = jax.lax.stop_gradient(jnp.maximum(best, least))
     best = jnp.where(jnp.isfinite(best), best, 0)
     return jnp.exp(masked - best), best  # 0 for -inf, an invisible key
 

@@ -42,7 +42,7 @@ class AttentionStatistics:
 
     Arrays are (layers, heads, n). If layers differ in their number of heads, the missing ones are NaN. A row that sees
     no key, such as the first under the mask "strict-future", has no weights: its statistics are NaN, and means over
-    rows leave it out.
+    rows leave it out. So it is with a row whose weights, of a sink or a sigmoid, all round to 0.
 
     Attributes:
         largest: by row, the largest weight.

@@ -330,9 +330,8 @@ def select(
     """
     wanted.check_conflicts(problems)
     n, read = words.shape[1], subject.position_read(words.shape[1])
-    if (
-        wanted.edit.kind == "insert"
-    ):  # before the last position it leaves the symbol that is read in its place
+    # Insertions before the last position leave the symbol that is read in its place.
+    if wanted.edit.kind == "insert":
         read = 0 if subject.readout == 0 else None
     where = places(wanted.positions if wanted.listed else wanted.drawn, n, read, problems)
     if wanted.flips is not None:

@@ -71,7 +71,8 @@ class InfluenceMatrix:
     """||y_j(x) - y_j(x')|| for every row j and the flips x' of one input x.
 
     Attributes:
-        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0.
+        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0, if
+            the model's masks are known; of any other function of the tokens, what it returns for the row.
         positions: the 0-based positions flipped, sorted.
         symbols: the symbols inserted.
         tokens: the input.

@@ -349,7 +349,7 @@ class FlipSensitivity:
         """For each position the mean, over inputs, of the number of its flips that change the decision; NaN for one
         that is not flipped. For two symbols it is the share of inputs at which the position matters: its influence.
 
-        The influences of inputs of one length add up to `average_sensitivity`.
+        Those of the flipped positions of inputs of one length add up to `average_sensitivity`.
 
         Raises:
             InputError: as `sensitivity_distribution` does, and for flips of groups.

@@ -28,6 +28,7 @@ from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
 from jaxsens.models.weighting import sink_logit
 from jaxsens.sensitivity.difference.attention import score_change
+from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_large
 
 
@@ -101,10 +102,7 @@ def one_key_change(
         is_best[..., None], rest.mean[:, rows], (b - small[..., None] * value) / (1 - small)[..., None]
     )
     a = s - others
-    grown = jax.nn.sigmoid(a + ds) * jax.nn.sigmoid(-a) * -jnp.expm1(-jnp.maximum(ds, 0))
-    shrunk = jax.nn.sigmoid(a) * jax.nn.sigmoid(-a - ds) * jnp.expm1(jnp.minimum(ds, 0))
-    change = jnp.where(ds > 0, grown, shrunk)
-    new = jax.nn.sigmoid(a + ds)
+    new, change = sigmoid_change(a, ds)
     db = change[..., None] * (value - mean) + new[..., None] * dv[:, None]
     # If the dtype cannot represent the new weight accurately, the flip is declined.
     other = jnp.where(is_best, rest.second_score[:, rows], rest.best_score[:, rows])

@@ -289,8 +289,10 @@ class LayerAttention:
                     yield -term.slopes(self.layer.heads)[:, None, None] * np.abs(ahead)
                 case RelativeBias():
                     yield _array(self.parameters.relative_bias)[:, term.bucket(ahead)]
+                case Rotary() | PartialRotary():
+                    pass  # see `_rotation`
                 case _:
-                    continue  # a rotation: see `_rotation`
+                    raise no_rule(_CHECK, "position term", term)
 
     def seen(self, row: int) -> Bool[np.ndarray, " rows"]:
         """Which rows the query at position `row` sees."""
@@ -301,9 +303,8 @@ class LayerAttention:
         self, head: int, query: int, entry: int, others: Int[np.ndarray, " some"]
     ) -> Bool[np.ndarray, " some"]:
         """Whether the keys of `others` equal that of `entry` in every program, wherever the query is not zero."""
-        if any(
-            True for _ in self.added(np.zeros((1, 1), int))
-        ):  # it tells equal keys apart by their distance
+        # What is added to scores tells equal keys apart by their distance.
+        if any(True for _ in self.added(np.zeros((1, 1), int))):
             return np.zeros(len(others), bool)
         q = self.queries[head]
         used = (q.x[query] != 0) | (q.bound[query] > 0) | (self.layer.scores == "additive")
