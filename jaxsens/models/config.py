@@ -127,7 +127,10 @@ def _member(
 ) -> Any:
     """Returns a value given by name, by a table of a config file, or directly."""
     if isinstance(value, Mapping):
-        return typed(name, value, _TYPED, problems, {"inverse_temperature": SCHEDULES})
+        made = typed(name, value, _TYPED, problems, {"inverse_temperature": SCHEDULES})
+        if made is not None and not isinstance(made, kinds):
+            problems.add(name, value, wanted)
+        return made
     if isinstance(value, str) and value in named:
         return named[value]
     if not isinstance(value, kinds):

@@ -134,6 +134,18 @@ def test_tables_of_a_config_file_describe_the_new_weightings():
     assert "polynomial" in refused(weighting={"type": "AdaptiveSoftmax", "polynomial": ["1"]})
 
 
+@pytest.mark.parametrize("field", ["weighting", "mask", "positions"])
+def test_a_table_of_another_family_is_refused(field):
+    tables = {
+        "weighting": {"type": "Sparsemax"},
+        "mask": {"type": "SlidingWindow", "width": 2},
+        "positions": {"type": "Rotary"},
+    }
+    for family, table in tables.items():
+        if family != field:
+            assert f"{field} = {{'type': '{table['type']}'" in refused(**{field: table})
+
+
 def test_a_gate_draws_no_other_parameter_anew_and_its_width_is_one_or_the_heads():
     config = TransformerConfig(2, width=8, heads=2, layers=1, feed_forward=3)
     plain_model, *gated = (initialise(config.replace(output_gate=g), 3) for g in OUTPUT_GATES)
