@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,4 +119,4 @@ def draw(
 
 def _check_positive(kind: str, name: str, value: object) -> None:
     with collecting(kind) as problems:
-        number(name, value, problems, above=0)
+        number(name, value, problems, above=0, below=math.inf)

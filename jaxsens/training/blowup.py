@@ -26,7 +26,7 @@ from jaxsens.precision import numerics
 from jaxsens.training.evaluation import network_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerNormBlowup:
     """What each layer normalisation divides by, on each input.
 

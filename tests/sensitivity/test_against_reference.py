@@ -48,7 +48,7 @@ def covering_cases() -> list[tuple[TransformerConfig, dict[str, Any]]]:
             weighting=tuple(WEIGHTINGS_TRIED[name] for name, _ in dealt),
             mask=tuple(mask for _, mask in dealt),
             scores=SCORES[(k + k // 4) % 2],
-            positions=list(POSITIONS_TRIED.values())[k % 8],
+            positions=list(POSITIONS_TRIED.values())[k % len(POSITIONS_TRIED)],
             layer_norm={3: "post", 4: "pre", 9: "pre"}.get(k, "none"),  # "post" takes long to compile
             activation=("relu", "gelu", "silu", "tanh")[k % 4],
             feed_forward=(5, 0, 4, 5),

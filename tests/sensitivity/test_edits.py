@@ -153,16 +153,17 @@ def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
     def stop(done, total):
         raise KeyboardInterrupt
 
+    word = np.tile(WORD[:-1], 4)  # more flips than devices take at a time
     options = {"engine": "vmap", "batch_size": 1}
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), progress=stop, **options)
+        flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), progress=stop, **options)
     partial = caught.value.partial
-    whole = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), **options)
-    again = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(2), resume=partial, **options)
+    whole = flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), **options)
+    again = flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), resume=partial, **options)
     assert 0 < len(partial) < len(whole)
     assert again.to_pandas().equals(whole.to_pandas())
     with pytest.raises(InputError, match=r"(?s)resume: .*candidates = 'repetition\(2\)'"):
-        flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(1), resume=partial, **options)
+        flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(1), resume=partial, **options)
 
 
 # Refusals
