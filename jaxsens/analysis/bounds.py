@@ -43,7 +43,10 @@ SIDES_CAPTION = (
     "The largest change on the inputs that were measured, the largest change that a search over all inputs found, and "
     "the certified bound; both axes are logarithmic."
 )
-LEMMA5_CAPTION = "The same with Lemma 5's closed form, as powers of ten."
+LEMMA5_CAPTION = (
+    "The same with Lemma 5's closed form, as powers of ten. It is far above all else because its constant contains "
+    "exp(2A) for every layer, A the largest score that any word could reach: the lemma is about growth, not about size."
+)
 PAIRED_CAPTION = f"On the left: {SIDES_CAPTION} On the right: {LEMMA5_CAPTION}"
 MATTERING_CAPTION = (
     "The number of free inputs that the output may depend on, out of all free inputs (grey line). A count of 0 is "
