@@ -45,6 +45,7 @@ from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.flips import sample as sample
 from .sensitivity.influence import InfluenceMatrix as InfluenceMatrix
 from .sensitivity.influence import influence_matrix as influence_matrix
+from .sensitivity.influence import load_influence_matrix as load_influence_matrix
 from .sensitivity.layer_changes import LayerChanges as LayerChanges
 from .sensitivity.layer_changes import layer_changes as layer_changes
 from .sensitivity.layer_changes import load_layer_changes as load_layer_changes

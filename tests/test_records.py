@@ -77,6 +77,13 @@ def test_layer_changes_come_back_and_are_drawn(tmp_path):
     np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
 
 
+def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
+    found = jaxsens.influence_matrix(model(), [0, 1, 2, 0, 3])
+    for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
+        one.save(tmp_path / "found.json")
+        assert same(jaxsens.load_influence_matrix(tmp_path / "found.json"), one)
+
+
 def test_damaged_and_missing_files_are_named(tmp_path):
     path = tmp_path / "bound.json"
     with pytest.raises(jaxsens.InputError, match="no such file"):
@@ -93,8 +100,12 @@ def test_notebooks_show_every_result_with_its_texts_escaped():
     worst = jaxsens.worst_input(model(), 4)
     hard = jaxsens.theory.restrict(model(weighting="leftmost-hard"), 12, 0.7)
     changes = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3])
-    for result in (certified, lemma, worst, hard, changes):
-        assert "<table>" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
+    influence = jaxsens.influence_matrix(model(), [0, 1, 2, 0, 3])
+    attention = jaxsens.attention_statistics(model(), [0, 1, 2, 0, 3])
+    rise = jaxsens.Sharpness(0.5, (0.1, 0.3), 0.02, False, 10, 2.0)
+    growth = jaxsens.theory.logit_growth(model(), [4, 6, 8])
+    for result in (certified, lemma, worst, hard, changes, influence, attention, rise, growth):
+        assert "<table" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
     assert f"{worst.value:.4g}" in worst._repr_html_()
     assert "&lt;b&gt;" in facts("<b>", {"<i>": "<script>"}, "<p>")
     assert not {"<b>", "<i>", "<script>"} & set(facts("<b>", {"<i>": "<script>"}).split(">"))

@@ -19,6 +19,7 @@ from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.memory import check_fits
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Layered, readout_row
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import checked_input, measurable
 from jaxsens.sensitivity.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
@@ -101,6 +102,13 @@ class AttentionStatistics:
         layer, head = np.indices(self.largest.shape[:2]).reshape(2, -1)
         means = {name: self.mean(name).ravel() for name in OF_ROWS}
         return pd.DataFrame({"layer": layer, "head": head, **means})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the means over rows, by layer and head."""
+        note = "Means over the rows that see any key; entropy in nats."
+        return facts(
+            f"Attention of {self.n} rows", {"readout": self.readout}, note
+        ) + self.to_pandas().to_html(index=False, float_format="{:.4g}".format)
 
     def __repr__(self) -> str:
         means = ", ".join(f"{name}={mean_of_known(self.mean(name).ravel()):.4g}" for name in OF_ROWS[:3])

@@ -7,6 +7,7 @@ rows, which takes n times the memory but the same forward passes: a function and
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,9 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Layered, rows_of
 from jaxsens.models.masks import Span, mask_of
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.candidates import Wanted, select
 from jaxsens.sensitivity.choice import check_measuring
@@ -64,6 +67,9 @@ class LayeredRows:
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The rows of one input."""
         return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
+
+
+KIND = "influence matrix"
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +164,35 @@ class InfluenceMatrix:
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
         return draw_influence(self.matrix(statistic), self.norm, written, axes)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically; about 20 bytes a number."""
+        write_record(path, KIND, self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        own = self.norms[np.arange(len(self.positions)), self.positions]
+        rows: dict[str, object] = {
+            "flips": len(self.positions),
+            "largest change of a row": float(self.norms.max()),
+            "mean change of the flipped row": float(own.mean()),
+            "norm": self.norm,
+        }
+        return facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
+
     def __repr__(self) -> str:
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.norm}; max={self.norms.max():.4g})"
+
+
+def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
+    """Reads what `InfluenceMatrix.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, or no such result.
+    """
+    record = read_record(path, KIND, "give a file of InfluenceMatrix.save")
+    if record["names"] is not None:  # JSON has no whole numbers as keys
+        record["names"] = {int(symbol): name for symbol, name in record["names"].items()}
+    return InfluenceMatrix(**record)
 
 
 def influence_matrix(

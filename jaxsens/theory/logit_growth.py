@@ -30,6 +30,7 @@ from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.trace import over_row_blocks, row_scores
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.models.weighting import SOFTMAXES
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
 from jaxsens.theory.lipschitz import log
@@ -72,6 +73,14 @@ class LogitGrowth:
     attained_exponent: float
     bounded: bool
     verdict: str
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = {
+            f"n = {n}": f"A at most {self.A[k].max():.4g}, {self.attained[k].max():.4g} attained"
+            for k, n in enumerate(self.lengths)
+        }
+        return facts("Growth of the scores", rows, self.verdict)
 
 
 def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, seed: int = 0) -> LogitGrowth:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 
 
@@ -52,6 +53,18 @@ class Sharpness:
     def standard_error(self) -> float:
         """The standard error of `mean`, from the draws."""
         return float(np.std(self.rises, ddof=1) / math.sqrt(len(self.rises)))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        kind = "of each array's root mean square" if self.relative else "absolute"
+        rows: dict[str, object] = {
+            "loss": self.loss,
+            "mean rise": f"{self.mean:.4g} (standard error {self.standard_error:.2g})",
+            "noise": f"{self.noise:.4g}, {kind}",
+            "draws": len(self.rises),
+            "parameters with noise": self.perturbed,
+        }
+        return facts("Sharpness", rows, "How much the loss rises under Gaussian noise in the parameters.")
 
     @property
     def radius(self) -> float | None:
