@@ -46,7 +46,7 @@ def both(
         )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)  # each is compiled for
 @given(
     n=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 10),
@@ -74,8 +74,8 @@ def test_one_layer_is_exact_for_every_flip_however_short_the_input_and_cold_the_
     np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-12 * scale * sharpness)
 
 
-QUICK = (("none", "last"), ("future", "mean"), ("strict-past", 0))
-"""Under these, each mask's kind and each readout is tried; the others are slow only by their number."""
+QUICK = (("future", "mean"), ("strict-past", 0))
+"""Under these, a mask of each direction and each kind of readout is tried; the others are slow only by their number."""
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ def test_two_layers_of_200_rows_are_close_under_every_mask_readout_and_normalisa
 
 
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
-@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "n", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
 def test_two_layers_of_up_to_three_rows_are_finite_and_small_changes_stay_small(n, readout):
     for mask in MASKS:
         config = small(mask=mask, readout=readout)
@@ -249,6 +251,7 @@ def test_narrow_parameters_are_widened_for_the_estimate_and_for_verified_flips(d
     np.testing.assert_allclose(result.norms, same.norms, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_blocks_that_a_mask_hides_hold_nothing():
     # A mask of one's own is not known to hide anything, so all blocks are computed.
     word = np.append(np.random.default_rng(0).integers(0, 3, 599), 3).astype(np.int32)
