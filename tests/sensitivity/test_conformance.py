@@ -56,7 +56,15 @@ IN_FLOAT32 = (
 )
 
 
-@pytest.mark.parametrize(("name", "engine"), SERVED)
+def usual(name: str, engine: str) -> bool:
+    """Whether a case is among the quick tests. `test_against_reference` has forward passes of every part."""
+    return engine != "vmap" or name in IN_FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [pytest.param(*pair, marks=() if usual(*pair) else pytest.mark.slow) for pair in SERVED],
+)
 def test_every_engine_gives_the_reference(name, engine):
     assert_conforms(engine, CASES[name])
 
