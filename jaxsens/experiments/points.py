@@ -394,14 +394,18 @@ def write_point(
     attention: AttentionValues | None = None,
 ) -> PointMetadata:
     """Writes a measured point to its place in a sweep directory; returns its metadata."""
-    metadata = replace(describe_point(point, result, statistics, seconds), attention=attention)
+    metadata = describe_point(point, result, statistics, seconds, attention)
     # What killed writers left in the folder is removed when a job begins, not for every point.
     save_with_metadata(result, point.path(directory), asdict(metadata), clear=False)
     return metadata
 
 
 def describe_point(
-    point: Point, result: FlipSensitivity, statistics: tuple[str, ...], seconds: float
+    point: Point,
+    result: FlipSensitivity,
+    statistics: tuple[str, ...],
+    seconds: float,
+    attention: AttentionValues | None = None,
 ) -> PointMetadata:
     """The metadata of a measured point."""
     versions = dict(result.versions)
@@ -422,6 +426,7 @@ def describe_point(
         engine={"name": result.engine.name, "reason": result.engine.reason},
         seconds=seconds,
         estimated=of_estimates(result),
+        attention=attention,
     )
 
 

@@ -64,8 +64,26 @@ def _functions(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True)
-class SharpnessTables:
+@dataclass(frozen=True, kw_only=True)
+class _SharpnessSettings:
+    """What stands in the config as it is meant."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    lengths: Lengths
+    functions: Annotated[tuple[str, ...], AfterValidator(_functions)] = tuple(FUNCTIONS)
+    seeds: Seeds = (0,)
+    batch: Positive = 64
+    words: Annotated[int, checked_by(inputs.count, least=2)] = 512
+    noise: Annotated[float, checked_by(inputs.number, above=0, below=float("inf"))] = 0.02
+    draws: Annotated[int, checked_by(inputs.count, least=2)] = 10
+    without: tuple[str, ...] = ()
+    fitted_below: Annotated[float, checked_by(inputs.number, above=0, below=float("inf"))] = 1e-3
+    title: str = ""
+    claim: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharpnessTables(_SharpnessSettings):
     """The keys and tables of a config of `jaxsens sharpness`.
 
     Attributes:
@@ -83,39 +101,16 @@ class SharpnessTables:
         title, claim: of the figure and of sharpness.md, for the reader; may be empty.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    lengths: Lengths
     model: dict[str, Any]
     optimiser: dict[str, Any]
-    functions: Annotated[tuple[str, ...], AfterValidator(_functions)] = tuple(FUNCTIONS)
-    seeds: Seeds = (0,)
-    batch: Positive = 64
-    words: Annotated[int, checked_by(inputs.count, least=2)] = 512
-    noise: Annotated[float, checked_by(inputs.number, above=0, below=float("inf"))] = 0.02
-    draws: Annotated[int, checked_by(inputs.count, least=2)] = 10
-    without: tuple[str, ...] = ()
-    fitted_below: Annotated[float, checked_by(inputs.number, above=0, below=float("inf"))] = 1e-3
-    title: str = ""
-    claim: str = ""
 
 
-@dataclass(frozen=True)
-class SharpnessExperiment:
-    """The experiment, checked and complete. See the module for its parts."""
+@dataclass(frozen=True, kw_only=True)
+class SharpnessExperiment(_SharpnessSettings):
+    """The experiment, checked and complete: see `SharpnessTables`."""
 
-    lengths: tuple[int, ...]
-    functions: tuple[str, ...]
-    seeds: tuple[int, ...]
     model: TransformerConfig
     optimiser: OptimiserConfig
-    batch: int
-    words: int
-    noise: float
-    draws: int
-    without: tuple[str, ...]
-    fitted_below: float
-    title: str = ""
-    claim: str = ""
 
 
 @dataclass(frozen=True)

@@ -223,14 +223,18 @@ def readout_row(readout: int | str, n: int) -> int | None:
     return row
 
 
-def projections(
+Projections = tuple[
+    Float[Array, "heads m head_width"],
+    Float[Array, "heads m head_width"],
+    Float[Array, "heads m value_width"],
+]
+"""Queries, keys and values of some rows, one for each query head."""
+
+
+def projected_rows(
     model: Layered, parameters: Any, layer: int, rows: Float[Array, "m width"], positions: Int[Array, " m"]
-) -> tuple[
-    Float[Array, "m heads head_width"],
-    Float[Array, "m key_heads head_width"],
-    Float[Array, "m key_heads width"],
-]:
-    """Returns queries, keys and values of some rows.
+) -> Projections:
+    """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads them.
 
     Raises:
         InputError: if their shapes are not those that `model.attention(layer)` announces.
@@ -248,12 +252,9 @@ def projections(
                 problems.add(f"{name} in layer {layer}", part.shape[1:], f"({heads}, width): {announced}")
         if not problems and q.shape[2] != k.shape[2] and not model.scored_in_pairs:
             problems.add(f"keys in layer {layer}", k.shape[1:], f"as wide as the queries, {q.shape[2]}")
-    return q, k, v
-
-
-def by_head(attention: Attention, x: Float[Array, "n key_heads width"]) -> Float[Array, "heads n width"]:
-    """Returns keys or values with one copy for each query head that reads them."""
-    return jnp.repeat(jnp.moveaxis(x, 1, 0), attention.heads // x.shape[1], axis=0)
+    q, k, v = (jnp.moveaxis(part, 1, 0) for part in (q, k, v))
+    copies = attention.heads // keys
+    return q, jnp.repeat(k, copies, axis=0), jnp.repeat(v, copies, axis=0)
 
 
 def head_scores(
@@ -342,9 +343,8 @@ def layer_output(
     Raises:
         InputError: if `model.merge` returns rows of another shape.
     """
-    everywhere, attention = jnp.arange(x.shape[0]), model.attention(layer)
-    q, k, v = projections(model, parameters, layer, x, everywhere)
-    heads = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
+    everywhere = jnp.arange(x.shape[0])
+    heads = projected_rows(model, parameters, layer, x, everywhere)
     b = attended_rows(model, parameters, layer, *heads, everywhere)
     y = merged_rows(model, parameters, layer, x, b)
     if y.shape != x.shape:

@@ -12,11 +12,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from jaxsens.errors import InputError
 from jaxsens.notebook import facts
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.records import read_record
+from jaxsens.sealed import write_sealed
 from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engine import EngineChoice
 
 KIND = "result of worst_input"
+ADVICE = "give a file of WorstInput.save, or search again"
 
 MOST_SHOWN = 100
 """The symbols of a word that a notebook shows."""
@@ -129,14 +131,12 @@ def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
     Raises:
         InputError: If the file is missing, damaged, or not such a result.
     """
+    table = read_record(path, KIND, ADVICE)
     try:
-        table = read_sealed(path, KIND)
         table["tokens"] = np.array(table["tokens"], np.int32)
         return TypeAdapter(WorstInput).validate_python(table)
-    except FileNotFoundError:
-        raise InputError(f"path = {str(path)!r}: no such file") from None
-    except (DamagedFile, ValidationError, KeyError) as error:
-        raise InputError(f"path = {error}; give a file of WorstInput.save, or search again") from error
+    except (ValidationError, KeyError) as error:
+        raise InputError(f"path = {error}; {ADVICE}") from error
 
 
 class SearchInterrupted(KeyboardInterrupt):

@@ -15,11 +15,10 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import (
     Layered,
     attended_rows,
-    by_head,
     embedded_rows,
     head_scores,
     merged_rows,
-    projections,
+    projected_rows,
 )
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.trace import row_scores, transformer_layer
@@ -92,8 +91,7 @@ def _of_layered(
     x = embedded_rows(model, parameters, tokens, everywhere)
     for k in range(model.layers):
         attention = model.attention(k)
-        q, keys, values = projections(model, parameters, k, x, everywhere)
-        queries, keys, values = jnp.moveaxis(q, 1, 0), by_head(attention, keys), by_head(attention, values)
+        queries, keys, values = projected_rows(model, parameters, k, x, everywhere)
 
         def rows(block: Array, k: int = k, queries: Array = queries, keys: Array = keys) -> Any:
             attention = model.attention(k)

@@ -22,12 +22,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
-from jaxsens.models.layered import Layered, attended_rows, embedded_rows, merged_rows, readout_row
+from jaxsens.models.layered import (
+    Layered,
+    attended_rows,
+    embedded_rows,
+    merged_rows,
+    projected_rows,
+    readout_row,
+)
 from jaxsens.models.trace import scores_leave_cache
 from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
-from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows, projected_rows
+from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row

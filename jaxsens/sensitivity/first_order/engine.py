@@ -19,12 +19,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
-from jaxsens.models.layered import Layered, embedded_rows, merged_rows, readout_row
+from jaxsens.models.layered import (
+    Layered,
+    Projections,
+    embedded_rows,
+    merged_rows,
+    projected_rows,
+    readout_row,
+)
 from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.change_of import change_of
 from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
 from jaxsens.sensitivity.first_order.gradients import attended_gradients
-from jaxsens.sensitivity.first_order.moved_row import Projections, attended_by_moved_rows, projected_rows
+from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
 from jaxsens.sensitivity.first_order.run import LayerRun, Run, run
 from jaxsens.sensitivity.layer_costs import layer_costs

@@ -8,29 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.layered import Layered, by_head, head_scores, projections
+from jaxsens.models.layered import Layered, Projections, head_scores
 from jaxsens.sensitivity.first_order.blocks import TILE
 from jaxsens.sensitivity.first_order.run import LayerRun
-
-Projections = tuple[
-    Float[Array, "heads flips head_width"],
-    Float[Array, "heads flips head_width"],
-    Float[Array, "heads flips value_width"],
-]
-"""Queries, keys and values of flipped rows, one for each query head."""
-
-
-def projected_rows(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    rows: Float[Array, "flips width"],
-    positions: Int[Array, " flips"],
-) -> Projections:
-    """Returns queries, keys and values of flipped rows, one for each query head."""
-    attention = model.attention(layer)
-    q, k, v = projections(model, parameters, layer, rows, positions)
-    return jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
 
 
 def attended_by_moved_rows(

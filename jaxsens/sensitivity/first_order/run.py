@@ -11,11 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.models.layered import (
     Layered,
-    by_head,
     embedded_rows,
     head_scores,
     merged_rows,
-    projections,
+    projected_rows,
 )
 from jaxsens.models.weighting import sink_logit
 from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
@@ -77,8 +76,7 @@ def layer_run(
 ) -> tuple[LayerRun, Float[Array, "n width"]]:
     """Returns one layer's run and its output rows; with `only`, of that row alone, and 0 elsewhere."""
     n, attention = x.shape[0], model.attention(layer)
-    q, k, v = projections(model, parameters, layer, x, jnp.arange(n))
-    queries, keys, values = jnp.moveaxis(q, 1, 0), by_head(attention, k), by_head(attention, v)
+    queries, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:
         head, q, k, v = given

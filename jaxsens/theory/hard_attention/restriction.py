@@ -13,7 +13,8 @@ from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import array_of
 from jaxsens.notebook import facts
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.records import read_record
+from jaxsens.sealed import write_sealed
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""
@@ -189,12 +190,7 @@ def load_restriction(path: str | os.PathLike[str]) -> Restriction:
     Raises:
         InputError: if the file is missing, damaged, or not a restriction.
     """
-    try:
-        content = read_sealed(path, KIND)
-    except FileNotFoundError:
-        raise InputError(f"path = {str(path)!r}: no such file") from None
-    except DamagedFile as error:
-        raise InputError(f"path = {error}; give a file of Restriction.save") from error
+    content = read_record(path, KIND, "give a file of Restriction.save")
     layers = (
         tuple(Case(row, tuple(map(tuple, held)), tuple(map(tuple, keys))) for row, held, keys in cases)
         for cases in content["layers"]
