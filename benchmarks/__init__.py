@@ -1,1 +1,1 @@
-"""The benchmark behind `scripts/benchmark.py`: jaxsens beside PyTorch and Captum, in one run on one machine."""
+"""The benchmark behind `scripts/benchmark.py`: jaxsens, PyTorch and Captum, in one run on one machine."""

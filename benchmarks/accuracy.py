@@ -1,4 +1,4 @@
-"""How accurate first-order estimates are: every normalisation, depth and length, beside a gradient and AtP*.
+"""How accurate first-order estimates are: every normalisation, depth and length, compared with a gradient and AtP*.
 
 Each cell is the median over seeds. A seed draws a model (d = 64, 4 heads, d_ff = 256, float32) and an input, estimates
 all outputs under a random sample of flips, and compares the norms with those measured exactly in float64.

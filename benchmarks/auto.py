@@ -1,4 +1,4 @@
-"""What `engine="auto"` costs beside every engine, with compilation and without, and beside another checkout's `vmap`.
+"""What `engine="auto"` costs against every engine, with compilation and without, and against another checkout's `vmap`.
 
 Every measurement has a process of its own, in which no setting is made. The first call compiles; then all methods take
 turns, so that a busy minute hits them alike, and the fastest of a method's later calls counts.
@@ -26,14 +26,14 @@ BASELINE = (2, 1024)
 """Depth and length at which another checkout is timed too."""
 
 SAMPLE = 64
-"""Of three layers or more and 1024 symbols or more, so many flips are measured, and the time is extrapolated."""
+"""The number of flips measured at three layers or more and 1024 symbols or more; the time is extrapolated."""
 
 _SETTINGS = ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Times auto beside every engine.
+    """Times auto and every engine.
 
     Attributes:
         lengths: Lengths n of the input.
@@ -78,7 +78,7 @@ class Process(LineProcess):
         return self
 
     def measure(self, flips: int) -> dict[str, Any]:
-        """Seconds of so many flips (0: all), and the engine that ran.
+        """Seconds of `flips` flips (0: all), and the engine that ran.
 
         Raises:
             InputError: if the process died, or has imported another jaxsens than its checkout's.

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def benchmark(made: Plan, console: Console) -> list[Row]:
-    """Checks, measures and writes; files are written anew after every input, so that an interrupted run leaves them.
+    """Checks, measures and writes; files are written again after every input, so that an interrupted run leaves them.
 
     Raises:
         Disagreement: if the methods do not give the same numbers. Nothing is written then.

@@ -121,7 +121,7 @@ def measured(point: Point, repeats: int) -> float:
 
 
 def print_check(sweep: Sweep, lengths: Sequence[int], repeats: int) -> None:
-    """Prints the count beside what this machine takes."""
+    """Prints the count and the time that this machine takes."""
     here, device = rates_apart(quick=True)
     print(
         f"Here, on {device}: {here.operations / GIGA:.3g} Gop/s in a matrix product, {here.bytes / GIGA:.3g} GB/s\n"

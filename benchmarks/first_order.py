@@ -1,6 +1,6 @@
-"""Every flip of deep models: the first-order engine beside one forward pass for each flip, in one run.
+"""Every flip of deep models: the first-order engine and one forward pass for each flip, in one run.
 
-An estimate is timed by itself: the flips that `flip_sensitivity` measures exactly beside it are forward passes, which
+An estimate is timed by itself: the flips that `flip_sensitivity` measures exactly to check it are forward passes, which
 the table has, too. Forward passes are timed on a sample of the flips, and the time is scaled up.
 """
 
@@ -34,7 +34,7 @@ THEN = "vmap of the baseline"
 
 @dataclass(frozen=True)
 class Options:
-    """Times first-order estimates beside forward passes.
+    """Times first-order estimates and forward passes.
 
     Attributes:
         lengths: Lengths n of the input.

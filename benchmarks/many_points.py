@@ -229,7 +229,7 @@ def step(name: str, work: Callable[[], str]) -> Step:
 
 
 def steps(points: int, hosts: int, folder: Path) -> Iterable[Step]:
-    """Runs all steps on a sweep of so many points."""
+    """Runs all steps on a sweep of `points` points."""
     config, out = folder / "config.toml", folder / "sweep"
     built_in = [name for name in VARIANTS if name != "saturated"]
     text = CONFIG.format(lengths=[*LENGTHS], seeds=points // EACH, built_in=built_in)

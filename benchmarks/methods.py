@@ -86,7 +86,7 @@ def log_probability(y: Any) -> Any:
 
 
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
-    """The first-order estimate alone, of all flips, without those that are measured exactly beside it."""
+    """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.precision import numerics
     from jaxsens.sensitivity.adapters import measurable
     from jaxsens.sensitivity.first_order.estimate import Estimation, estimated, first_order_engine

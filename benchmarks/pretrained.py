@@ -1,4 +1,4 @@
-"""A published model beside the slow NumPy forward pass of tests/pretrained/reference.py, in float64.
+"""A published model compared with the slow NumPy forward pass of tests/pretrained/reference.py, in float64.
 
 `python scripts/check_pretrained.py FOLDER` prints, for two sentences, the largest difference of hidden states and the
 cosine of their means over rows. The documentation of all-MiniLM-L6-v2 gives about 0.755.
@@ -22,7 +22,7 @@ SENTENCES = ("A man is eating food.", "A man is eating a piece of bread.")
 
 @dataclass(frozen=True)
 class Agreement:
-    """A published model beside the reference.
+    """A published model compared with the reference.
 
     Attributes:
         error: the largest difference of hidden states over all sentences, rows and coordinates.

@@ -21,12 +21,12 @@ from benchmarks.worker import Worker, WorkerFailed
 Say = Callable[[str], None]
 
 FEWEST = 8
-"""A sample holds at least so many flips, however long they take."""
+"""The least number of flips of a sample, however long they take."""
 
 SHORT = 128
 """Length at which methods are checked against each other, or the shortest length if that is less."""
 
-_COMPILING = 300.0  # seconds that a first run may take beside the work itself
+_COMPILING = 300.0  # seconds that a first run may take in addition to the work itself
 _PATIENCE = 4.0  # a run may take this much longer than the limit before it is stopped
 
 

@@ -68,7 +68,7 @@ NARROW = (
 
 
 def rich_table(rows: Sequence[Row], width: int) -> Table:
-    """For a terminal of so many characters; a line after each input."""
+    """For a terminal of `width` characters; a line after each input."""
     table = Table(title="All flips of one input")
     shown = [heading for heading in HEADINGS if width >= WIDE or heading in NARROW]
     for heading in shown:

@@ -26,7 +26,7 @@ class PrecisionWarning(UserWarning):
 
 
 class EstimateWarning(UserWarning):
-    """Issued if an estimate is far from what was measured exactly beside it. The message says how far."""
+    """Issued if an estimate is far from the flips that were also measured exactly. The message says how far."""
 
 
 def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:

@@ -1,4 +1,4 @@
-"""`python scripts/benchmark.py --out DIR`: jaxsens beside PyTorch and Captum; see benchmarks/README.md."""
+"""`python scripts/benchmark.py --out DIR`: jaxsens, PyTorch and Captum; see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ sys.path.insert(
 
 from benchmarks.command import main
 
-if __name__ == "__main__":  # worker processes import this file anew
+if __name__ == "__main__":  # worker processes import this file again
     sys.exit(main())

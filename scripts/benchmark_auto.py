@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_auto.py`: `engine="auto"` beside every engine; see benchmarks/README.md."""
+"""`python scripts/benchmark_auto.py`: `engine="auto"` compared with every engine; see benchmarks/README.md."""
 
 from __future__ import annotations
 

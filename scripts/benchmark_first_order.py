@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_first_order.py`: first-order estimates beside forward passes; see benchmarks/README.md."""
+"""`python scripts/benchmark_first_order.py`: first-order estimates and forward passes; see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ sys.path.insert(
 
 from benchmarks.first_order import main
 
-if __name__ == "__main__":  # worker processes import this file anew
+if __name__ == "__main__":  # worker processes import this file again
     sys.exit(main())

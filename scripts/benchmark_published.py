@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_published.py FOLDER`: a published encoder beside Captum; see benchmarks/README.md."""
+"""`python scripts/benchmark_published.py FOLDER`: a published encoder and Captum; see benchmarks/README.md."""
 
 from __future__ import annotations
 

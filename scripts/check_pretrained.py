@@ -1,4 +1,4 @@
-"""`python scripts/check_pretrained.py FOLDER`: a published model beside a slow NumPy pass; see benchmarks/README.md."""
+"""`python scripts/check_pretrained.py FOLDER`: a published model and a slow NumPy pass; see benchmarks/README.md."""
 
 from __future__ import annotations
 

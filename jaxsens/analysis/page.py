@@ -85,7 +85,7 @@ class Report:
         introduction: its paragraphs.
         warning: what is incomplete; empty if nothing is missing.
         sections: in order.
-        files: what else lies beside the page, with a name for each.
+        files: what else lies next to the page, with a name for each.
     """
 
     title: str

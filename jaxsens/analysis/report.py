@@ -100,7 +100,7 @@ FILES = {
     "local slopes": "local_slopes.csv",
     "config": "sweep.toml",
 }
-"""What lies beside the page, by what it is called."""
+"""What lies next to the page, by what it is called."""
 
 BEYOND_EXACTNESS = (
     "Rounding may have affected the results at the longest inputs: {variant} is predicted to be exact up to n = {n}. "

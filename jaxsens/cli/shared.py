@@ -207,7 +207,7 @@ def rows_folder(path: Path | None) -> Path | None:
 
 
 def check_table(option: str, path: Path | None, problems: Problems) -> None:
-    """Collects an error if a table cannot be written to a file, or its rows cannot be kept beside it until then."""
+    """Collects an error if a table cannot be written to a file, or its rows cannot be kept next to it until then."""
     from jaxsens.experiments.job import holds_only_rows
 
     check_output(option, path, problems)

@@ -2,7 +2,7 @@
 
 Kozachinskiy, Steifer and Wałęga (Parity, Sensitivity, and Transformers, 2026, arXiv 2602.05896) prove that four layers
 suffice for PARITY with softmax attention, no layer normalisation, and position embeddings that do not depend on n and
-grow polynomially, with and without a future mask. Of their paper only the abstract was at hand. The network here is
+grow polynomially, with and without a future mask. Of their paper only the abstract was available. The network here is
 jaxsens' own, with the properties that they claim, and takes three layers. Nothing in it knows n: parameters, scores and
 embeddings are the same at every length, and with or without the mask.
 

@@ -1,4 +1,4 @@
-"""What processes leave beside the records of a job: claims on items that are under way, and why items failed.
+"""What processes leave next to the records of a job: claims on items that are under way, and why items failed.
 
     .RECORD.claim     the mark of the process that computes the record, and the name of its host
     .RECORD.failed    why the record could not be computed, in one line

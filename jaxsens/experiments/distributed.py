@@ -70,7 +70,7 @@ def join(place: Place) -> None:
         said = " ".join(str(error).split())[:300]
         raise InputError(
             f"sweep: --distributed: {said}; start it by srun, mpirun, in a Kubernetes job or on a TPU pod, or give "
-            "--coordinator HOST:PORT, --processes and --process, alike in all processes but for the last"
+            "--coordinator HOST:PORT, --processes and --process, the same in all processes except the last"
         ) from error
 
 
@@ -127,7 +127,7 @@ def _with_bounds(
 
 
 def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
-    """The numbers of the points that are estimated to take more than so many seconds in one process.
+    """The numbers of the points that are estimated to take more than `seconds` in one process.
 
     Of every variant, lengths are looked at from the longest on, until one is short.
     """

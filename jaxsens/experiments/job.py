@@ -4,7 +4,7 @@ All state is in the records, so a job that was killed is resumed by running it a
 one directory. What is particular to a sweep, to bounds or to an experiment is a subclass of `Job`.
 
 A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one
-and computes it again, and whoever only reads a directory is told to run the job again.
+and computes it again, and a command that only reads a directory tells its user to run the job again.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class _Run(Generic[Item, Kept]):
                     self.write_tables()
 
     def _time_left(self, rest: Sequence[Item]) -> float | None:
-        """Seconds that the rest takes, estimated anew once a second: an estimate looks at every item."""
+        """Seconds that the rest takes, estimated again once a second: an estimate looks at every item."""
         if not rest or time.monotonic() - self._estimated >= _ESTIMATE_EVERY:
             self._estimate = self._left.of([other.group for other in rest])
             self._estimated = time.monotonic()
@@ -524,7 +524,7 @@ def write_table(
     """
     import pandas as pd
 
-    # As objects: whole numbers beside None would become floats.
+    # As objects: in a column with None, whole numbers would become floats.
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     write_text(path, frame.to_csv(index=False, na_rep=missing, lineterminator="\n"))
 

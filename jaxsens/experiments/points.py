@@ -48,7 +48,7 @@ MEDIAN = "median"
 """The threshold that makes a decision balanced."""
 
 VERIFY = 64
-"""The number of flips measured exactly beside estimates, if a config does not say."""
+"""The number of flips measured exactly to check estimates, if a config does not say."""
 
 AVERAGE_SENSITIVITY = "average-sensitivity"
 """The mean over inputs of the number of flips that change the decision (`FlipSensitivity.average_sensitivity`)."""
@@ -125,7 +125,7 @@ class Measurement:
     """The `[measure]` table: how flips are measured.
 
     Attributes:
-        engine: as `flip_sensitivity` takes it. "first-order" estimates flips, and measures some exactly beside them.
+        engine: as `flip_sensitivity` takes it. "first-order" estimates flips, and measures some exactly to check them.
         exact_up_to: the longest inputs that `engine` measures; the first-order engine estimates beyond. None for no
             such limit.
         sample_beyond: the number of flips that `engine` measures of longer inputs, drawn by the point's seed, for
@@ -241,7 +241,7 @@ class Measurement:
         mesh: Mesh | None = None,
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
-        sketch, and the flips that are measured beside estimates. `mesh` is as `flip_sensitivity` takes it."""
+        sketch, and the flips that check estimates. `mesh` is as `flip_sensitivity` takes it."""
         n = tokens.shape[1]
         engine, drawn = self.engine_at(n), self.sample_at(n)
         further: dict[str, Any] = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
@@ -288,7 +288,7 @@ class Point:
     def expanded(self) -> dict[str, Any]:
         """Everything that determines the numbers, defaults written out, and nothing else. JSON values.
 
-        It is made anew every time: a large sweep has room for its points' keys, not for all this.
+        It is made every time it is asked for: a large sweep has room for its points' keys, not for all this.
         """
         return {
             "format": FORMAT,

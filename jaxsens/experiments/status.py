@@ -22,7 +22,7 @@ from jaxsens.sealed import DamagedFile
 State = Literal["finished", "running", "failed", "stopped"]
 
 _SAMPLE = 200
-"""From so many points, taken evenly, the time left is estimated."""
+"""The number of points, taken evenly, from which the time left is estimated."""
 
 
 @dataclass(frozen=True)

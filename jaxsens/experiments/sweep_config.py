@@ -267,7 +267,7 @@ class SweepTables(Settings):
         model: the model; variants change some of its keys.
         inputs: the words that are measured.
         bounds: what is asked of all inputs; None for nothing.
-        attention: attention statistics beside the flips, and which of them figures show; None for none.
+        attention: attention statistics to measure as well, and which of them figures show; None for none.
         variant: variants of one's own.
     """
 

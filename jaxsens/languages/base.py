@@ -128,7 +128,7 @@ class Language(ABC):
         return self._length_probabilities(checked_count(self.name, longest=longest))
 
     def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
-        """Independent words of the law or, with `longest`, of the law given that a word has at most so many symbols.
+        """Independent words of the law or, with `longest`, of the law given that a word has at most `longest` symbols.
 
         Raises:
             InputError: Also if words of more than 2^20 symbols have a probability above 1e-12 and there is no

@@ -28,10 +28,10 @@ TRIES = 2**16
 TRIES_A_WORD = 1000
 
 FEW_STATES = 2**8
-"""Up to so many states, the law after many symbols is a power of a matrix."""
+"""Up to this number of states, the law after many symbols is a power of a matrix."""
 
 BLOCK = 2**10
-"""The probabilities of so many lengths are found at a time."""
+"""The number of lengths whose probabilities are found at a time."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class FormulaLanguage(Language):
         """The law of the state after n symbols of a word that has at least n."""
         weights = self._after(checked_count(self.name, n=n)) * self._ends_well
         if not weights.any():
-            raise InputError(f"{self.name}: n = {n}: no word has so many symbols; give a smaller number")
+            raise InputError(f"{self.name}: n = {n}: no word is that long; give a smaller number")
         return weights / weights.sum()
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +201,7 @@ class FormulaLanguage(Language):
         return (outcomes / np.where(good > 0, good, 1)[:, None])[states]
 
     def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
-        self._state_law(n)  # raises an error if no word has so many symbols
+        self._state_law(n)  # raises an error if no word is that long
         return _walk(self._lawful, _prefix_choices(self, n), count, generator)
 
     def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
@@ -224,7 +224,9 @@ class FormulaLanguage(Language):
     def _length_probabilities(self, longest: int) -> np.ndarray:
         """e (1 - e)^l P(l uniform symbols are a member) / g(start)."""
         block = min(longest + 1, BLOCK)
-        ends = np.empty((len(self._lawful), block))  # P(member after so many more symbols), from each state
+        ends = np.empty(
+            (len(self._lawful), block)
+        )  # P(member after each number of further symbols), from each state
         ends[:, 0] = self._lawful.accepting
         for i in range(1, block):
             ends[:, i] = self._matrix @ ends[:, i - 1]

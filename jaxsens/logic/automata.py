@@ -28,7 +28,7 @@ class Automaton:
     Attributes:
         transitions: The state after each symbol. State 0 is the start.
         accepting: Whether the words that lead to a state satisfy the formula. State 0 does not accept the empty word.
-        longest: The automaton is right about words of at most so many symbols; None for all words.
+        longest: The automaton is right about words of at most this number of symbols; None for all words.
     """
 
     transitions: Int[np.ndarray, "states symbols"]

@@ -40,7 +40,7 @@ class Attention:
         key_heads: the number of heads of keys and values, a divisor of `heads`: query head h reads key head
             h // (heads / key_heads). None for as many as query heads.
         mask: a name of `jaxsens.models.masks.MASKS`, a `SlidingWindow` of that module, or a hashable `MaskRule` (a
-            module-level function, not a lambda made anew for each call).
+            module-level function, not a lambda made for each call).
         weighting: `Softmax(...)` or `SinkSoftmax(...)`, with its temperature; forward passes take any.
         scale: the factor of dot products; None for 1 / sqrt(head_width).
 

@@ -118,7 +118,7 @@ class ScoreTerm(PositionTerm):
         return 0
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
-        """Adds an error if a layer with so many heads, and queries and keys so wide, cannot have it."""
+        """Adds an error if a layer with these numbers of heads and widths of queries and keys cannot have it."""
         del heads, head_width, problems
 
     @abc.abstractmethod

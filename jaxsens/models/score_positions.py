@@ -234,7 +234,7 @@ class RelativeBias(ScoreBias):
         return found
 
     def bucket(self, ahead: Indices) -> Indices:
-        """The entry of the table for a key so many positions ahead of the query; behind it, if negative."""
+        """The entry of the table for a key this number of positions ahead of the query; behind it, if negative."""
         xp: Any = jnp if isinstance(ahead, jax.Array) else np
         behind = xp.abs(ahead) if self.bidirectional else xp.maximum(-ahead, 0)
         found = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]

@@ -74,7 +74,7 @@ def over_row_blocks(
 ) -> Any:
     """Returns `rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
 
-    With `size`, blocks have so many rows.
+    `size` is the number of rows of a block.
 
     Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
     """

@@ -141,7 +141,7 @@ class YarnAngles(RotaryAngles):
         return slow * unscaled / self.factor + (1 - slow) * unscaled
 
     def _pair_with(self, turns: float) -> float:
-        """Returns the number of the pair, a real number, that makes so many turns in `trained_length` positions."""
+        """Returns the number of the pair, a real number, that makes `turns` turns in `trained_length` positions."""
         return self.width * math.log(self.trained_length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
 

@@ -96,7 +96,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
 def _outputs(
     problem: Problem, progress: Callable[[SearchProgress], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
-    """The chosen outputs of every word. Blocks of words keep to the memory budget beside what is returned."""
+    """The chosen outputs of every word. Blocks of words fit what the returned values leave of the memory budget."""
     space, found = problem.space, np.zeros((0, 0))
     alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
     engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)

@@ -51,7 +51,7 @@ class AttentionStatistics:
             is 0 if a single key has all the weight, and log(m) if m keys share it equally, as under exactly hard
             attention with m ties.
         first: by row, the weight on the first key; 0 where a mask hides it.
-        total: by row, the sum of the weights: 1 but for rounding, if the weighting normalises them.
+        total: by row, the sum of the weights: 1 up to rounding, if the weighting normalises them.
         received: by key, the mean weight on it over the rows that see it (the importance of Gu et al. 2024,
             2410.10781, whose "sink" is a first key that gets more than a threshold); NaN for a key that no row sees.
             `received[..., i]` is the mass on a flipped key i.

@@ -58,7 +58,7 @@ def layer_weights(
 ) -> Iterator[tuple[int, RowWeights]]:
     """Yields the number of heads of each layer, and its weights.
 
-    O(n width + `SCORES`) memory beside what the caller keeps. Attention is computed for the layers' outputs, in
+    O(n width + `SCORES`) memory in addition to what the caller keeps. Attention is computed for the layers' outputs, in
     O(n^2 width) operations each, and again where weights are asked for.
     """
     if isinstance(attending, TransformerConfig):

@@ -138,7 +138,7 @@ def flip_sensitivity(
             estimated to be fastest for several inputs, including compilation. The choice is the same on every machine;
             `jaxsens.explain` reports it with the reason and the cost. "first-order" estimates the effect of every flip
             in O(n^2) at any depth, for softmax attention that is visible (jaxsens transformers, and pairs of a
-            `jaxsens.Layered` and its parameters), and measures some flips exactly beside it; the result says for each
+            `jaxsens.Layered` and its parameters), and also measures some flips exactly; the result says for each
             norm whether it is `exact`, and its `accuracy`. "auto" is always exact.
         sketch: for "first-order" and the l2 norm: estimate this many random combinations of the outputs instead of all.
             It takes as many backward passes; the norm's relative standard error is at most 1 / sqrt(2 sketch).

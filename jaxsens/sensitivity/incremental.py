@@ -48,7 +48,7 @@ EFFICIENCY = 0.75
 LARGEST_SCORE = {"float32": 2.0**9, "float64": math.inf}
 """The largest scores at which the closed form is used, by dtype. Narrower ones have too few digits for it.
 
-A score s and its change are computed anew, and rounded by eps |s|, relative to their key's weight: together by some
+A score s and its change are recomputed, and rounded by eps |s|, relative to their key's weight: together by some
 4 eps |s|, at the limit 2e-4 of what the flip changes there. Two forward passes round the scores of other keys alike,
 and lose less.
 """

@@ -16,7 +16,7 @@ def text_pieces(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields each token's text, and what stands before it: "", " " or a line break.
 
     Where tokens say themselves where words begin (" the", as of GPT-2 and Llama), nothing is added. Pieces with ## in
-    front (BERT) continue a word. Everything else is set apart by spaces, but for punctuation and apostrophes in words.
+    front (BERT) continue a word. Everything else is set apart by spaces, except punctuation and apostrophes in words.
     """
     own_spaces = any(name[:1].isspace() for name in names)
     in_words = any(len(name) > 1 and not _is_number(name) for name in names)

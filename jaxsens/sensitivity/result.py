@@ -525,7 +525,7 @@ class FlipSensitivity:
             "estimated": None if self.estimated is None else self.estimated.part(mine),
         }
         if changed["estimated"] is not None and part is not None and part.engine.name != FIRST_ORDER:
-            changed["estimated"] = None  # all of it was measured, beside estimates of other parts
+            changed["estimated"] = None  # all of it was measured; other parts were estimated
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return FlipSensitivity(**{**fields, **columns, **own, **changed})
 

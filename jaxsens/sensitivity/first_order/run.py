@@ -98,7 +98,7 @@ def layer_run(
 
 
 def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
-    """Returns n rows that are 0 but for one."""
+    """Returns n rows, all 0 except one."""
     return jnp.zeros((n, *part.shape[1:]), part.dtype).at[row].set(part[0])
 
 

@@ -1,4 +1,4 @@
-"""Measures some flips exactly, in float64, beside an estimate of all of them."""
+"""Measures some flips exactly, in float64, to check an estimate of all of them."""
 
 from __future__ import annotations
 

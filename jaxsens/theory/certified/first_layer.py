@@ -1,4 +1,4 @@
-"""The first layer's change under a flip, exact but for what the other symbols decide. Without layer normalisation.
+"""The first layer's change under a flip, exact except for what the other symbols decide. Without layer normalisation.
 
 The inputs of the first layer are points, so a flip sigma -> sigma' at i moves one key of a row j /= i, from (s, v)
 to (s', v'), all four known:
@@ -66,7 +66,7 @@ class FirstLayer:
 
     Attributes:
         setting: the model.
-        projections: queries, keys and values, which are points but for rounding.
+        projections: queries, keys and values, which are points up to rounding.
         positions: the rows' positions.
         weights: of each head, the unnormalised weights; None where they are too many to be kept.
         sums: of each head and row.

@@ -282,7 +282,7 @@ class LayerAttention:
         return found
 
     def added(self, ahead: Int[np.ndarray, "q rows"]) -> Iterator[Float[np.ndarray, "heads q rows"]]:
-        """What each position embedding adds to the scores of keys so many positions ahead of their query."""
+        """What each position embedding adds to the scores of keys at each distance ahead of their query."""
         for term in self.layer.position_scores:
             match term:
                 case Alibi() | PartialAlibi():
