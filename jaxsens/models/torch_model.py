@@ -6,8 +6,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -37,10 +36,12 @@ class TorchModel:
     Attributes:
         module: the module, in eval mode.
         output: the name or index of the output to measure; None if it is the only one.
+        kinds: the shape and dtype of the output by the length of the input, for the lengths tried so far.
     """
 
     module: Any
     output: str | int | None = None
+    kinds: dict[int, jax.ShapeDtypeStruct] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, tokens: Any) -> Any:
         """Returns the module's output on one input (n,), or on several (..., n), without PyTorch's batch axis.
@@ -94,15 +95,30 @@ class TorchModel:
         return _SYMBOLS.get(_device(self.module), _SYMBOLS_ELSEWHERE)
 
     def output_kind(self, n: int) -> jax.ShapeDtypeStruct:
-        """Returns the shape and dtype of the output on one input of length n. It runs the module once on two."""
-        return _output_kind(self, n)
+        """Returns the shape and dtype of the output on one input of length n.
+
+        A length that was not tried before runs the module on two inputs of the ids 0 and 1 in turn: neither is all
+        padding, which many modules cannot read.
+        """
+        if n not in self.kinds:
+            self._try(_two_symbols(n))
+        return self.kinds[n]
+
+    def learn(self, word: np.ndarray) -> None:
+        """Runs the module on two copies of an input (n,), so that `output_kind` need not make inputs up."""
+        if len(word) not in self.kinds:
+            self._try(np.stack([word, word]))
+
+    def _try(self, ids: np.ndarray) -> None:
+        output = self._run(ids)
+        self.kinds[ids.shape[1]] = jax.ShapeDtypeStruct(output.shape[1:], output.dtype)
 
     def operations(self, n: int) -> float:
         """Returns the floating-point operations of a pass on one input of length n, counted during such a pass."""
         from torch.utils.flop_counter import FlopCounterMode  # pyright: ignore[reportMissingImports]
 
         with FlopCounterMode(display=False) as counter:
-            self._run(np.zeros(n, np.int64))
+            self._run(_two_symbols(n)[0])
         return float(counter.get_total_flops())
 
     def digest(self) -> str:
@@ -202,10 +218,9 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
     return model
 
 
-@lru_cache(maxsize=64)
-def _output_kind(model: TorchModel, n: int) -> jax.ShapeDtypeStruct:
-    output = model._run(np.zeros((2, n), np.int64))
-    return jax.ShapeDtypeStruct(output.shape[1:], output.dtype)
+def _two_symbols(n: int) -> np.ndarray:
+    """Returns ids (2, n): 0, 1, 0, 1, ... and 1, 0, 1, 0, ..."""
+    return (np.arange(2)[:, None] + np.arange(n)) % 2
 
 
 def _tensors(module: Any) -> dict[str, Any]:

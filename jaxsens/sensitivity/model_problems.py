@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,9 @@ from jaxsens.inputs import takes
 from jaxsens.models.baselines_config import BaselineConfig
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
+
+_PARAMETERS_ALONE = ("ScopeCollectionNotFound", "ApplyScopeInvalidVariablesTypeError")
+"""What Linen raises if the variables of a pair are the parameters alone."""
 
 _ELSEWHERE = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 _UNTRACEABLE = (
@@ -197,7 +201,12 @@ def raised(error: Exception, n: int) -> str:
             "model: it uses shard_map, but jaxsens itself spreads the flips over the devices: pass the "
             f"function that the shard_map runs ({named})"
         )
-    if type(error).__name__ == "InvalidRngError" or "dropout" in str(error).lower():
+    if type(error).__name__ in _PARAMETERS_ALONE:
+        return (
+            "model: its variables lack a collection. Pass everything that init returned, or the parameters by name: "
+            f'(module, {{"params": parameters}}) ({named})'
+        )
+    if type(error).__name__ == "InvalidRngError" or re.search("dropout|deterministic", str(error), re.I):
         remedy = "model.eval(), deterministic=True, eqx.nn.inference_mode(model)"
         return f"model: it needs random numbers; switch off randomness ({remedy}) ({named})"
     return (

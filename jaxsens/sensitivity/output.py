@@ -93,6 +93,8 @@ def checked_output(
     if subject.config is not None:
         _check_outputs(outputs, subject.config.logits or subject.config.width, norm, threshold)
         return subject, subject.config.dtype
+    if subject.torch is not None:
+        subject.torch.learn(words[0])
     subject, shape, dtype = traced_output(subject, words.shape[1])
     n, after = words.shape[1], words.shape[1] + edit.longer
     if after != n and (other := _abstract_output(subject, after)[0]) != shape:

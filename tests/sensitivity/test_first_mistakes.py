@@ -79,6 +79,15 @@ class LinenModel(nn.Module):
         return nn.Dropout(self.rate, deterministic=not train)(y)
 
 
+class NnxAttention(nnx.Module):
+    def __init__(self):
+        self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
+        self.attend = nnx.MultiHeadAttention(1, 4, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
+
+    def __call__(self, tokens):
+        return self.attend(self.embed(tokens)).mean(0)
+
+
 class NnxBatched(nnx.Module):
     def __init__(self):
         self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
@@ -197,6 +206,11 @@ CALLED = {
         (LinenModel(), LinenModel().init(jax.random.key(0), TOKENS, train=False)),
         "missing 1 required positional argument: 'train'",
     ),
+    "linen parameters alone": (
+        (nn.Embed(2, 4), nn.Embed(2, 4).init(jax.random.key(0), TOKENS)["params"]),
+        '(module, {"params": parameters})',
+    ),
+    "nnx attention in training": (NnxAttention(), "switch off randomness (model.eval()"),
     "linen dropout": (
         (lambda v, t: LinenModel(0.5).apply(v, t, train=True), LinenModel().init(jax.random.key(0), TOKENS, False)),
         "switch off randomness",

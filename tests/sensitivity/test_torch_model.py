@@ -78,7 +78,7 @@ def refused(call: Any) -> str:
 
 
 def measured(model: Any, **options: Any) -> jaxsens.FlipSensitivity:
-    return jaxsens.flip_sensitivity(model, TOKENS, SYMBOLS, **options)
+    return jaxsens.flip_sensitivity(model, TOKENS, **{"alphabet_size": SYMBOLS, **options})
 
 
 def test_a_module_is_measured_as_the_same_network_in_jax():
@@ -87,6 +87,41 @@ def test_a_module_is_measured_as_the_same_network_in_jax():
     expected = measured(InJax("float32", mean=True), readout="mean")
     np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
     assert (result.engine.name, result.dtype) == ("vmap", "float32")
+
+
+class Padded(Mean):
+    """A mean over the positions that are not padding (id 0). It cannot read an input that is all padding."""
+
+    def forward(self, ids: Any) -> Any:
+        keep = (ids != 0).unsqueeze(-1)
+        if not keep.any(1).all():
+            raise ValueError("an input is all padding")
+        return (Rows.forward(self, ids) * keep).sum(1) / keep.sum(1)
+
+
+class Ended(Mean):
+    """Reads only inputs that hold the end symbol 5."""
+
+    def forward(self, ids: Any) -> Any:
+        return Rows.forward(self, ids)[ids == 5].reshape(len(ids), -1)
+
+
+@pytest.mark.parametrize("module", [Padded(), Ended()])
+def test_a_module_is_tried_on_the_input_itself(module):
+    result = measured(
+        jaxsens.from_torch(module.eval()), symbols=[1, 2, 3], positions=range(4), alphabet_size=None
+    )
+    with torch.no_grad():
+        before = module(torch.tensor(TOKENS[None]))
+        for position, symbol, norm in zip(result.positions, result.symbols, result.norms, strict=True):
+            word = torch.tensor(TOKENS[None])
+            word[0, int(position)] = int(symbol)
+            assert norm == pytest.approx(float((module(word) - before).norm()), rel=1e-4, abs=1e-6)
+    assert len(result) == 9
+
+
+def test_a_module_with_padding_is_explained():
+    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, alphabet_size=3))
 
 
 def test_rows_are_read_where_the_readout_says():
