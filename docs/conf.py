@@ -65,6 +65,8 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 
 html_theme = "sphinx_book_theme"
 html_title = "jaxsens"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "use_download_button": False}
 html_show_sourcelink = False
 

@@ -197,17 +197,13 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    def plain(value: float) -> str:
-        return "-" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
-
     seeds = sorted({fit.seeds for fit in fits})
     of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
     # Light enough for the sentences of the last column to fit a terminal of 80 columns.
     table = Table(title=f"Exponent e of statistic ~ n^e{of}", box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("variant", "statistic"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("exponent", f"{LEVEL} interval"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
     table.add_column("as n grows, it")
     previous = None
     for fit in fits:
@@ -216,8 +212,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
         table.add_row(
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
-            plain(fit.exponent),
-            Text("-" if math.isnan(fit.ci_low) else f"[{plain(fit.ci_low)}, {plain(fit.ci_high)}]"),
+            Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
             fit.growth.value + "".join(f" ({text})" for text in (fit.unsettled, fit.note) if text),
         )
         previous = fit.variant

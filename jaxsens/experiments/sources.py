@@ -127,7 +127,7 @@ def _read_network(
     table: Mapping[str, Any], path: str, problems: Problems, folder: Path
 ) -> ModelSource | None:
     """A network with random weights drawn by the point's seed."""
-    config = read_config(table, path, problems, also=("formula", "construction"))
+    config = read_config(table, path, problems, also=("formula", "construction", "checkpoint"))
     if config is None:
         return None
     return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))

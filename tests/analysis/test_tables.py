@@ -13,8 +13,8 @@ from jaxsens.analysis.page import summary_table, write_summary
 from tests.analysis.synthetic import points, power, six_variants
 
 
-def printed(fits) -> str:
-    console = Console(file=io.StringIO(), width=120)
+def printed(fits, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(summary_table(fits))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -37,8 +37,13 @@ def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
 def test_the_terminal_table_shows_exponent_interval_and_meaning():
     text = printed(fit_exponents(points({"softmax": {"mean": power(-1)}})))
     assert "softmax" in text
-    assert "[-1.00, -1.00]" in text
+    assert "−1.00 [−1.00, −1.00]" in text
     assert "falls about as 1/n" in text
+
+
+def test_the_terminal_table_leaves_its_sentences_room_on_80_columns():
+    text = printed(fit_exponents(points({"parity-temperature": {"mean": power(0, 2.0)}})), width=80)
+    assert "stays about constant" in text
 
 
 def test_the_terminal_table_takes_a_variants_name_literally():
