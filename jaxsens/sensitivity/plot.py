@@ -17,7 +17,10 @@ LARGEST, MEAN, DOWN = "#D55E00", "#000000", "#0072B2"
 """Of Okabe and Ito's palette, which colour-blind readers can tell apart. Markers and dashes differ as well."""
 
 MOST_LABELS = 60
-"""Up to this many positions, tokens are written below the axis."""
+"""Up to this many positions, tokens are written below the axis, where it is wide enough."""
+
+LABEL_INCHES = 0.12
+"""The width that a position needs for its token: given axes may be narrower than those made here."""
 
 MOST_INPUTS = 12
 """The number of inputs that a figure has room for."""
@@ -83,7 +86,11 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
         bottom = axes.get_xaxis_transform()
         axes.plot(unflipped, np.full(len(unflipped), 0.02), "x", color="#767676", markersize=0.7 * size,
                   transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
-    _label(axes, view, k, places if few else None)
+    _label(axes, view, k, places if few and _inches(axes) >= LABEL_INCHES * len(places) else None)
+
+
+def _inches(axes: Axes) -> float:
+    return axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _draw_signed(axes: Axes, one: InputView, places: np.ndarray, size: float) -> None:

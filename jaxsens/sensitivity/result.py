@@ -632,7 +632,7 @@ class FlipSensitivity:
         )
 
     def plot(self, axes: Any = None) -> list[Axes]:
-        """Draws the largest and the mean sensitivity of every position, with the tokens below the axis if they are few.
+        """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
 
         Of a function's signed changes it draws the one of largest size, and the range. Hollow markers are estimates.
         New axes are made by `matplotlib.pyplot`, so that notebooks and `pyplot.show()` show them.

@@ -321,3 +321,11 @@ def test_long_inputs_are_plotted_without_tokens(close):
     )
     (axes,) = long.plot()
     assert axes.get_xlabel() == "position"
+
+
+@pytest.mark.parametrize(("width", "labelled"), [(0.5, False), (6.0, True)])
+def test_tokens_are_written_below_the_axis_where_they_have_room(width, labelled, close):
+    _, axes = pyplot.subplots(figsize=(width, 2))
+    made().plot(axes)
+    assert (axes.get_xlabel() == "position") != labelled
+    assert ("un" in [label.get_text() for label in axes.get_xticklabels()]) == labelled
