@@ -355,7 +355,7 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
             y_label="inputs",
             lines=[Line(variant, styles[variant], data.spreads(variant, "matter")) for variant in restricted],
             ticks=data.lengths,
-            guides=[Guide("free", [*free], [one.median for one in free.values()])],
+            guides=[Guide(f"free, {restricted[0]}", [*free], [one.median for one in free.values()])],
         )
     ]
     if searched:

@@ -17,7 +17,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxsens.analysis.data import Profiles, coincide, inexact, spreads
+from jaxsens.analysis.data import Profiles, inexact, spreads
 from jaxsens.analysis.fits import (
     LEVEL,
     ExponentFit,
@@ -176,14 +176,12 @@ def sensitivity_panel(
 ) -> Panel:
     """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    shown: dict[str, Line] = {}
+    lines = []
     for variant, style in styles.items():
         hollow, bounds, intervals = inexact(points, variant, statistic)
+        label = f"{variant}:  {fitted_power(of_statistic[variant])}"
         values = spreads(points, variant, statistic)
-        same = [other for other, line in shown.items() if coincide(line.values, values)]
-        label = f"{variant}:  {fitted_power(of_statistic[variant])}" + (f"  (on {same[0]})" if same else "")
-        shown[variant] = Line(label, style, values, hollow, intervals, bounds)
-    lines = [*shown.values()]
+        lines.append(Line(label, style, values, hollow, intervals, bounds))
     lengths = sorted({int(n) for n in points["n"]})
     title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
     return Panel(

@@ -10,7 +10,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation
 
-from jaxsens.analysis.data import Spread
+from jaxsens.analysis.data import Spread, coincide
 from jaxsens.files import write_bytes
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow (too light on white).
@@ -295,7 +295,7 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
     bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
     guides = [y for guide in panel.guides for y in guide.y]
     positive = [number for number in (*shown, *bars, *guides) if 0 < number < math.inf]
-    floor = least_in_sight([v.median for line in panel.lines for v in line.values.values()])
+    floor = least_in_sight([v.median for line in panel.lines for v in line.values.values()], positive)
     in_sight = [number for number in positive if number >= floor]
     low, high = (min(in_sight) / 1.25, max(in_sight) * 1.25) if in_sight else (0.1, 1.0)
     labels = log_marks(low, high) if in_sight else {}
@@ -316,14 +316,20 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def least_in_sight(medians: Sequence[float]) -> float:
-    """The least value that a logarithmic axis shows in its place: one tenth of the lowest median above a gap of `GAP`.
+def least_in_sight(medians: Sequence[float], numbers: Sequence[float] = ()) -> float:
+    """The least value that a logarithmic axis shows in its place; 0 if it shows all. `numbers` are those it would hold.
 
-    0 if there is no such gap. Without it a median that is nothing but rounding would squash all others into one line.
+    It is one tenth of the lowest median above a gap of `GAP`. Without one it is the least of the numbers that are not
+    smaller than every median by `GAP`, if some are. What is nothing but rounding would squash all else into one line.
     """
     ordered = sorted(median for median in medians if 0 < median < math.inf)
     above = [high for low, high in pairwise(ordered) if high > GAP * low]
-    return above[-1] / 10 if above else 0.0
+    if above:
+        return above[-1] / 10
+    least = ordered[0] / GAP if ordered else 0.0
+    positive = [number for number in numbers if 0 < number < math.inf]
+    kept = [number for number in positive if number >= least]
+    return min(kept) if kept and len(kept) < len(positive) else 0.0
 
 
 def _thinned(lengths: Sequence[float], at_most: int = 8) -> list[float]:
@@ -410,7 +416,7 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
     legend = axes.legend(
-        handles=[_legend_handle(line) for line in panel.lines],
+        handles=[_legend_handle(line) for line in with_coinciding_named(panel.lines)],
         title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
@@ -422,6 +428,16 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
         alignment="left",
     )
     legend.get_title().set_color("#333333")
+
+
+def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
+    """The lines; the label of one that lies on an earlier one says on which: "b  (on a)". A label ends at its colon."""
+    named = []
+    for k, line in enumerate(lines):
+        under = [other for other in lines[:k] if line.values and coincide(other.values, line.values)]
+        note = f"  (on {under[0].label.partition(':')[0]})" if under else ""
+        named.append(replace(line, label=line.label + note))
+    return named
 
 
 def _legend_handle(line: Line) -> Line2D:

@@ -123,6 +123,27 @@ def test_medians_a_million_times_smaller_than_all_others_lie_in_the_strip_with_z
     assert least_in_sight(medians[:2]) == 0
 
 
+def test_the_spread_of_a_median_that_is_0_does_not_stretch_the_axis():
+    values = {8: Spread(3.0, 2e-3, 4.0, 3), 16: Spread(2.0, 1.0, 3.0, 3), 32: Spread(0.0, 0.0, 1e-12, 3)}
+    line = Line("a", variant_styles(["a"])["a"], values)
+    axes = draw_panels([Panel("title", "y", [line], [8, 32])]).axes[0]
+    low, high = axes.get_ylim()
+    assert (-low, high) == pytest.approx((2e-3 / 1.25, 5.0))  # 1e-12 lies in the strip, 2e-3 does not
+    assert "below 0.0016" in y_labels(axes)
+
+
+def test_a_line_on_another_is_named_in_the_legend():
+    styles = variant_styles("abcd")
+    zero, other = ({n: Spread(at, 0.0, high, 3) for n in (8, 16)} for at, high in ((0.0, 2.0), (1.0, 1.0)))
+    drawn = {"a:  n^0": zero, "b": other, "c": {n: spread._replace(high=7.0) for n, spread in zero.items()}}
+    lines = [Line(label, styles[label[0]], values) for label, values in drawn.items()]
+    lines += [Line("d", styles["d"], {})] * 2  # lines without values lie on nothing
+    (axes,) = draw_panels([Panel("title", "y", lines, [8, 16])]).axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["a:  n^0", "b", "c  (on a)", "d", "d"]
+
+
 @pytest.mark.parametrize(
     ("value", "label"),
     [
