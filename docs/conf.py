@@ -21,6 +21,7 @@ extensions = [
     "myst_nb",  # pages and notebooks in MyST Markdown; cells are run
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",  # source of each name, without a hosting
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib.programoutput",
@@ -102,7 +103,24 @@ def short_types(
     return shown[0], shown[1]
 
 
+def true_links(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Mends viewcode's pages: it takes all names of a file for documented under one module, and lists builtins."""
+    if not pagename.startswith("_modules/"):
+        return
+    module = pagename.removeprefix("_modules/").replace("/", ".")
+    known = app.env.get_domain("py").objects
+
+    def link(found: re.Match[str]) -> str:
+        return found[0] if found[1] in known else f'#{module}.{found[1].removeprefix("jaxsens.")}"'
+
+    body = context.get("body", "")
+    context["body"] = re.sub(
+        r'#(jaxsens\.[\w.]+)"', link, body.replace('<li><a href="builtins.html">builtins</a></li>', "")
+    )
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon reads them
     app.connect("autodoc-process-signature", short_types)
+    app.connect("html-page-context", true_links)
