@@ -1,6 +1,6 @@
 """Follows every link inside the built site: `python -m tests.site_links build/site`.
 
-Exits with 1 if one leads nowhere.
+Exits with 1 if one leads nowhere, or if a page loads something from the network: the site is read offline, too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page refers to, and the places in it that others can refer to."""
+    """What a page refers to, what of it a browser loads, and the places in it that others can refer to."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.targets: set[str] = set()
+        self.loaded: set[str] = set()
         self.places: set[str] = set()
         self.feed(text)
 
@@ -25,14 +26,31 @@ class Page(HTMLParser):
         for name, value in attrs:
             if value and name in ("href", "src"):
                 self.targets.add(value)
+                if name == "src" or tag == "link":
+                    self.loaded.add(value)
             elif value and name in ("id", "name"):
                 self.places.add(value)
 
 
+def read_pages(site: Path) -> dict[Path, Page]:
+    """The pages of a site by their files."""
+    files = [file for file in site.rglob("*.html") if "_static" not in file.parts]  # templates of the theme
+    return {file.resolve(): Page(file.read_text("utf-8")) for file in files}
+
+
+def from_network(site: Path) -> list[str]:
+    """Every script, style, font or image that a page loads from elsewhere, such as MathJax once a page has a formula."""
+    return [
+        f"{file.relative_to(site.resolve())}: {target} is loaded from the network"
+        for file, page in read_pages(site).items()
+        for target in sorted(page.loaded)
+        if urlsplit(target).netloc
+    ]
+
+
 def dead_links(site: Path) -> list[str]:
     """Every link to a file or a place that is not there, with the page that has it."""
-    files = [file for file in site.rglob("*.html") if "_static" not in file.parts]  # templates of the theme
-    pages = {file.resolve(): Page(file.read_text("utf-8")) for file in files}
+    pages = read_pages(site)
     found = []
     for file, page in pages.items():
         for target in sorted(page.targets):
@@ -52,9 +70,11 @@ def main() -> None:
     site = Path(sys.argv[1])
     if not (site / "index.html").is_file():
         sys.exit(f"{site}: no site; build it first: python -m sphinx -W docs {site}")
-    dead = dead_links(site)
-    print("\n".join(dead) or "every link inside the site leads somewhere")
-    sys.exit(bool(dead))
+    found = dead_links(site) + from_network(site)
+    print(
+        "\n".join(found) or "every link inside the site leads somewhere, and nothing is loaded from elsewhere"
+    )
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import jaxsens
-from tests.site_links import dead_links
+from tests.site_links import dead_links, from_network
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -110,3 +110,14 @@ def test_links_to_missing_files_and_places_are_found(tmp_path):
     assert sorted(dead_links(tmp_path)) == [
         "index.html: gone.html", "other.html: index.html#nowhere", "other.html: x.png",
     ]  # fmt: skip
+
+
+def test_what_a_page_loads_from_the_network_is_found(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<script src="https://cdn.example/mathjax.js"></script> <link rel="stylesheet" href="//cdn.example/a.css">'
+        '<script src="own.js"></script> <a href="https://example.org">a link loads nothing</a>'
+    )
+    assert from_network(tmp_path) == [
+        "index.html: //cdn.example/a.css is loaded from the network",
+        "index.html: https://cdn.example/mathjax.js is loaded from the network",
+    ]
