@@ -39,7 +39,7 @@ def read_pages(site: Path) -> dict[Path, Page]:
 
 
 def from_network(site: Path) -> list[str]:
-    """Every script, style, font or image that a page loads from elsewhere, such as MathJax once a page has a formula."""
+    """Every script, style, font or image a page loads from elsewhere, as MathJax for a formula."""
     return [
         f"{file.relative_to(site.resolve())}: {target} is loaded from the network"
         for file, page in read_pages(site).items()
