@@ -1,4 +1,4 @@
-"""The constructions in words: the catalogue for a terminal, and the measured table as Markdown."""
+"""The constructions in words: the catalogue for a terminal, and the measured tables as Markdown."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableR
 from jaxsens.logic import LIBRARY
 from jaxsens.models.positions import COMPONENTS
 
-HEADINGS = (
-    "logic",
-    "construction",
-    "condition",
-    "by",
-    "temperature",
-    "embeddings",
-    "layers, heads, width",
-    "largest change",
-    "its exponent",
-    "exponent of the mean",
-    "exact to, float32",
-    "exact to, float64",
-)
-"""The columns of the measured table."""
+TABLES = {
+    "Sensitivity": ("construction", "condition", "largest change", "its exponent", "exponent of the mean"),
+    "Exactness": ("construction", "condition", "exact to, float32", "exact to, float64"),
+    "Networks": (
+        "logic",
+        "construction",
+        "condition",
+        "by",
+        "temperature",
+        "embeddings",
+        "layers, heads, width",
+    ),
+}
+"""The measured tables, each with its columns."""
 
 _READ = {"output": "", "before-rounding": ", before rounding", "everything": ", all coordinates"}
 _GAPS_AT = (16, 256, 4096)
@@ -118,40 +117,44 @@ def _indented(text: str, style: str = "") -> Padding:
 
 
 def markdown(rows: Sequence[TableRow], plan: TablePlan) -> str:
-    """The table, below a paragraph that says what was measured."""
+    """The measured tables, below a paragraph that says what was measured.
 
-    def line(parts: Sequence[str]) -> str:
-        return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"
-
+    Conditions that promise nothing are left out of the table of exactness. A network that was measured in several ways
+    has one line in the tables that say the same of all of them.
+    """
     lines = [
         f"Flip sensitivity in float64 over all flips of one word, n = {', '.join(map(str, plan.lengths))}; the largest "
         "change is that at the last n. Exactness: every position of words of one symbol, of all in turn, of blocks, "
         f"random and sensitive, n = {', '.join(map(str, plan.tried))}; in brackets what is predicted.",
-        "",
-        line(HEADINGS),
-        line(["---"] * len(HEADINGS)),
-        *(line(cells(row)) for row in rows),
     ]
+    for name, headings in TABLES.items():
+        told = [cells(row) for row in rows if row.promise.exact or name != "Exactness"]
+        distinct = dict.fromkeys(tuple(row[heading] for heading in headings) for row in told)
+        lines += ["", f"## {name}", "", *map(_line, (headings, ["---"] * len(headings), *distinct))]
     return "\n".join(lines) + "\n"
 
 
-def cells(row: TableRow) -> list[str]:
-    """The cells of one row."""
+def _line(parts: Sequence[str]) -> str:
+    return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"
+
+
+def cells(row: TableRow) -> dict[str, str]:
+    """What one row says, by the headings of `TABLES`."""
     promise = row.promise
     embeddings = [COMPONENTS[name].formula if name in COMPONENTS else name for name in promise.components]
-    return [
-        promise.table_row,
-        row.name if row.at == "last" else f"{row.name}, read at the {row.at} position",
-        promise.condition + (", autoregressive" if promise.autoregressive else ""),
-        re.split("[:,]", promise.theorem.removeprefix("the "))[0],
-        promise.temperature,
-        ", ".join(embeddings) + ("" if promise.bounded else " (unbounded)"),
-        f"{promise.layers}, {promise.heads}, {promise.width}",
-        f"{row.maxima[-1]:.3g}{_READ[row.read]}",
-        exponent_text(row.lengths, row.maxima),
-        exponent_text(row.lengths, row.means),
-        *(_exact(row.exactness.get(dtype)) for dtype in ("float32", "float64")),
-    ]
+    return {
+        "logic": promise.table_row,
+        "construction": row.name if row.at == "last" else f"{row.name}, read at the {row.at} position",
+        "condition": promise.condition + (", autoregressive" if promise.autoregressive else ""),
+        "by": re.split("[:,]", promise.theorem.removeprefix("the "))[0],
+        "temperature": promise.temperature,
+        "embeddings": ", ".join(embeddings) + ("" if promise.bounded else " (unbounded)"),
+        "layers, heads, width": f"{promise.layers}, {promise.heads}, {promise.width}",
+        "largest change": f"{row.maxima[-1]:.3g}{_READ[row.read]}",
+        "its exponent": exponent_text(row.lengths, row.maxima),
+        "exponent of the mean": exponent_text(row.lengths, row.means),
+        **{f"exact to, {dtype}": _exact(row.exactness.get(dtype)) for dtype in ("float32", "float64")},
+    }
 
 
 def exponent_text(lengths: Sequence[int], values: Sequence[float]) -> str:

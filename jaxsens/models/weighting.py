@@ -3,7 +3,7 @@
 They are softmax at temperature tau and leftmost, rightmost and average hardmax (Yang et al. 2026, definitions 2 and 3),
 sparsemax (Martins and Astudillo, 2016), alpha-entmax, softmax with a sink, softmax whose temperature depends on a row's
 entropy, and sigmoid attention. The hard ones are exactly hard: weights are 0, 1 or 1/|ties|. docs/weightings.md lists
-them, with what Lemma 5 says of each.
+them, and docs/attention-variants.md derives what Lemma 5 says of each.
 """
 
 from __future__ import annotations

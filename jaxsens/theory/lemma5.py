@@ -97,7 +97,7 @@ LOG2 = math.log(2)
 
 
 def why_not(weighting: Weighting) -> str:
-    """Why there is no bound for a layer that is not softmax (docs/weightings.md derives what is said of each)."""
+    """Why there is no bound for a layer that is not softmax (docs/attention-variants.md derives each reason)."""
     match weighting:
         case HardWeighting():
             return "one key may take all the weight, however small the logits are"

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.constructions import HEADINGS, cells, exponent_text, markdown
+from jaxsens.analysis.constructions import TABLES, cells, exponent_text, markdown
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.errors import InputError
@@ -36,7 +36,7 @@ def row(condition: ConditionName = "temperature", text="odd(#L[Q_1])", **changes
 
 
 def test_a_row_says_what_the_network_is_and_what_was_measured():
-    assert cells(row("temperature-bounded")) == [
+    assert list(cells(row("temperature-bounded")).values()) == [
         "counting",
         "parity",
         "temperature-bounded",
@@ -54,15 +54,16 @@ def test_a_row_says_what_the_network_is_and_what_was_measured():
 
 def test_the_controls_row_says_what_was_read_and_promises_nothing():
     found = cells(row("bounded-softmax", read="before-rounding", maxima=(4e-3, 1e-3, 2.5e-4), exactness={}))
-    assert found[3] == "control of Theorem 20"
-    assert found[7:9] == ["0.00025, before rounding", "-2.00"]
-    assert found[10:] == ["not promised", "not promised"]
+    assert found["by"] == "control of Theorem 20"
+    assert (found["largest change"], found["its exponent"]) == ("0.00025, before rounding", "-2.00")
+    assert found["exact to, float32"] == found["exact to, float64"] == "not promised"
 
 
 def test_decoders_and_first_positions_are_named():
     found = cells(row("unbounded", "Y Q_1", autoregressive=True, at="first"))
-    assert found[1:3] == ["parity, read at the first position", "unbounded, autoregressive"]
-    assert found[5].endswith("(unbounded)")
+    assert found["construction"] == "parity, read at the first position"
+    assert found["condition"] == "unbounded, autoregressive"
+    assert found["embeddings"].endswith("(unbounded)")
 
 
 @pytest.mark.parametrize(
@@ -80,20 +81,38 @@ def test_exponents(values, text):
     assert exponent_text(LENGTHS, values) == text
 
 
-def test_the_table_is_markdown_with_one_line_a_row():
-    lines = markdown([row(), row("unbounded")], TablePlan(lengths=LENGTHS, cap=300)).splitlines()
-    assert len(lines) == 6
-    assert "n = 10, 20, 40" in lines[0]
-    assert "n = 100, 300" in lines[0]
-    assert {line.count("|") for line in lines[2:]} == {len(HEADINGS) + 1}
+def tables(text: str) -> dict[str, list[str]]:
+    """The lines of each table by its heading, without the head of the table."""
+    parts = [part.splitlines() for part in text.split("\n## ")[1:]]
+    return {name: [line for line in lines if line.startswith("|")][2:] for name, *lines in parts}
+
+
+def test_the_tables_are_markdown_with_one_line_a_row():
+    text = markdown([row(), row("unbounded")], TablePlan(lengths=LENGTHS, cap=300))
+    setting = text.splitlines()[0]
+    assert "n = 10, 20, 40" in setting
+    assert "n = 100, 300" in setting
+    found = tables(text)
+    assert {name: len(lines) for name, lines in found.items()} == dict.fromkeys(TABLES, 2)
+    for name, lines in found.items():
+        assert {line.count("|") for line in lines} == {len(TABLES[name]) + 1}
 
 
 def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
-    monkeypatch.setattr(constructions_table, "measure_row", lambda *planned: row())
+    def measured(case, condition, read, plan):
+        formula = "Q_0 S Q_1"
+        return row(condition.name, formula, autoregressive=condition.autoregressive, read=read)
+
+    monkeypatch.setattr(constructions_table, "measure_row", measured)
     log, plan = io.StringIO(), plan_of("since", 50)
     outcome = run(constructions_job(plan), Console(file=log, width=80))
     assert (outcome.finished, outcome.exit_code) == (6, 0)
-    assert markdown(outcome.records, plan).count("| parity |") == 6
+    found = tables(markdown(outcome.records, plan))
+    assert all("| parity |" in line for lines in found.values() for line in lines)
+    # The control is measured in two ways, is one network, and promises nothing.
+    assert {name: len(lines) for name, lines in found.items()} == {
+        "Sensitivity": 6, "Exactness": 4, "Networks": 5,
+    }  # fmt: skip
     assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
     with pytest.raises(InputError, match="is measured"):
         plan_of("sinces", 50)

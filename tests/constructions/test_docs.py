@@ -1,4 +1,7 @@
-"""What docs/constructions.md shows is so: its examples, its tables of conditions, its measured table, its commands."""
+"""What the pages about constructions show is so: examples, tables of conditions, the measured table, commands.
+
+These are docs/constructions.md (the guide), docs/constructions-proofs.md and docs/measured/constructions.md.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.analysis.constructions import HEADINGS, cells, markdown
+from jaxsens.analysis.constructions import TABLES, cells, markdown
 from jaxsens.cli import main
 from jaxsens.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
 from jaxsens.constructions.compiler import compile_formula
@@ -22,14 +25,22 @@ from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableR
 from jaxsens.logic import LIBRARY
 from jaxsens.models.transformer import Transformer
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "constructions.md").read_text(encoding="utf-8")
-FLOWING = TEXT.replace("\n", " ")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE, PROOFS, RECORD = (
+    (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("constructions", "constructions-proofs", "measured/constructions")
+)
 PLAN = TablePlan()
 
 
-def table_after(heading: str) -> list[list[str]]:
-    """The cells of the first table behind a text."""
-    after = TEXT[TEXT.index(heading) :]
+def flowing(text: str) -> str:
+    """The text in one line."""
+    return " ".join(text.split())
+
+
+def table_after(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table behind a heading."""
+    after = text[text.index(heading) :]
     lines = re.search(r"(?:^\|.*\n)+", after, flags=re.MULTILINE)
     assert lines is not None
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[0].splitlines()]
@@ -39,7 +50,7 @@ def table_after(heading: str) -> list[list[str]]:
 def test_examples_run_and_give_what_is_shown():
     names: dict[str, object] = {}
     shown = 0
-    for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL):
         for line in block.splitlines():
             code, _, remark = line.partition("  # ")
             try:
@@ -71,7 +82,7 @@ def test_the_tables_of_conditions_say_what_exists(heading, autoregressive):
         "those without predicates of counts": {"past", "left"},
     }
     listed = set()
-    for row in table_after(heading)[1:]:
+    for row in table_after(GUIDE, heading)[1:]:
         for condition in re.findall(r"`([a-z-]+)`", row[0]):
             listed.add(condition)
             made = set()
@@ -85,46 +96,63 @@ def test_the_tables_of_conditions_say_what_exists(heading, autoregressive):
     assert listed == CONDITIONS.keys()
 
 
-def test_the_measured_table_is_of_the_networks_there_are_now():
+MEASURED = {
+    "largest change", "its exponent", "exponent of the mean", "exact to, float32", "exact to, float64",
+}  # fmt: skip
+
+
+def test_the_measured_tables_are_of_the_networks_there_are_now():
     """Everything but the measurements themselves, row by row; these take minutes."""
-    heading, *rows = table_after("## Measured")
-    assert tuple(heading) == HEADINGS
-    assert len(rows) == len(PLAN.rows)
-    promises = {}
-    for (case, condition, read), written in zip(PLAN.rows, rows, strict=True):
+    promises, rows = {}, []
+    for case, condition, read in PLAN.rows:
         if (case.name, condition) not in promises:
             promises[case.name, condition] = case.build(condition, "float64").promise
         promise = promises[case.name, condition]
         exact = {dtype: Exactness(0, 1, n) for dtype, n in promise.exact_length if condition.promises}
         ones = (1.0,) * len(PLAN.lengths)
-        now = cells(TableRow(case.name, promise, read, case.at, PLAN.lengths, ones, ones, exact))
-        assert written[:7] == now[:7]
-        assert [cell.split("(")[-1] for cell in written[10:]] == [cell.split("(")[-1] for cell in now[10:]]
+        rows.append(TableRow(case.name, promise, read, case.at, PLAN.lengths, ones, ones, exact))
+    for name, headings in TABLES.items():
+        heading, *written = table_after(RECORD, f"## {name}\n")
+        assert tuple(heading) == headings
+        kept = [k for k, each in enumerate(headings) if each not in MEASURED]
+        predicted = [k for k, each in enumerate(headings) if each.startswith("exact to")]
+        read = [k for k, each in enumerate(headings) if each == "largest change"]
+
+        def shown(row, kept=kept, predicted=predicted, read=read):
+            """Of a measured cell what is known without measuring: what was read, and what was predicted."""
+            known = [row[k] for k in kept] + [row[k].split("(")[-1] for k in predicted]
+            return (*known, *(row[k].partition(", ")[2] for k in read))
+
+        told = [cells(row) for row in rows if row.promise.exact or name != "Exactness"]
+        now = dict.fromkeys(shown([row[each] for each in headings]) for row in told)
+        assert [shown(row) for row in written] == [*now]
 
 
-def test_the_measured_table_shows_what_is_claimed():
+def test_the_measured_tables_show_what_is_claimed():
     """Constructions have the largest change 1 at every n, and are exact as far as is predicted, or was tried."""
-    for row in table_after("## Measured")[1:]:
-        change, exponent = row[7:9]
-        if row[2] == "bounded-softmax":
+    for name, condition, change, exponent, _ in table_after(RECORD, "## Sensitivity\n")[1:]:
+        if condition == "bounded-softmax":
             if "before rounding" in change:
                 assert float(exponent) < -0.9
             else:  # DYCK's has not begun to fall as 1/n yet, see there
-                assert float(exponent) < (-0.5 if row[1] == "dyck" else -0.9)
-            assert row[10:] == ["not promised", "not promised"]
+                assert float(exponent) < (-0.5 if name == "dyck" else -0.9)
         else:
             assert (change, exponent) == ("1", "0.00")
-            for cell in row[10:]:
-                longest, predicted = (float(re.findall(r"[\d.e]+", cell)[k]) for k in (0, -1))
-                assert longest >= min(predicted, PLAN.cap), row
+    for _, condition, *exact in table_after(RECORD, "## Exactness\n")[1:]:
+        assert condition != "bounded-softmax"
+        for cell in exact:
+            longest, predicted = (float(re.findall(r"[\d.e]+", cell)[k]) for k in (0, -1))
+            assert longest >= min(predicted, PLAN.cap), cell
 
 
 def test_what_was_measured_is_what_the_command_measures():
-    assert markdown([], PLAN).splitlines()[0] in FLOWING
+    assert markdown([], PLAN).splitlines()[0] in flowing(RECORD)
 
 
 def test_commands_run(capsys):
-    commands = [shlex.split(text) for text in re.findall(r"`(jaxsens [a-z].*?)`", FLOWING)]
+    (block,) = re.findall(r"```sh\n(.*?)```", GUIDE, flags=re.DOTALL)
+    lines = [*block.splitlines(), *re.findall(r"`(jaxsens [a-z].*?)`", flowing(RECORD))]
+    commands = [shlex.split(line, comments=True) for line in lines]
     assert len(commands) == 4
     for _, *arguments in commands:
         if "--measure" not in arguments:
@@ -139,11 +167,11 @@ def largest_parameter(model: Transformer) -> float:
 def test_numbers_in_the_text():
     models = [compile_formula(entry.formula, entry.alphabet) for entry in LIBRARY.values()]
     assert min(model.promise.exact_to("float64") for model in models) > 10**7
-    assert "none is larger than 14 for the formulas of the library (80 for `dyck`)" in FLOWING
+    assert "none is larger than 14 for the formulas of the library (80 for `dyck`)" in flowing(PROOFS)
     assert max(largest_parameter(model) for model in models) <= 14
     assert largest_parameter(dyck()) == 80
-    assert "`dyck` to 46,649 (autoregressive 3174)" in FLOWING
+    assert "`dyck` to 46,649 (autoregressive 3174)" in flowing(GUIDE)
     assert dyck().promise.exact_to("float64") == 46_649
     assert dyck(autoregressive=True).promise.exact_to("float64") == 3174
     for name in (*REFERENCES, LENGTH_INDEPENDENT, "dyck"):
-        assert f"`{name}`" in TEXT
+        assert f"`{name}`" in GUIDE

@@ -1,4 +1,4 @@
-"""What docs/languages.md and the docstrings show is so."""
+"""What docs/languages.md, docs/theorem6.md and the docstrings show is so."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ def test_examples_in_docstrings_hold(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_examples_in_the_docs_run_and_give_what_is_shown():
+@pytest.mark.parametrize(("page", "results"), [("languages", 10), ("theorem6", 3)])
+def test_examples_in_the_docs_run_and_give_what_is_shown(page, results):
     names: dict[str, object] = {}
     shown = 0
-    for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         for line in block.splitlines():
             code, _, result = line.partition("  # ")
             exec(code, names)
             if re.match(r"[\[(\d]", result):
                 shown += 1
                 assert repr(eval(code, names)) == result
-    assert shown == 13
+    assert shown == results
 
 
 def test_the_docs_list_every_language_with_its_options_and_their_defaults():

@@ -1,8 +1,8 @@
 """How far engines are off under windows, and with positions that affect scores: warm and cold, in both dtypes.
 
-`python -m tests.sensitivity.cold_positions [SEEDS]` prints the table of docs/positions.md: for each kind, dtype and
-engine the worst relative error of a norm over flips above 1 % of the largest, beside forward passes in np.longdouble.
-"Cold" multiplies all weights by 30.
+`python -m tests.sensitivity.cold_positions [SEEDS]` prints a table of docs/measured/attention-variants.md: for each
+kind, dtype and engine the worst relative error of a norm over flips above 1 % of the largest, beside passes in
+np.longdouble. "Cold" multiplies all weights by 30.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_the_bounds_hold_with_a_sink(choices, logit):
 
 
 def test_the_weight_of_one_key_decides_which_weightings_the_lemma_covers():
-    # One score of 0.5 among zeros. What Lemma 5 needs, a weight of O(1/n), holds or fails as docs/weightings.md says.
+    # One score of 0.5 among zeros. What Lemma 5 needs, a weight of O(1/n), holds or fails: docs/attention-variants.md.
     seen = jnp.ones(4096, bool)
     scores = jnp.zeros((1, 1, 4096)).at[0, 0, 7].set(0.5)
 
