@@ -58,8 +58,8 @@ python_use_unqualified_type_names = True
 default_role = "code"
 maximum_signature_line_length = 88
 
-# Commands show their help as on a terminal of 100 columns, without colours.
-os.environ.update(COLUMNS="100", NO_COLOR="1", TERM="dumb")
+# Commands show their help as on a terminal of 88 columns, without colours.
+os.environ.update(COLUMNS="88", NO_COLOR="1", TERM="dumb")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 # Looks

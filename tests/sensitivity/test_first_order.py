@@ -211,7 +211,7 @@ def test_no_array_grows_with_the_square_of_n():
 
 
 def test_the_first_example_runs_and_prints_what_it_promises(capsys):
-    result = documented(1)["result"]
+    result = documented("estimating.md")["result"]
     said = capsys.readouterr().out
     assert "largest measured" in said
     assert str(result.accuracy) in said

@@ -1,14 +1,14 @@
-"""The example of docs/lemma5.md gives what is shown."""
+"""The examples of docs/bounding.md give what is shown."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "lemma5.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "bounding.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs_and_gives_what_is_shown():
+def test_the_examples_run_and_give_what_is_shown():
     names: dict[str, object] = {}
     shown = 0
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
@@ -19,4 +19,4 @@ def test_the_example_runs_and_gives_what_is_shown():
                 shown += 1
             else:
                 exec(code, names)
-    assert shown == 2
+    assert shown == 5
