@@ -364,7 +364,7 @@ def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, bounds: 
     if missing:
         parts.append(f"{missing} of {values} values missing")
     if fitted == 0:
-        parts.append(f"no seed has positive values at {MINIMUM_LENGTHS} or more lengths: no exponent")
+        parts.append(f"no seed has positive values at {MINIMUM_LENGTHS} or more lengths")
     elif fitted < seeds:
         parts.append(f"{seeds - fitted} of {seeds} seeds have too few positive values for a slope")
     if fitted == 1:

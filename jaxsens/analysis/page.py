@@ -197,7 +197,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    seeds = sorted({fit.seeds for fit in fits})
+    seeds = sorted({fit.seeds for fit in fits if fit.seeds})
     of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
     # Light enough for the sentences of the last column to fit a terminal of 80 columns.
     table = Table(title=f"Exponent e of statistic ~ n^e{of}", box=box.SIMPLE_HEAD, padding=(0, 1))

@@ -54,3 +54,9 @@ def test_the_terminal_table_says_why_there_is_no_exponent():
     text = " ".join(printed(fit_exponents(points({"hard": {"max": power(0, 0.0)}}))).split())
     assert "exactly 0" in text
     assert "nan" not in text
+
+
+def test_the_terminal_table_counts_no_seeds_where_no_seed_has_a_slope():
+    text = " ".join(printed(fit_exponents(points({"soft": {"max": power(-1)}}, lengths=(8, 16)))).split())
+    assert "has no exponent (no seed has positive values at 3 or more lengths)" in text
+    assert "seeds" not in text.split("variant")[0]
