@@ -86,7 +86,7 @@ def test_the_page_shows_title_claim_config_and_what_was_run(reported):
 
 
 def test_the_summary_holds_the_fits_of_the_points(reported):
-    summary = pd.read_csv(reported / "summary.csv")
+    summary = pd.read_csv(reported / "summary.csv", float_precision="round_trip")
     fits = fit_exponents(load_sweep(reported).points)
     assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
     np.testing.assert_array_equal(summary["exponent"], [fit.exponent for fit in fits])

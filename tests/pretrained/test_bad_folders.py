@@ -433,7 +433,8 @@ def test_the_command_that_installs_the_extra(tmp_path, monkeypatch):
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(load.importlib, "import_module", missing)
     write_folder(tmp_path)
+    load_pretrained = jaxsens.load_pretrained  # imported on first use, by the function that is replaced next
+    monkeypatch.setattr(load.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r'pip install "jaxsens\[pretrained\]"'):
-        jaxsens.load_pretrained(os.fspath(tmp_path))
+        load_pretrained(os.fspath(tmp_path))

@@ -165,8 +165,10 @@ def jacobian(row: list[Decimal], epsilon: Decimal) -> list[Decimal]:
     return [(int(i == j) - 1 / n - centred[i] * centred[j] / (n * root * root)) / root for i, j in pairs]
 
 
-def exact_norm_change(x: Any, dx: Any, epsilon: float, least: float) -> tuple[list[Decimal], Decimal] | None:
-    """The change of a layer-normalised row, and by how much its norm moves with x and dx.
+def exact_norm_change(
+    x: Any, dx: Any, epsilon: float, least: float
+) -> tuple[list[Decimal], Decimal, Decimal] | None:
+    """The change of a layer-normalised row, by how much its norm moves with x and dx, and how steep it is.
 
     None where a variance plus epsilon is below `least`: there is no normalised row in the dtype.
     """
@@ -183,7 +185,7 @@ def exact_norm_change(x: Any, dx: Any, epsilon: float, least: float) -> tuple[li
         change = [a / new_root - b / root for a, b in zip(after, before, strict=True)]
         slope, new_slope = jacobian(old, extra), jacobian(new, extra)
         turn = norm(a - b for a, b in zip(new_slope, slope, strict=True))
-        return change, norm(change) + turn * norm(old) + norm(new_slope) * norm(step)
+        return change, norm(change) + turn * norm(old) + norm(new_slope) * norm(step), norm(new_slope)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -201,12 +203,13 @@ def check_layer_norm(dtype: str, epsilon: float, x: Any, dx: Any) -> None:
         return
     with numerics(dtype):
         found = np.asarray(norm_changes(epsilon, x, dx))
-    change, moves = exact
+    change, moves, slope = exact
     if epsilon == 0 and (len(x) == 2 or moves * Decimal(float(limits.eps)) > 1):
         return  # the normalised row is a step: of two entries it is their order, and a constant row has none
     assert np.all(np.isfinite(found))
     error = norm(Decimal(float(a)) - b for a, b in zip(found, change, strict=True))
-    floor = 4 * Decimal(float(limits.tiny)) * (1 + norm([Decimal(float(v)) for v in (*x, *dx)]))
+    # Below the normal range every number may be taken for 0: a result, a mean, an entry of dx. The slope enlarges them.
+    floor = 4 * Decimal(float(limits.tiny)) * (1 + slope + norm([Decimal(float(v)) for v in (*x, *dx)]))
     assert error <= ROUNDINGS * Decimal(float(limits.eps)) * moves + floor, (x, dx, found, change)
 
 
@@ -238,6 +241,12 @@ def test_changes_of_layer_normalisation_keep_the_digits_that_their_inputs_have(d
 def test_a_change_along_a_centred_row_of_two_is_known_to_rounding(dtype, along):
     check_layer_norm(dtype, 1e-5, [1.0, 3.0], [0.0, 2 * along])
     check_layer_norm(dtype, 1e-5, [300.0, -500.0], [300 * along, -500 * along])
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-12])
+def test_a_change_below_the_normal_range_may_be_taken_for_0(epsilon):
+    tiny = np.finfo(np.float32).tiny
+    check_layer_norm("float32", epsilon, np.array([0, tiny]), np.array([0, tiny / 8]))
 
 
 def test_layer_normalisation_where_the_squares_of_a_row_underflow():

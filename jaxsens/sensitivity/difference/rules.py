@@ -5,9 +5,10 @@ rounding errors of the exact change for inputs that are themselves off by a roun
 
     |result - D| <= c eps (|D| + |dD/dx| |x| + |dD/ddx| |dx|),      D = f(x + dx) - f(x),
 
-with a small c and eps of the dtype, down to the smallest normal number. So the error is relative to the change, however
-small, provided that dx is that accurate. No result is inf or NaN if D is finite. For layer normalisation |.| is the
-norm of a row. `tests/sensitivity/test_rules.py` verifies these properties.
+with a small c and eps of the dtype. So the error is relative to the change, however small, provided that dx is that
+accurate. Numbers below the smallest normal one, of inputs and results alike, may be taken for 0. No result is inf or
+NaN if D is finite. For layer normalisation |.| is the norm of a row. `tests/sensitivity/test_rules.py` verifies these
+properties.
 """
 
 from __future__ import annotations
