@@ -1,6 +1,7 @@
 """Follows every link inside the built site: `python -m tests.site_links build/site`.
 
-Exits with 1 if one leads nowhere, or if a page loads something from the network: the site is read offline, too.
+Exits with 1 if one leads nowhere, if a page loads something from the network (the site is read offline, too), or if an
+image has no words that stand for it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ class Page(HTMLParser):
         super().__init__()
         self.targets: set[str] = set()
         self.loaded: set[str] = set()
+        self.wordless: set[str] = set()
         self.places: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Called for every element."""
+        given = dict(attrs)
+        if tag == "img" and given.get("alt") in (None, "", given.get("src")):
+            self.wordless.add(given.get("src") or "")
         for name, value in attrs:
             if value and name in ("href", "src"):
                 self.targets.add(value)
@@ -48,6 +53,15 @@ def from_network(site: Path) -> list[str]:
     ]
 
 
+def without_words(site: Path) -> list[str]:
+    """Every image without an `alt` text; for those that cells draw, Sphinx writes the file's name there."""
+    return [
+        f"{file.relative_to(site.resolve())}: {image} has no alt text"
+        for file, page in read_pages(site).items()
+        for image in sorted(page.wordless)
+    ]
+
+
 def dead_links(site: Path) -> list[str]:
     """Every link to a file or a place that is not there, with the page that has it."""
     pages = read_pages(site)
@@ -70,7 +84,7 @@ def main() -> None:
     site = Path(sys.argv[1])
     if not (site / "index.html").is_file():
         sys.exit(f"{site}: no site; build it first: python -m sphinx -W docs {site}")
-    found = dead_links(site) + from_network(site)
+    found = dead_links(site) + from_network(site) + without_words(site)
     print(
         "\n".join(found) or "every link inside the site leads somewhere, and nothing is loaded from elsewhere"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import jaxsens
-from tests.site_links import dead_links, from_network
+from tests.site_links import dead_links, from_network, without_words
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -120,4 +120,14 @@ def test_what_a_page_loads_from_the_network_is_found(tmp_path):
     assert from_network(tmp_path) == [
         "index.html: //cdn.example/a.css is loaded from the network",
         "index.html: https://cdn.example/mathjax.js is loaded from the network",
+    ]
+
+
+def test_images_without_words_are_found(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<img src="a.png" alt="A line that falls"> <img src="b.png"> <img src="c.png" alt="c.png">'
+    )
+    assert without_words(tmp_path) == [
+        "index.html: b.png has no alt text",
+        "index.html: c.png has no alt text",
     ]
