@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens import inputs
 from jaxsens.errors import InputError, collecting
 from jaxsens.models.masks import MASKS, AnyMask, Mask, Span, TypedMask, visible
+from jaxsens.models.trace import over_row_blocks, rows_at_once
 from jaxsens.models.weighting import Softmax, Weighting
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -309,10 +310,7 @@ def tempered(
 def forward(
     model: Layered, parameters: Any, tokens: Int[Array, " n"], readout: int | str
 ) -> Float[Array, " outputs"]:
-    """Returns the output on one input: the plain forward pass, with all scores of a head in memory at once.
-
-    O(n^2) memory. It is the specification of the model; engines compute the same in blocks.
-    """
+    """Returns the output on one input: the plain forward pass, which is the specification of the model."""
     n = tokens.shape[0]
     row = readout_row(readout, n)
     if row is None:
@@ -338,14 +336,18 @@ def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Flo
 def layer_output(
     model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
 ) -> Float[Array, "n width"]:
-    """Returns a layer's output rows.
+    """Returns a layer's output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
 
     Raises:
         InputError: if `model.merge` returns rows of another shape.
     """
-    everywhere = jnp.arange(x.shape[0])
-    heads = projected_rows(model, parameters, layer, x, everywhere)
-    b = attended_rows(model, parameters, layer, *heads, everywhere)
+    n = x.shape[0]
+    q, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
+
+    def rows(block: Int[Array, " m"]) -> Float[Array, "heads m value_width"]:
+        return attended_rows(model, parameters, layer, q[:, block], keys, values, block).swapaxes(0, 1)
+
+    b = over_row_blocks(rows, model.attention(layer).heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
     y = merged_rows(model, parameters, layer, x, b)
     if y.shape != x.shape:
         place = f"{type(model).__name__}.merge in layer {layer}"

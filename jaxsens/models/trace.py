@@ -72,9 +72,8 @@ def over_row_blocks(
     only: int | None = None,
     size: int | None = None,
 ) -> Any:
-    """Returns `rows(positions)` for all n positions, in blocks within `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
-
-    `size` is the number of rows of a block.
+    """Returns `rows(positions)` for all n positions, in blocks of `size` rows, by default those within
+    `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
 
     Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
     """
@@ -83,7 +82,7 @@ def over_row_blocks(
             lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
             rows(jnp.asarray([only])),
         )
-    size = size or max(1, SCORES_IN_MEMORY // (heads * n))
+    size = size or rows_at_once(heads * n, False)
     if size >= n:
         return rows(jnp.arange(n))
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
@@ -94,18 +93,27 @@ def over_row_blocks(
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 
 
-def leaves_cache(layer: LayerConfig, n: int) -> bool:
+def rows_at_once(scores: int, cached: bool) -> int:
+    """Returns how many attention rows of so many scores each are computed at once: those that stay in a CPU's cache, or
+    if not `cached` those within `SCORES_IN_MEMORY`."""
+    return CACHED_ROWS if cached else max(1, SCORES_IN_MEMORY // scores)
+
+
+def leaves_cache(layer: LayerConfig, n: int, platform: str | None = None) -> bool:
     """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
 
     Products are then up to four times as fast as those of all rows, whose scores go through memory. An accelerator
     needs large products. Models with a hard layer have elementwise products, whose terms the compiler never stores.
     """
-    return not layer.exact_rows and scores_leave_cache(layer.heads, n)
+    return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
 
 
-def scores_leave_cache(heads: int, n: int) -> bool:
-    """Returns whether the scores of all rows and heads leave the cache of a CPU, and this is one."""
-    return jax.default_backend() == "cpu" and n > CACHED_ROWS and heads * n * n > SCORES_IN_CACHE
+def scores_leave_cache(heads: int, n: int, platform: str | None = None) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a CPU, and the platform (by default this
+    process's) is one."""
+    return (
+        (platform or jax.default_backend()) == "cpu" and n > CACHED_ROWS and heads * n * n > SCORES_IN_CACHE
+    )
 
 
 def row_scores(
@@ -178,7 +186,7 @@ def transformer_layer(
     def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
         return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
-    size = CACHED_ROWS if leaves_cache(layer, n) else None
+    size = rows_at_once(layer.heads * n, leaves_cache(layer, n))
     b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
     return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
 

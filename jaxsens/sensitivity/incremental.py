@@ -1,7 +1,8 @@
 """The incremental engine for models whose attention is visible: what a flip changes of a forward pass.
 
 - In the first layer one key and one value change, for which attention has a closed form: a row takes O(heads width).
-- Middle layers are those of a forward pass, in blocks of rows whose scores stay in cache. Under masks, rows that the
+- Middle layers are those of a forward pass, in blocks of rows whose scores stay in a CPU's cache, or within
+  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the
   flip does not reach keep their values.
 - The last layer is computed only in the row that is read, unless all rows are.
 
@@ -30,7 +31,7 @@ from jaxsens.models.layered import (
     projected_rows,
     readout_row,
 )
-from jaxsens.models.trace import scores_leave_cache
+from jaxsens.models.trace import rows_at_once, scores_leave_cache
 from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
@@ -38,7 +39,7 @@ from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
-from jaxsens.sensitivity.reach import Reach, over_changed_rows
+from jaxsens.sensitivity.reach import Reach, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
 
 EFFICIENCY = 0.75
@@ -210,10 +211,10 @@ class IncrementalEngine(Engine):
 
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
-        side."""
+        side. Memory is that of rows and, in middle layers, of the scores of one head."""
         n = tokens.shape[0]
         model, whole = self.layered.at_length(n), self._whole_layers(n)
-        prepare = flip = width = 0.0
+        prepare = flip = width = scores = 0.0
         later = earlier = True
         for k in range(model.layers):
             costs, attention = layer_costs(model, parameters, k), model.attention(k)
@@ -228,9 +229,13 @@ class IncrementalEngine(Engine):
                 share * n * (costs.row + n * costs.pair if k else costs.row - costs.keys + 20 * costs.pair)
             )
             width = max(width, costs.width)
+            if k:
+                most = rows_at_once(n, scores_leave_cache(attention.heads, n, platform))
+                scores = max(scores, n * rows_of_block(n, most, share == 1))
         if whole == model.layers:  # of a mean, the outputs of all rows are in memory too
             width = max(width, outputs_of_row(model, parameters) / 8)
-        block = int(32 * self.preferred_batch(n, platform) * n * width)
+        each = (8 * n * width + scores) * jnp.result_type(float).itemsize
+        block = int(self.preferred_batch(n, platform) * each)
         return EngineCost(prepare, flip, block, EFFICIENCY)
 
 
@@ -259,7 +264,9 @@ def first_layer(
         return each(positions, moved, key, value, own, rows)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
-    return over_changed_rows(block, start, reach, scores_leave_cache(model.attention(0).heads, n))
+    heads = model.attention(0).heads
+    most = rows_at_once(heads, scores_leave_cache(heads, n))
+    return over_changed_rows(block, start, reach, most)
 
 
 def changed_layer(
@@ -285,7 +292,8 @@ def changed_layer(
 
         return jax.vmap(of_one)(x, q, keys, values)
 
-    return over_changed_rows(block, unchanged, reach, scores_leave_cache(attention.heads, n)), reach
+    most = rows_at_once(n, scores_leave_cache(attention.heads, n))  # one head's scores
+    return over_changed_rows(block, unchanged, reach, most), reach
 
 
 def last_row(model: Layered, parameters: Any, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:

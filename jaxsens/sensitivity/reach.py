@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.models.masks import AnyMask, Span, mask_of
-from jaxsens.models.trace import CACHED_ROWS
 
 MASKED_BLOCKS = 8
 """The number of blocks into which rows are divided where a mask leaves some of them unchanged."""
@@ -28,14 +27,12 @@ def over_changed_rows(
     rows: Callable[[Int[Array, " m"]], Float[Array, "*flips m width"]],
     unchanged: Float[Array, "*flips n width"],
     reach: Reach,
-    cached: bool,
+    most: int,
 ) -> Float[Array, "*flips n width"]:
-    """Returns `rows(positions)` for the rows `reach`, computed in blocks, and `unchanged` in the other rows.
-
-    With `cached`, a block is small enough that what it computes stays in a CPU's cache.
-    """
+    """Returns `rows(positions)` for the rows `reach`, in blocks of at most `most` rows, and `unchanged` in the other
+    rows."""
     n, (first, stop) = unchanged.shape[-2], reach
-    size = _block_rows(n, reach, cached)
+    size = rows_of_block(n, most, all(isinstance(bound, int) for bound in reach))
 
     def block(k: Array, so_far: Array) -> Array:
         # The last block overlaps the one before it, so that all blocks have the same size.
@@ -45,8 +42,7 @@ def over_changed_rows(
     return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
 
 
-def _block_rows(n: int, reach: Reach, cached: bool) -> int:
-    """Returns the number of rows per block: those that stay in a CPU's cache, and fewer if some need no computing."""
-    size = min(CACHED_ROWS, n) if cached else n
-    everything = all(isinstance(bound, int) for bound in reach)
+def rows_of_block(n: int, most: int, everything: bool) -> int:
+    """Returns the number of rows per block, at most `most`: fewer if not `everything` needs computing."""
+    size = min(most, n)
     return size if everything else max(1, min(size, -(-n // MASKED_BLOCKS)))

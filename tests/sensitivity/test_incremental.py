@@ -38,11 +38,12 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
         {"mask": ("none", "future", "future"), "layer_norm": "post", "scores": "additive"},
     ],
 )
-@pytest.mark.parametrize("at", [[0, 1], [12, 13, 19], [20]])
-def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at):
+@pytest.mark.parametrize(("at", "backend"), [([0, 1], "cpu"), ([12, 13, 19], "gpu"), ([20], "cpu")])
+def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(trace, "SCORES_IN_CACHE", 0)
     monkeypatch.setattr(trace, "CACHED_ROWS", 8)
-    monkeypatch.setattr("jaxsens.sensitivity.reach.CACHED_ROWS", 8)
+    monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 8 * N)
     config = small(layers=3, **options)
     flips = [(position, symbol) for position in at for symbol in (0, 1, 3)]
     expected = norms("vmap", config, flips)

@@ -18,6 +18,7 @@ from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.placement import Placement
+from tests.sensitivity.conformance import engine_of
 from tests.sensitivity.formula import EXPECTED, FLIPS, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, spread
 from tests.small_models import small
 
@@ -270,6 +271,28 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
             assert analysis is not None
             sizes.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
     assert sizes[1] / sizes[0] < 2.2**2, sizes
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mask": "future"}, {"weighting": ("softmax", "average-hard", "softmax")}]
+)
+@pytest.mark.parametrize("name", ["vmap", "incremental", "difference"])
+def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
+    """With 2^16 scores at once, four flips of 1024 symbols hold less than a flip's n x n scores; `cost` knows it."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("jaxsens.models.trace.SCORES_IN_MEMORY", 2**16)
+    config, n = small(layers=3, readout="mean", **options), 1024
+    engine = engine_of(name, config)
+    if engine is None:
+        assert (name, config.exact_rows) == ("incremental", True)
+        return
+    found, _ = temporary(engine, config, n, 4)
+    assert found < 8 * n**2
+    if name != "vmap":
+        tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+        cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, "gpu")
+        estimate = 4 * cost.block_bytes / engine.preferred_batch(n, "gpu")
+        assert 1 / 3 < estimate / found < 3, (estimate, found)
 
 
 def test_the_budget_is_kept_or_refused():

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.config import TransformerConfig
+from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.layers import layer_operations, read_out, readout_position
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
+from jaxsens.models.trace import leaves_cache, rows_at_once
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import TransformerApply
@@ -22,7 +23,7 @@ from jaxsens.sensitivity.difference.layer_change import first_layer_change, last
 from jaxsens.sensitivity.difference.rules import ACTIVATION_CHANGES
 from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
 from jaxsens.sensitivity.engine import Engine, EngineCost, Served
-from jaxsens.sensitivity.reach import Reach, changed_rows
+from jaxsens.sensitivity.reach import Reach, changed_rows, rows_of_block
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 ROW_BLOCK = 256
@@ -208,7 +209,8 @@ class DifferenceEngine(Engine):
         return last_layer_change(config, parameters, prepared, moved, row)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
-        """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit."""
+        """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit. Memory is
+        that of rows and, in whole layers, of six arrays of scores."""
         config, n = self.config, tokens.shape[0]
         row = readout_position(config, n)
         rows = 1 if config.layers == 1 and row is not None else n
@@ -216,9 +218,10 @@ class DifferenceEngine(Engine):
         if config.layers and row is not None:
             last = config.layer(config.layers - 1)
             forward -= 4 * n * (n - 1) * last.heads * last.head_width
-        flip = 0.0
+        flip, scores, reach = 0.0, 0, (1, 2)
         for k in range(config.layers):
             heads = config.layer(k).heads * config.layer(k).head_width
+            reach = changed_rows(config.layer(k).mask, reach, 3)
             maps = (2 * config.width + 4) * (heads + 2 * config.layer(k).feed_forward)
             if k == 0:
                 flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (
@@ -227,11 +230,13 @@ class DifferenceEngine(Engine):
                 forward += 4 * rows * n * heads
             elif k < config.layers - 1 or row is None:
                 flip += 2 * layer_operations(config, k, n)
+                scores = max(scores, _scores_of_block(config.layer(k), n, reach == (0, 3), platform))
             else:
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
-        block = 4 * batch * (min(n, ROW_BLOCK) * wide + n * config.width)
+        each = min(n, ROW_BLOCK) * wide + n * config.width + 6 * scores
+        block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         whole = config.layers > 2 or row is None
         return EngineCost(forward, flip, int(block), 0.3 if whole else 0.35)
@@ -243,3 +248,10 @@ class DifferenceEngine(Engine):
         if platform == "cpu":
             return max(1, min(8, 2**14 // n))
         return max(1, 2**22 // n)
+
+
+def _scores_of_block(layer: LayerConfig, n: int, everything: bool, platform: str) -> int:
+    """Returns the number of scores of a whole layer that are in memory at once, for one flip."""
+    cached = leaves_cache(layer, n, platform)
+    rows = rows_of_block(n, rows_at_once(layer.heads * n, cached), everything)
+    return n * rows * (1 if cached else layer.heads)

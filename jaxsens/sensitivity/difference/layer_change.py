@@ -10,7 +10,7 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.maps import layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters
-from jaxsens.models.trace import LayerTrace, leaves_cache, over_row_blocks, transformer_layer
+from jaxsens.models.trace import LayerTrace, leaves_cache, over_row_blocks, rows_at_once, transformer_layer
 from jaxsens.models.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.sensitivity.difference.attention import (
     SOFT,
@@ -171,7 +171,8 @@ def layer_change(
                 db = soft_rows(layer, own, kept, rows, dq[:, rows], dk, dv)
                 return after_attention_change(layer, own, kept, rows, moved.dx[rows], db, None, None).dx
 
-            dy = over_changed_rows(change, jnp.zeros_like(moved.dx), reach, leaves_cache(layer, n))
+            most = rows_at_once(layer.heads * n, leaves_cache(layer, n))
+            dy = over_changed_rows(change, jnp.zeros_like(moved.dx), reach, most)
             return Moved(dy, None if moved.new is None else transformer_layer(layer, own, moved.new)[1])
         case HardWeighting() if new_z is not None:
             q, keys = (heads_of(layer, new_z, matrix, everywhere, n) for matrix in (own.query, own.key))
