@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.analysis import report
 from jaxsens.cli import main
@@ -320,6 +321,56 @@ def test_measure_prints_a_table(capsys):
     assert facts["flips"].split() == ["4"]
     assert {"engine", "mean", "q50", "max"} <= set(facts)
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "candidates"),
+    [
+        (["neighbours", "1"], lambda: jaxsens.neighbours(1)),
+        (["mask", "0"], lambda: jaxsens.masking(0)),
+        (["delete"], jaxsens.deletion),
+        (["insert"], jaxsens.insertion),
+        (["insert", "1"], lambda: jaxsens.insertion([1])),
+        (["repeat", "3"], lambda: jaxsens.repetition(3)),
+        (["symbols", "0"], lambda: [0]),
+    ],
+)
+def test_measure_edits_words_as_the_library_does(options, candidates, capsys):
+    arguments = ("--tokens", "0110", "--json", "--candidates", *options)
+    code, out, _ = run(capsys, "measure", *SMALL, *arguments)
+    assert code == 0
+    model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
+    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], candidates=candidates())
+    assert json.loads(out)["max"] == expected.max
+    assert json.loads(out)["flips"] == len(expected)
+
+
+def test_measure_flips_groups(capsys):
+    arguments = ("measure", *SMALL, "--tokens", "0110", "--groups", "0,1", "3")
+    _, out, _ = run(capsys, *arguments, "--json")
+    model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
+    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], groups=[(0, 1), (3,)])
+    top = json.loads(out)["top"]
+    assert [flip["norm"] for flip in top] == sorted(map(float, expected.norms), reverse=True)
+    assert sorted((flip["position"], flip["symbol"], flip["replaces"]) for flip in top) == [
+        ([0, 1], [0, 0], [0, 1]),
+        ([0, 1], [1, 1], [0, 1]),
+        ([3], [1], [0]),
+    ]
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert "│ 0 1" in " ".join(out.split())
+
+
+def test_measure_names_what_it_cannot_flip(capsys):
+    options = ("--candidates", "mask", "--groups", "0,1", "x", "--sample", "0")
+    code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", *options)
+    assert code == 2
+    assert "--candidates = 'mask': give its number too, as in mask 2" in err
+    assert "--groups = '0,1 x': positions joined by commas" in err
+    assert "--sample = 0" in err
+    code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", "--groups", "0,9")
+    assert "--groups: position = 9: positions from 0 to 4" in err
 
 
 def test_measure_counts_decisions(capsys):

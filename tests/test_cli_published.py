@@ -95,10 +95,19 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
 
 
 @pytest.mark.parametrize(
-    ("candidates", "replacement"), [("mask", "[MASK]"), ("delete", "(deleted)"), ("all", "the")]
+    ("candidates", "replacement"),
+    [
+        (["mask"], "[MASK]"),
+        (["mask", "8"], "the"),
+        (["delete"], "(deleted)"),
+        (["all"], "the"),
+        (["insert", "8"], "the"),
+        (["repeat"], "cat"),
+        (["symbols", "8", "9"], "the"),
+    ],
 )
 def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsys):
-    options = ("--candidates", candidates, "--readout", "cls", "--json", "--top", "99")
+    options = ("--candidates", *candidates, "--readout", "cls", "--json", "--top", "99")
     code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
     assert (code, err) == (0, "")
     assert replacement in {flip["replacement"] for flip in json.loads(out)["top"]}
@@ -117,7 +126,9 @@ def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsy
         (["--text", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
         (["--text", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
         (["--text", "t.txt", "--candidates", "neighbours", "0"], "--candidates = 'neighbours 0': neighbours"),
-        (["--text", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours, neighbours K"),
+        (["--text", "t.txt", "--candidates", "repeat", "1", "2"], "--candidates = 'repeat 1 2': neighbours [K]"),
+        (["--text", "t.txt", "--groups", "1,2", "2"], "--groups: position = 2: each position in one group"),
+        (["--text", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours [K], mask [ID], delete"),
         (["--text", "t.txt", "--norm", "kl"], "--norm = 'kl': give --output logits"),
         (["--text", "t.txt", "--log-probability", "cat", "--norm", "l1"], "--norm = 'l1': leave it out"),
         (["--text", "t.txt", "--log-probability", "cat", "--output", "hidden"], "--output = 'hidden': leave it out"),

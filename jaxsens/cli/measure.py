@@ -14,7 +14,8 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli.compilation import CacheFolder, programs_kept
-from jaxsens.cli.measuring import MeasuringOptions, OutputOptions, check_options
+from jaxsens.cli.flipped import check_flipped
+from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions, check_options
 from jaxsens.cli.published import PublishedOptions, check_absent, check_published, measure_published
 from jaxsens.cli.shared import (
     Count,
@@ -214,6 +215,7 @@ def measure(
             others |= _given(checkpoint, tokens, n, inputs, config, variant)
             check_published(published, measuring, others, problems)
         model.check(problems)
+        check_flipped(measuring.candidates, measuring.groups, published.pretrained is not None, problems)
         check_options(measuring, output, problems)
     from jaxsens.sensitivity.resuming import MeasurementInterrupted
 
@@ -291,9 +293,7 @@ def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions)
 
 def _flags(keys: Iterable[str]) -> dict[str, str]:
     """Maps the library's argument names to options; `keys` are the model options that may have been given."""
-    return {f"model.{key}": flag(key) for key in keys} | {
-        key: flag(key) for key in ("engine", "sketch", "verify", "batch_size", "memory_budget")
-    }
+    return {f"model.{key}": flag(key) for key in keys} | {key: flag(key) for key in MEASURED_BY}
 
 
 def _check_input(word: str | None, n: int | None, count: int, problems: Problems) -> None:
@@ -353,10 +353,16 @@ def _print_summary(summary: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _shown(column: str, value: float, symbols: Sequence[str]) -> str:
+def _shown(column: str, value: float | list[int], symbols: Sequence[str]) -> str:
+    if isinstance(value, list):
+        return " ".join(_shown(column, one, symbols) for one in value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    return symbols[value] if column in ("symbol", "replaces") and value < len(symbols) else str(value)
+    if column == "symbol" and value < 0:
+        return "(deleted)"
+    return (
+        symbols[value] if column in ("symbol", "replaces", "before") and value < len(symbols) else str(value)
+    )
 
 
 def _trained(step: int, steps: int) -> str:

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.cli.shared import Count, File, Flag, Number, check_output, default, one_of, write_output
+from jaxsens.cli.flipped import flipped_by
+from jaxsens.cli.shared import Count, File, Flag, Names, Number, check_output, default, one_of, write_output
 from jaxsens.errors import Problems
 
 if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
+MEASURED_BY = ("engine", "candidates", "groups", "sketch", "verify", "batch_size", "memory_budget")
+"""The arguments of `flip_sensitivity` whose errors name the option instead."""
+
+
 @dataclass(frozen=True)
 class MeasuringOptions:
-    """How flips are measured.
+    """What is flipped, and how flips are measured.
 
     Attributes:
         seed: The seed for the weights, the random inputs and samples.
@@ -26,6 +31,9 @@ class MeasuringOptions:
         verify: With first-order, measure this many flips exactly, half of them the largest estimates.
         norm: What is measured of the change in the output: a norm, the cosine distance, the divergence KL of softmax
             in nats, or whether the largest output changes.
+        candidates: What is done at each position: insert its K nearest symbols instead (8 if K is left out); the mask
+            symbol; the symbols given; all of them; delete it; insert a symbol before it; or repeat it.
+        groups: Positions to flip together, joined by commas, with blanks between groups: 3,4,5 9.
         sample: Measure this many flips, drawn at random.
         batch_size: The number of flips per batch.
         memory_budget: Bytes of temporary memory to use if --batch-size is not given.
@@ -36,6 +44,14 @@ class MeasuringOptions:
     sketch: Annotated[Count, default("all outputs")] = None
     verify: Annotated[Count, default("64 with --engine first-order")] = None
     norm: Annotated[str, one_of("l2", "l1", "linf", "cosine", "kl", "decision")] = "l2"
+    candidates: Annotated[
+        Names,
+        default(
+            "all; neighbours 8 with --pretrained",
+            "neighbours [K] | mask [ID] | delete | insert [ID ...] | repeat [TIMES] | symbols ID [ID ...] | all",
+        ),
+    ] = None
+    groups: Annotated[Names, default("each position alone", "I,J,... [I,J,... ...]")] = None
     sample: Annotated[Count, default("all flips")] = None
     batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None
     memory_budget: Annotated[Count, default("2 GiB on CPUs, 8 GiB on accelerators")] = None
@@ -56,6 +72,7 @@ class MeasuringOptions:
             "batch_size": self.batch_size,
             "memory_budget": self.memory_budget,
             "progress": False if quiet else None,
+            **flipped_by(self.candidates, self.groups),
             **{key: value for key, value in estimation.items() if value is not None},
         }
 

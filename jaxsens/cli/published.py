@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from jaxsens.cli.measuring import MeasuringOptions, OutputOptions
-from jaxsens.cli.shared import File, Names, Text, default, flags_named, one_of
+from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
+from jaxsens.cli.shared import File, Text, default, flag, flags_named, one_of
 from jaxsens.errors import Problems, collecting
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ class PublishedOptions:
         text: The file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, or the logits of the language-model head.
-        candidates: What is inserted at each position: neighbours K, the K tokens most like its own; mask, the
-            model's mask token; delete, nothing; or all, every token.
         log_probability: Instead of --norm, measure the change of this token's log-probability: a piece of text that is
             one token, or id:NUMBER.
     """
@@ -40,7 +38,6 @@ class PublishedOptions:
     output: Annotated[
         str | None, one_of("hidden", "logits"), default("hidden; logits with --log-probability")
     ] = None
-    candidates: Annotated[Names, default("neighbours 8", "neighbours [K] | mask | delete | all")] = None
     log_probability: Annotated[Text, default("", "TOKEN")] = None
 
     def given(self) -> dict[str, Any]:
@@ -73,7 +70,6 @@ def check_published(
     elif str(options.text) != "-" and not options.text.is_file():
         problems.add("--text", str(options.text), "no such file")
     _check_readout(options.readout, problems)
-    _candidates(options.candidates, problems)
     if options.log_probability is not None:
         if options.output == "hidden":
             problems.add("--output", "hidden", "leave it out; --log-probability reads the logits")
@@ -88,21 +84,6 @@ def _check_readout(value: str | None, problems: Problems) -> None:
         return
     if not (value.isascii() and value.isdigit()):
         problems.add("--readout", value, "cls, last, mean, or a 0-based position")
-
-
-def _candidates(words: tuple[str, ...] | None, problems: Problems) -> tuple[str, int]:
-    """Returns the kind of candidates and, for neighbours, their number."""
-    match words:
-        case None | ("neighbours",):
-            return "neighbours", 8
-        case ("neighbours", number) if number.isascii() and number.isdigit() and int(number) > 0:
-            return "neighbours", int(number)
-        case ("mask" | "delete" | "all" as kind,):
-            return kind, 0
-        case _:
-            wanted = "neighbours, neighbours K with a whole number K of at least 1, mask, delete, or all"
-            problems.add("--candidates", " ".join(words), wanted)
-            return "neighbours", 8
 
 
 def read_text(path: Path) -> str:
@@ -131,23 +112,17 @@ def measure_published(
     """Measures a published model on a text, and prints and writes the result. Returns the exit code."""
     from jaxsens.experiments.published import measure_text
 
-    problems = Problems("measure")
-    kind, count = _candidates(options.candidates, problems)
-    problems.raise_if_any()
     if options.pretrained is None or options.text is None:
         raise RuntimeError("measure_published needs --pretrained and --text")
-    names = {"folder": "--pretrained", "text": "--text", "readout": "--readout", "engine": "--engine"}
-    names |= {
-        key: f"--{key.replace('_', '-')}" for key in ("sketch", "verify", "batch_size", "memory_budget")
-    }
-    with flags_named(names):
+    with flags_named(
+        {"folder": "--pretrained", **{key: flag(key) for key in ("text", "readout", *MEASURED_BY)}}
+    ):
         measured = measure_text(
             options.pretrained,
             read_text(options.text),
             output=options.output,
             dtype=dtype,
             readout=options.readout,
-            candidates=(kind, count),
             log_probability=options.log_probability,
             arguments=measuring.arguments(output.quiet),
         )
@@ -178,13 +153,16 @@ def _print(measured: TextMeasurement, top: int) -> None:
     table = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("in the text")
-    table.add_column("replaced by")
+    table.add_column("before it" if measured.result.copies else "replaced by")
     table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
     for row in rows:
         value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
         about = "~" if estimated and not row["exact"] else ""
         marked = Plain.assemble(row["before"], (f"«{row['token']}»", "bold"), row["after"])
-        table.add_row(str(row["position"]), marked, Plain(row["replacement"]), about + value)
+        where = (
+            " ".join(map(str, row["position"])) if isinstance(row["position"], list) else str(row["position"])
+        )
+        table.add_row(where, marked, Plain(row["replacement"]), about + value)
     console.print(table)
     if any(estimated and not row["exact"] for row in rows):
         console.print("~ estimated to first order, not measured", highlight=False)

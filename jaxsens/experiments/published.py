@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.errors import InputError, collecting
-from jaxsens.experiments.single import estimate_facts
+from jaxsens.experiments.single import estimate_facts, place_and_symbol
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.pretrained.log_probability import LogProbability
 from jaxsens.pretrained.model import PretrainedModel
-from jaxsens.sensitivity.candidates import deletion, masking, neighbours
+from jaxsens.sensitivity.candidates import masking, neighbours
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.pieces import in_context
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -74,16 +74,17 @@ class TextMeasurement:
         names = [view.name(int(symbol)) for symbol in result.tokens[0]]
         found = []
         for k in np.argsort(-result.norms, kind="stable")[:count]:
-            position, symbol = int(result.positions[k]), int(result.symbols[k])
-            before, token, after = in_context(names, position)
+            position, symbol = place_and_symbol(result, int(k))
+            places, inserted = np.atleast_1d(position).tolist(), np.atleast_1d(symbol).tolist()
+            texts = [in_context(names, place) for place in places]
             found.append(
                 {
                     "position": position,
                     "symbol": symbol,
-                    "before": before,
-                    "token": token,
-                    "after": after,
-                    "replacement": view.name(symbol),
+                    "before": texts[0][0],
+                    "token": " ".join(token for _, token, _ in texts),
+                    "after": texts[-1][2],
+                    "replacement": " ".join(map(view.name, inserted)),
                     "value": float(result.values[k]),
                     "exact": bool(result.exact[k]),
                 }
@@ -120,7 +121,6 @@ def measure_text(
     output: Literal["hidden", "logits"] | str | None,
     dtype: str,
     readout: str | None,
-    candidates: tuple[str, int],
     log_probability: str | None,
     arguments: Mapping[str, Any],
 ) -> TextMeasurement:
@@ -132,9 +132,8 @@ def measure_text(
         output: "hidden" or "logits"; None for hidden, or the logits if `log_probability` needs them.
         dtype: "float32" or "float64".
         readout: "cls", "last", "mean" or the digits of a position; None for the model's own.
-        candidates: "neighbours" and their number, or "mask", "delete" or "all".
         log_probability: the token whose log-probability is measured: a text, or "id:" and its number; None for a norm.
-        arguments: further ones of `flip_sensitivity`.
+        arguments: further ones of `flip_sensitivity`; `candidates` are 8 neighbours by default.
 
     Raises:
         InputError: naming each unusable argument.
@@ -149,30 +148,17 @@ def measure_text(
         wanted["scalar"] = LogProbability(token)
         about = f"the change of the log-probability of {model.tokens([token])[0]!r}, in nats"
         arguments = {key: value for key, value in arguments.items() if key != "norm"}
-    result = flip_sensitivity(model, ids, candidates=_candidates(model, *candidates), **wanted, **arguments)
+    arguments = {"candidates": neighbours(8), **arguments}
+    if arguments["candidates"] == masking() and model.mask is None:
+        raise InputError(
+            "measure: --candidates = 'mask': the model's tokenizer has no mask; give its number, neighbours or delete"
+        )
+    result = flip_sensitivity(model, ids, **wanted, **arguments)
     return TextMeasurement(model, text, result, about)
 
 
 def _readout(value: str) -> int | str:
     return 0 if value == "cls" else value if value in ("last", "mean") else int(value)
-
-
-def _candidates(model: PretrainedModel, kind: str, count: int) -> Any:
-    if kind == "mask" and model.mask is None:
-        raise InputError(
-            "measure: --candidates = 'mask': the model's tokenizer has no mask; give neighbours or delete"
-        )
-    match kind:
-        case "neighbours":
-            return neighbours(count)
-        case "mask":
-            return masking()
-        case "delete":
-            return deletion()
-        case "all":
-            return None
-        case _:
-            raise InputError(f"--candidates = {kind!r}: neighbours, mask, delete or all")
 
 
 def token_of(model: PretrainedModel, text: str) -> int:

@@ -129,7 +129,8 @@ def input_tokens(
 def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[str, Any]:
     """What is said of a result, as JSON values.
 
-    `top` lists its largest flips, the largest first, and the first of equals first. `symbols` are the names of the
+    `top` lists its largest flips, the largest first, and the first of equals first; -1 is the symbol of a deletion, and
+    flips of groups have lists of positions and symbols. `symbols` are the names of the
     tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
     measured.
     """
@@ -150,12 +151,14 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "top": [
             {
                 "input": int(result.inputs[k]),
-                "position": int(result.positions[k]),
-                "symbol": int(result.symbols[k]),
-                "replaces": int(result.tokens[result.inputs[k], result.positions[k]]),
+                "position": position,
+                "symbol": symbol,
+                # An insertion leaves the symbol at the position behind it.
+                "before" if result.copies else "replaces": result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
             }
             for k in largest
+            for position, symbol in [place_and_symbol(result, int(k))]
         ],
         "model": source.expanded,
         "tokens": result.tokens.tolist(),
@@ -163,6 +166,14 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "symbols": source.names,
         "training": source.training,
     }
+
+
+def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple[list[int], list[int]]:
+    """Returns the position of flip k and the symbol that it inserts; for a group, lists of all of them."""
+    if result.joint is None or result.insertion is None:
+        return int(result.positions[k]), int(result.symbols[k])
+    both = result.joint.columns(result.positions[k : k + 1], result.insertion[k : k + 1])
+    return list(both["positions"][0]), list(both["symbols"][0])
 
 
 def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:

@@ -278,7 +278,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
 )
 @pytest.mark.parametrize("name", ["vmap", "incremental", "difference"])
 def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
-    """With 2^16 scores at once, four flips of 1024 symbols hold less than a flip's n x n scores; `cost` knows it."""
+    """With 2^16 scores a flip, four flips of 1024 symbols hold less than two arrays n x n; `cost` knows how much."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("jaxsens.models.trace.SCORES_IN_MEMORY", 2**16)
     config, n = small(layers=3, readout="mean", **options), 1024
@@ -287,10 +287,11 @@ def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options)
         assert (name, config.exact_rows) == ("incremental", True)
         return
     found, _ = temporary(engine, config, n, 4)
-    assert found < 8 * n**2
+    assert found < 2 * 8 * n**2
     if name != "vmap":
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
-        cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, "gpu")
+        with numerics("float64"):
+            cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, "gpu")
         estimate = 4 * cost.block_bytes / engine.preferred_batch(n, "gpu")
         assert 1 / 3 < estimate / found < 3, (estimate, found)
 
