@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -225,13 +226,17 @@ class RelativeBias(ScoreBias):
         Distance d >= E is in bucket E + floor((M - E) log(d/E) / log(max_distance/E)), at most M - 1. The comparison is
         made between whole numbers, d^(M-E) E^m >= max_distance^m E^(M-E), so that no bucket depends on rounding.
         """
-        exact, side, longest = self.one_side // 2, self.one_side, self.max_distance
-        found, bucket = np.arange(longest + 1), exact
-        for distance in range(exact, longest + 1):
-            while bucket < side - 1 and _reaches(distance, exact, bucket + 1 - exact, side - exact, longest):
-                bucket += 1
-            found[distance] = bucket
-        return found
+        exact, steps, longest = self.one_side // 2, self.one_side - self.one_side // 2, self.max_distance
+        distances = np.arange(longest + 1)
+
+        def first(step: int) -> int:
+            """The smallest distance in bucket E + step."""
+            return bisect_left(
+                range(longest + 1), True, exact, key=lambda d: _reaches(d, exact, step, steps, longest)
+            )
+
+        firsts = [first(step) for step in range(1, steps)]
+        return np.minimum(distances, exact) + np.searchsorted(firsts, distances, side="right")
 
     def bucket(self, ahead: Indices) -> Indices:
         """The entry of the table for a key this number of positions ahead of the query; behind it, if negative."""

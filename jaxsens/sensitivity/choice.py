@@ -36,7 +36,7 @@ from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
 from jaxsens.sensitivity.edits import REPLACE, Edit, engine_of
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
-from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine, unserved
+from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
@@ -114,9 +114,7 @@ def choose(
     if edit != REPLACE:
         return edited(name, edit, VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change))
     if name == NAME:
-        if change is not None:
-            raise EngineRefusal(unserved("change", "a function", "scalar"))
-        return first_order_engine(subject, norm, outputs, scalar), EngineChoice(NAME, "asked for")
+        return first_order_engine(subject, norm, outputs, scalar, change), EngineChoice(NAME, "asked for")
     config = subject.config
     forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change)
     if name == "vmap":

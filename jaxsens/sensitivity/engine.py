@@ -236,14 +236,8 @@ class Engine(abc.ABC):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, " flips"]:
         """Returns f(y, y + dy), with the digits of dy where f is smooth; NaN for flips that the engine declines."""
-
-        def of_new(at: Float[Array, " outputs"]) -> Array:
-            return value_of(lambda new: change(y, new), at)
-
-        y = self.output(parameters, prepared)
-        changes, same = self.changes(parameters, prepared, positions, symbols), of_new(y)
-        found = jax.vmap(lambda dy: same + change_of(of_new, y, dy))(changes)
-        return where_finite(changes, found)
+        changes = self.changes(parameters, prepared, positions, symbols)
+        return values_of_change(change, self.output(parameters, prepared), changes)
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
@@ -268,6 +262,19 @@ def as_vector(output: Array) -> Float[Array, " outputs"]:
     """Returns a model's output as engines measure it: a vector, in float32 at least."""
     output = jnp.atleast_1d(output)
     return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
+def values_of_change(
+    change: ChangeFunction, y: Float[Array, " outputs"], changes: Float[Array, "flips outputs"]
+) -> Float[Array, " flips"]:
+    """Returns f(y, y + dy) for each change dy, with its digits where f is smooth (`change_of`); NaN where dy is not
+    finite."""
+
+    def of_new(at: Float[Array, " outputs"]) -> Array:
+        return value_of(lambda new: change(y, new), at)
+
+    same = of_new(y)
+    return where_finite(changes, jax.vmap(lambda dy: same + change_of(of_new, y, dy))(changes))
 
 
 def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:

@@ -172,7 +172,7 @@ def _of_estimate(subject: Measurable, norm: str, n: int, flips: int, platform: s
     Raises:
         EngineRefusal: if the first-order engine cannot serve the model.
     """
-    engine = first_order_engine(subject, norm, subject.outputs, None)
+    engine = first_order_engine(subject, norm, subject.outputs)
     cost, pair, count = _estimate_cost(engine, subject, n, platform)
     choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
     return _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
@@ -192,7 +192,7 @@ def _estimate_cost(
 def _instead(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
-        engine = first_order_engine(subject, norm, subject.outputs, None)
+        engine = first_order_engine(subject, norm, subject.outputs)
         whole, pair, _ = _estimate_cost(engine, subject, n, platform)
         abstract_estimate(engine, pair, n)  # refuses a model without a derivative
     except EngineRefusal:

@@ -186,7 +186,7 @@ def flip_sensitivity(
         selection = select(wanted, subject, words, problems)
         check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems, (NAME,), MEASURES)
         estimation = Estimation(sketch, verify, seed)
-        check_estimation(engine, norm, scalar, estimation, problems)
+        check_estimation(engine, norm, scalar, change, estimation, problems)
         check_functions(scalar, change, norm, outputs, problems)
         threshold = _checked_threshold(threshold, norm, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"

@@ -299,6 +299,39 @@ def probability(y: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(y)[3]
 
 
+def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
+    return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "cosine"},
+        {"norm": "kl", "outputs": (4, 1, 0)},
+        {"change": lambda y, new: jnp.sum((new - y) ** 3)},
+    ],
+    ids=["cosine", "kl", "change"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, options, size):
+    """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
+    monkeypatch.setattr("jaxsens.sensitivity.first_order.estimate.LARGEST_BLOCK", size)
+    monkeypatch.setattr("jaxsens.sensitivity.first_order.estimate.OUTPUTS_AT_ONCE", 5 * size)
+    model = jaxsens.Transformer(
+        small(layers=1, weighting="temperature-log", mask="future", dtype=dtype), seed=0
+    )
+    words = np.stack([np.random.default_rng(seed).integers(0, 3, 9) for seed in range(2)])
+    result, exact = (
+        jaxsens.flip_sensitivity(model, words, engine=engine, **options)
+        for engine in ("first-order", "difference")
+    )
+    estimated = result.estimated
+    assert estimated is not None
+    rounding = 1e-3 if dtype == "float32" else 1e-9
+    np.testing.assert_allclose(estimated.estimates, exact.values, rtol=rounding, atol=rounding * exact.max)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -307,8 +340,11 @@ def probability(y: jax.Array) -> jax.Array:
         {"verify": 21, "norm": "linf"},
         {"verify": 20, "sketch": 4},
         {"verify": 20, "scalar": probability},
+        {"verify": 20, "norm": "kl"},
+        {"verify": 20, "norm": "cosine", "outputs": (0, 2, 5)},
+        {"verify": 20, "change": moved_probability},
     ],
-    ids=["l2", "l1 of two outputs", "linf", "sketch", "scalar"],
+    ids=["l2", "l1 of two outputs", "linf", "sketch", "scalar", "kl", "cosine of three outputs", "change"],
 )
 def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(options):
     result, exact = measured(**options)
@@ -322,7 +358,7 @@ def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(
     low, high = result.mean_interval()
     assert low <= result.mean <= high
     assert low <= exact.mean <= high
-    if "scalar" in options:
+    if "scalar" in options or "change" in options:
         assert np.mean(np.sign(result.values) == np.sign(exact.values)) > 0.9
     assert len(repr(result).splitlines()) == 4
 

@@ -35,6 +35,7 @@ from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
 from jaxsens.sensitivity.first_order.run import LayerRun, Run, run
 from jaxsens.sensitivity.layer_costs import layer_costs
+from jaxsens.sensitivity.norms import ORDERS
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
@@ -72,6 +73,11 @@ class FirstOrderEngine(Engine):
 
     layered: Layered
     readout: int | str
+
+    @property
+    def of_norm(self) -> bool:
+        """Whether a norm is measured, which is the norm of those of its parts."""
+        return self.scalar is None and self.change is None and self.norm in ORDERS
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         """Runs the model once forward and once backward for each combination."""

@@ -14,22 +14,32 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, InputError, Problems, rule_for
+from jaxsens.errors import EngineRefusal, InputError, Problems, collecting, rule_for
+from jaxsens.memory import check_fits
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import EngineCost, Scalar
+from jaxsens.sensitivity.engine import ChangeFunction, EngineCost, Scalar, values_of_change
 from jaxsens.sensitivity.estimated import FIRST_ORDER
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.layer_costs import layer_costs
+from jaxsens.sensitivity.measures import TWO_OUTPUTS, measure_of
 from jaxsens.sensitivity.norms import ORDERS
+from jaxsens.sensitivity.vmap_engine import compiled_output
 
 NAME = FIRST_ORDER
 """The engine's name, as an argument of `flip_sensitivity`."""
 
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
+
+
+ESTIMABLE: tuple[str, ...] = (*ORDERS, *TWO_OUTPUTS)
+"""The measures that are estimated."""
+
+OUTPUTS_AT_ONCE = 2**22
+"""Changes of outputs from which a distance or a change function is computed at once."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,9 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def check_estimation(engine: Any, norm: Any, scalar: Any, asked: Estimation, problems: Problems) -> None:
+def check_estimation(
+    engine: Any, norm: Any, scalar: Any, change: Any, asked: Estimation, problems: Problems
+) -> None:
     """Adds the errors in the arguments of the first-order engine, and refuses them for any other."""
     sketch, verify, seed = asked.sketch, asked.verify, asked.seed
     if not isinstance(engine, str) or engine != NAME:
@@ -100,29 +112,30 @@ def check_estimation(engine: Any, norm: Any, scalar: Any, asked: Estimation, pro
     inputs.seed(seed, problems)
     if sketch is not None and scalar is not None:
         problems.add("sketch", sketch, "not with scalar, which is a single combination already")
+    if sketch is not None and change is not None:
+        problems.add("sketch", sketch, "not with change, which needs every output")
     if sketch is not None and not (isinstance(norm, str) and norm == "l2"):
         problems.add("sketch", sketch, f'only for norm="l2", whose expectation it keeps, not {norm!r}')
 
 
-def unserved(argument: str, value: str, instead: str) -> str:
-    """Returns the message that the engine cannot estimate what an argument asks for."""
-    return (
-        f'engine = "{NAME}": it cannot estimate {argument} = {value}, which is no function of each output\'s change '
-        f'alone; give {instead}, or use engine="vmap"'
-    )
-
-
 def first_order_engine(
-    subject: Measurable, norm: str, outputs: tuple[int, ...] | None, scalar: Scalar | None
+    subject: Measurable,
+    norm: str,
+    outputs: tuple[int, ...] | None,
+    scalar: Scalar | None = None,
+    change: ChangeFunction | None = None,
 ) -> FirstOrderEngine:
-    """Returns the engine for a model. Norm and outputs enter by `Estimation.combinations`.
+    """Returns the engine for a model. The chosen outputs enter by `Estimation.combinations`.
 
     Raises:
         EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that is
-            not a norm.
+            no smooth function of the change.
     """
-    if norm not in ORDERS:
-        raise EngineRefusal(unserved("norm", f'"{norm}"', f"{', '.join(ORDERS)} or a scalar"))
+    if norm not in ESTIMABLE:
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot estimate norm = "{norm}", which jumps where an estimate is slightly off; '
+            f'give {", ".join(ESTIMABLE)} or a scalar, or use engine="vmap"'
+        )
     layered = subject.layered
     if layered is None:
         raise EngineRefusal(
@@ -137,7 +150,7 @@ def first_order_engine(
     readout = subject.row_read
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
-    return FirstOrderEngine(norm, outputs, layered, readout, scalar=scalar)
+    return FirstOrderEngine(norm, outputs, layered, readout, scalar=scalar, change=change)
 
 
 def output_size(subject: Measurable, n: int) -> int:
@@ -222,13 +235,15 @@ def estimated(
     devices: placement.Placement,
     progress: placement.Progress | None,
 ) -> Float[np.ndarray, " flips"]:
-    """Returns the estimated norm of each flip, in float64; with a scalar, its estimated signed change.
+    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
-    Norms are accumulated block by block, so that memory does not grow with the outputs. Parameters narrower than
-    float32 are widened: sums over n rows would lose their digits.
+    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
+    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
+    rows would lose their digits.
 
     Raises:
         EngineRefusal: if the model, or the scalar function, has no derivative.
+        InputError: if the changes of all outputs are needed and do not fit in memory.
         Interrupted: on Ctrl-C; what was estimated is then lost.
     """
     n = words.shape[1]
@@ -238,7 +253,10 @@ def estimated(
     count = asked.count(engine, outputs)
     size = block_size(engine, parameters, n, count, devices.budget)
     blocks = [range(first, first + size) for first in range(0, count, size)]
-    total = np.zeros(len(flips))
+    together = engine.scalar is None and not engine.of_norm
+    if together:
+        _check_table(engine, len(flips), count)
+    total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks):
         rows = jnp.asarray(asked.combinations(engine, outputs, block), jnp.result_type(float))
         pair = parameters, rows
@@ -248,8 +266,42 @@ def estimated(
         where = flips.inputs, flips.positions, flips.symbols
         changes, _ = placement.measure_changes(engine, pair, words, *where, devices, told)
         changes = changes.astype(np.float64)
-        total = changes[:, 0] if engine.scalar is not None else combined_norm(total, changes, engine.norm)
-    return total
+        if engine.scalar is not None:
+            return changes[:, 0]
+        if together:
+            total[:, block.start : block.stop] = changes[:, : count - block.start]
+        else:
+            total = combined_norm(total, changes, engine.norm)
+    return _of_changes(engine, subject, words, flips, total) if together else total
+
+
+def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
+    with collecting("flip_sensitivity") as problems:
+        name, value = ("change", engine.change) if engine.change is not None else ("norm", engine.norm)
+        what = f"the estimated change of {count} outputs by {flips} flips"
+        check_fits(name, value, 2 * 8 * flips * count, what, "give a scalar, or fewer flips", problems)
+
+
+def _of_changes(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: Flips,
+    changes: Float[np.ndarray, "flips chosen"],
+) -> Float[np.ndarray, " flips"]:
+    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
+    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
+    for b in np.unique(flips.inputs):
+        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
+        own = np.flatnonzero(flips.inputs == b)
+        for chosen in np.split(own, range(at_once, len(own), at_once)):
+            dy = jnp.asarray(changes[chosen], y.dtype)
+            found[chosen] = (
+                measure_of(engine.norm, engine.chosen(y), dy)
+                if engine.change is None
+                else values_of_change(engine.change, y, dy)
+            )
+    return found
 
 
 _COMBINED: dict[str, Callable[..., np.ndarray]] = {"l2": np.hypot, "l1": np.add, "linf": np.maximum}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,11 +41,15 @@ _NAMES: dict[type[Engine], str] = {
 def exact_engine(subject: Measurable, engine: FirstOrderEngine) -> Engine:
     """Returns the engine for a few exact flips: "difference" up to two layers, where a flip takes O(n); else a forward
     pass for each, or what the flip changes of it."""
-    config = subject.config
+    config, norm = subject.config, engine.norm
+    outputs = (
+        None if engine.of_norm else engine.outputs
+    )  # a norm is taken of the changes, for the sake of sketches
+    functions: dict[str, Any] = {"scalar": engine.scalar, "change": engine.change}
     if config is not None and config.layers <= 2 and difference.refusal(config) is None:
-        return DifferenceEngine(engine.norm, None, config, scalar=engine.scalar)
-    shortened = incremental_engine(subject, engine.norm, None, engine.scalar)
-    return shortened or VmapEngine(engine.norm, None, subject.apply, scalar=engine.scalar)
+        return DifferenceEngine(norm, outputs, config, **functions)
+    shortened = incremental_engine(subject, norm, outputs, **functions)
+    return shortened or VmapEngine(norm, outputs, subject.apply, **functions)
 
 
 def verified(
@@ -61,7 +66,7 @@ def verified(
 
     Returns:
         The exact norms; the same in the combinations that were estimated, which differ with a sketch; and how they were
-        measured. With a scalar, both are its signed changes.
+        measured. With a scalar or a change function, both are its signed values.
 
     Raises:
         Interrupted: on Ctrl-C.
@@ -74,7 +79,7 @@ def verified(
     with numerics(wide.dtype):
         parameters = jax.tree.map(jax.numpy.asarray, wide.parameters)
         given = runner, parameters, words, *where, devices, progress
-        if engine.scalar is not None:
+        if not engine.of_norm:
             values = placement.measure(*given)[0].astype(np.float64)
             return values, values, how
         changes = placement.measure_changes(*given)[0].astype(np.float64)
