@@ -200,9 +200,10 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
     seeds = sorted({fit.seeds for fit in fits if fit.seeds})
     of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
     # Light enough for the sentences of the last column to fit a terminal of 80 columns.
-    table = Table(title=f"Exponent e of statistic ~ n^e{of}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("variant", "statistic"):
-        table.add_column(heading, no_wrap=True)
+    title = f"Exponent e of statistic ~ n^e{of}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("variant", no_wrap=True)
+    table.add_column("statistic", overflow="fold")
     table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
     table.add_column("as n grows, it")
     previous = None

@@ -46,6 +46,14 @@ def test_the_terminal_table_leaves_its_sentences_room_on_80_columns():
     assert "stays about constant" in text
 
 
+def test_a_narrow_terminal_cuts_nothing_off_beside_a_long_name():
+    name = "average-sensitivity-per-position"
+    text = printed(fit_exponents(points({"temperature-bounded": {name: power(-1)}})), 80)
+    assert "…" not in text
+    assert "[−1.00, −1.00]" in text
+    assert "falls about as" in text
+
+
 def test_the_terminal_table_takes_a_variants_name_literally():
     assert "[bold]odd" in printed(fit_exponents(points({"[bold]odd": {"mean": power(-1)}})))
 
