@@ -42,7 +42,7 @@ class Attention:
             h // (heads / key_heads). None for as many as query heads.
         mask: a name of `jaxsens.models.masks.MASKS`, a `SlidingWindow` of that module, or a hashable `MaskRule` (a
             module-level function, not a lambda made for each call).
-        weighting: `Softmax(...)` or `SinkSoftmax(...)`, with its temperature; forward passes take any.
+        weighting: `Softmax(...)`, `SinkSoftmax(...)` or `Sigmoid(...)`, with its temperature; forward passes take any.
         scale: the factor of dot products; None for 1 / sqrt(head_width).
 
     Raises:

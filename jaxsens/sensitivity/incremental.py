@@ -32,12 +32,11 @@ from jaxsens.models.layered import (
     readout_row,
 )
 from jaxsens.models.trace import rows_at_once, scores_leave_cache
-from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
-from jaxsens.sensitivity.first_order.run import LayerRun, layer_run
+from jaxsens.sensitivity.first_order.run import ONE_MOVED_KEY, LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.reach import Reach, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
@@ -68,8 +67,8 @@ def refusal(subject: Measurable) -> str | None:
         return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
     for k in range(model.layers):
         weighting = model.attention(k).weighting
-        if type(weighting) not in SOFTMAXES:
-            return str(no_rule("the incremental engine", "weighting", weighting, SOFTMAXES))
+        if type(weighting) not in ONE_MOVED_KEY:
+            return str(no_rule("the incremental engine", "weighting", weighting, ONE_MOVED_KEY))
     return None
 
 

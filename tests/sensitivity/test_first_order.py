@@ -90,6 +90,8 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
         "mask": "strict-past",
         "output_gate": "headwise",
     },
+    "sigmoids of the row": {"weighting": WEIGHTINGS_TRIED["sigmoid by-query"], "mask": "strict-future"},
+    "sigmoids, additive": {"weighting": "sigmoid-log", "scores": "additive", "positions": "alibi"},
     "several positions": {"positions": POSITIONS_TRIED["several"], "activation": "tanh"},
     "a window": {"mask": SlidingWindow(4), "positions": "partial-alibi"},
     "rotations and biases": {"layer_positions": (("partial-rotary", RelativeBias(8, 5)),)},
@@ -127,8 +129,9 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
             "output_gate": "elementwise",
         },
         {"layers": 3, "mask": SlidingWindow(3), "layer_positions": ("rotary", "none", "relative-bias")},
+        {"layers": 3, "weighting": ("sigmoid", "sigmoid-log", "softmax"), "mask": "past", "readout": "mean"},
     ],
-    ids=["pre", "masked", "additive mean", "post mean", "sink, gates", "window"],
+    ids=["pre", "masked", "additive mean", "post mean", "sink, gates", "window", "sigmoids"],
 )
 def test_the_estimate_is_the_derivative_for_small_changes(changes):
     # As symbol 1 comes closer to symbol 0, what is left out is of second order in their distance.

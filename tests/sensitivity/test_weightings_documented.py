@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, Weighting
+from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, Sigmoid, Weighting
 from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.first_order import engine as first_order
 from tests.sensitivity.conformance import engine_of
@@ -20,7 +20,11 @@ from tests.small_models import small
 TEXT = (Path(__file__).parents[2] / "docs" / "weightings.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^\| (`.*?) \|(?:.*\|)? ?(.*?) ?\|$", TEXT, flags=re.MULTILINE)
 ROWS = {name: last.split(", ") for first, last in LINES for name in re.findall("`(.*?)`", first)}
-NEW = [name for name in WEIGHTINGS if ROWS.get(name) != ROWS["softmax"]]
+NEW = [
+    name
+    for name, kind in WEIGHTINGS.items()
+    if ROWS.get(name) != ROWS["softmax"] or isinstance(kind, Sigmoid)
+]
 
 
 def serving(weighting: Weighting) -> list[str]:

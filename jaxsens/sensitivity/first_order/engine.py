@@ -27,13 +27,12 @@ from jaxsens.models.layered import (
     projected_rows,
     readout_row,
 )
-from jaxsens.models.weighting import SOFTMAXES
 from jaxsens.sensitivity.change_of import change_of
 from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
 from jaxsens.sensitivity.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
-from jaxsens.sensitivity.first_order.run import LayerRun, Run, run
+from jaxsens.sensitivity.first_order.run import ONE_MOVED_KEY, LayerRun, Run, run
 from jaxsens.sensitivity.layer_costs import layer_costs
 from jaxsens.sensitivity.norms import ORDERS
 
@@ -45,8 +44,8 @@ def refusal(model: Layered) -> str | None:
     """Returns why the first-order engine does not support a model, or None if it does."""
     for k in range(model.layers):
         weighting = model.attention(k).weighting
-        if type(weighting) not in SOFTMAXES:
-            return str(no_rule("the first-order engine", "weighting", weighting, SOFTMAXES))
+        if type(weighting) not in ONE_MOVED_KEY:
+            return str(no_rule("the first-order engine", "weighting", weighting, ONE_MOVED_KEY))
     return None
 
 

@@ -6,8 +6,9 @@ on
     to the value v_w     sum_j p_jw g_j
     to the score s_jw    p_jw (g_j . v_w - g_j . b_j),     and from there to the query j and the key w.
 
-A sink, whose score is constant and whose value is 0, adds nothing to either. Weights are recomputed in tiles; nothing
-n x n is stored. A tile's weights are shared by all outputs of a block.
+A sink, whose score is constant and whose value is 0, adds nothing to either. In sigmoid attention the score s_jw gets
+p_jw (1 - p_jw) (g_j . v_w). Weights are recomputed in tiles; nothing n x n is stored. A tile's weights are shared by
+all outputs of a block.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.layered import Layered, head_scores
+from jaxsens.models.weighting import Sigmoid, Weighting
 from jaxsens.sensitivity.first_order.blocks import TILE, summed_over_blocks
 from jaxsens.sensitivity.first_order.run import LayerRun, Run
 
@@ -130,7 +132,8 @@ def _one_head(
     """Returns the derivatives (n, outputs, ...) with respect to one head's queries, keys and values."""
     n, m, outputs = q.shape[0], rows.shape[0], g.shape[1]
     attention = model.attention(layer)
-    offset = jnp.sum(g * b[rows][:, None], axis=-1)
+    single = isinstance(attention.weighting, Sigmoid)
+    offset = jnp.zeros_like(g[..., 0]) if single else jnp.sum(g * b[rows][:, None], axis=-1)
 
     def tile(own: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
         """Adds the tile of the rows `rows[own]` and the keys `columns`; rows and keys seen before count 0."""
@@ -142,13 +145,13 @@ def _one_head(
 
         s, pull = jax.vjp(scores_of, q[here], k[columns])
         counted = attention.sees(here[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]
-        p = jnp.where(counted, jnp.exp(jnp.where(counted, s - normaliser[here][:, None], 0)), 0)
+        p, slope = _weights_and_slopes(attention.weighting, s, normaliser[here], counted)
         mine = g[own]
         passed = jnp.einsum("rw,rov->wov", p, mine)
 
         def one(given: tuple[Array, Array]) -> tuple[Array, Array]:
             of_output, at_b = given
-            return pull(p * (of_output @ v[columns].T - at_b[:, None]))
+            return pull(slope * (of_output @ v[columns].T - at_b[:, None]))
 
         to_q, to_k = jax.lax.map(one, (mine.swapaxes(0, 1), offset[own].T))
         return (
@@ -169,6 +172,17 @@ def _one_head(
     )
     gq, gk, gv = summed_over_blocks(of_rows, m, ROWS, start)
     return jnp.zeros((n, *gq.shape[1:]), gq.dtype).at[rows].set(gq), gk, gv
+
+
+def _weights_and_slopes(
+    weighting: Weighting, s: Float[Array, "m k"], normaliser: Float[Array, " m"], counted: Bool[Array, "m k"]
+) -> tuple[Float[Array, "m k"], Float[Array, "m k"]]:
+    """Returns the weights of the keys that count, and the factor of the derivative with respect to their scores."""
+    if isinstance(weighting, Sigmoid):
+        p = jnp.where(counted, jax.nn.sigmoid(s), 0)
+        return p, p * jax.nn.sigmoid(-s)
+    p = jnp.where(counted, jnp.exp(jnp.where(counted, s - normaliser[:, None], 0)), 0)
+    return p, p
 
 
 def _many(outputs: int) -> int:

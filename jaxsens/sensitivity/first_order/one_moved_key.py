@@ -6,6 +6,8 @@ the change of the score, the new weight is p' = w / (1 + w), w = exp(s + ds) / (
     b_j' - b_j = (p' - p) (v_i - r) + p' Dv_i,       v_i - r = (v_i - b_j) / c.
 
 Both quotients lose digits as p nears 1. There, r and the other keys' sum come from the unflipped run, which kept them.
+
+In sigmoid attention no other key counts, which is the same with r = 0: b_j' - b_j = (p' - p) v_i + p' Dv_i.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.layered import Layered, head_scores, tempered, unplaced_scores
+from jaxsens.models.weighting import Sigmoid
+from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 from jaxsens.sensitivity.first_order.blocks import rows_of_tile, summed_over_blocks
 from jaxsens.sensitivity.first_order.run import LayerRun
 
@@ -40,13 +44,20 @@ def shares_moved(
     dkey: Float[Array, "flips head_width"],
     n: int,
 ) -> tuple[Float[Array, "m flips"], Float[Array, "m flips"], Float[Array, "m flips"], Bool[Array, "m flips"]]:
-    """Returns p' - p, c, p' and whether p is near 1, for the rows of one head and the keys at `positions`.
+    """Returns p' - p, c, p', and whether r is that of the unflipped run (p is near 1, or attention that of sigmoids),
+    for the rows of one head and the keys at `positions`.
 
     All changes are 0 where the row does not see the key. `of_rows` holds the rows' queries and two normalisers.
     """
     q, normaliser, rest_normaliser = of_rows
     s = head_scores(model, parameters, layer, head, q, key, rows, positions, n)
-    ds = tempered(model, layer, _steps(model, parameters, layer, head, q, key, dkey), rows, n)
+    weighting = model.attention(layer).weighting
+    steps = _steps(model, parameters, layer, head, q, key, dkey)
+    seen = model.attention(layer).sees(rows[:, None], positions[None, :])
+    if isinstance(weighting, Sigmoid):
+        new_p, change = sigmoid_change(s, steps * weighting.inverse_temperatures(rows, n, s.dtype)[:, None])
+        return jnp.where(seen, change, 0), jnp.ones_like(s), jnp.where(seen, new_p, 0), seen
+    ds = tempered(model, layer, steps, rows, n)
     p = jnp.exp(s - normaliser[:, None])
     near = p > NEAR
     c = jnp.where(near, jnp.exp(rest_normaliser - normaliser)[:, None], 1 - p)
@@ -56,7 +67,6 @@ def shares_moved(
     new_p, new_c = w / (1 + w), 1 / (1 + w)
     size = -jnp.expm1(-jnp.abs(ds))
     change = jnp.where(ds > 0, new_p * c, -p * new_c) * size
-    seen = model.attention(layer).sees(rows[:, None], positions[None, :])
     return jnp.where(seen, change, 0), jnp.where(seen, c, 1), jnp.where(seen, new_p, 0), near & seen
 
 

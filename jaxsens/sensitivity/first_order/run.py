@@ -16,8 +16,11 @@ from jaxsens.models.layered import (
     merged_rows,
     projected_rows,
 )
-from jaxsens.models.weighting import sink_logit
+from jaxsens.models.weighting import SOFTMAXES, Sigmoid, Weighting, sink_logit
 from jaxsens.sensitivity.first_order.blocks import TILE, over_blocks
+
+ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
+"""The weightings for which one moved key has a closed form, in this engine and the incremental one."""
 
 
 @jax.tree_util.register_dataclass
@@ -32,6 +35,8 @@ class LayerRun:
         normaliser: each row's log of the sum of exponentiated scores, with the sink's; 0 if there is none of them.
         rest_normaliser: the same without the row's best key; -inf if there is no other.
         rest: the weighted mean of values without the best key; 0 if there is no other. A sink's value is 0.
+
+    In sigmoid attention no key enters the weight of another: normalisers and rest are 0.
     """
 
     x: Float[Array, "n width"]
@@ -114,17 +119,21 @@ def attended(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns b, the log-normaliser, and both without the best key, for some rows of one head.
 
-    Exponentials are taken relative to the second-best score. The best key may be far ahead of all others: relative to
-    it, they would underflow, and what remains if it is flipped would be lost.
+    Exponentials of a softmax are taken relative to the second-best score. The best key may be far ahead of all others:
+    relative to it, they would underflow, and what remains if it is flipped would be lost.
     """
-    n = k.shape[0]
+    n, weighting = k.shape[0], model.attention(layer).weighting
     columns = jnp.arange(n)
     s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
-    s = jnp.where(model.attention(layer).sees(rows[:, None], columns[None, :]), s, -jnp.inf)
+    seen = model.attention(layer).sees(rows[:, None], columns[None, :])
+    if isinstance(weighting, Sigmoid):
+        b = weighting.shares(s, seen)[0] @ v
+        return b, jnp.zeros_like(s[:, 0]), jnp.zeros_like(s[:, 0]), jnp.zeros_like(b)
+    s = jnp.where(seen, s, -jnp.inf)
     best = jnp.max(s, axis=-1, keepdims=True)
     where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
     others = jnp.where(columns == where[:, None], -jnp.inf, s)
-    sink = sink_logit("the first-order engine", model.attention(layer).weighting)
+    sink = sink_logit("the first-order engine", weighting)
     second = jnp.maximum(jnp.max(others, axis=-1, keepdims=True), sink)
     base = jnp.where(second == -jnp.inf, 0, second)
     powers = jnp.exp(others - base)
