@@ -117,7 +117,7 @@ def flip_sensitivity(
             KL(softmax(y) || softmax(y')) in nats; or "decision": 1 if the largest output is another one (the first of
             equals; of a single output, if it crosses the threshold), otherwise 0, whose sum over the flips of an input
             is its Boolean sensitivity (`FlipSensitivity.sensitive_flips`). All keep the digits of a small change.
-            "first-order" estimates the norms only.
+            "first-order" estimates all but decisions.
         threshold: for norm="decision" of a single output: the decision is whether the output is above it.
         outputs: the output coordinates that are measured, or "all". By default those that the model designates
             (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if it designates none.
