@@ -1,7 +1,7 @@
 """What a sweep measures beyond `exact_up_to`: the estimates of some variants, a random sample of the flips of others.
 
-The first-order engine serves softmax alone. Hard attention and sparsemax, and variants that `estimate` leaves out, are
-measured exactly there, on `sample_beyond` random flips a point.
+The first-order engine serves softmax and sigmoid alone. Hard attention and sparsemax, and variants that `estimate`
+leaves out, are measured exactly there, on `sample_beyond` random flips a point.
 """
 
 from __future__ import annotations

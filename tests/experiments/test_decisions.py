@@ -72,8 +72,13 @@ def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
     assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.norm == norm
     with pytest.raises(InputError, match=f"measure.norm = '{norm}': the theorem is about norms"):
         parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
-    with pytest.raises(InputError, match=rf"cannot estimate norm = \"{norm}\"; give|cannot estimate norm"):
-        sweep_of(f"{text}\nexact_up_to = 4", TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]'))
+
+
+def test_decisions_are_not_estimated_beyond_a_length_and_distances_are():
+    table = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
+    with pytest.raises(InputError, match='cannot estimate norm = "decision"'):
+        sweep_of('norm = "decision"\nexact_up_to = 4', table)
+    assert sweep_of('norm = "kl"\nexact_up_to = 4', table).measure.norm == "kl"
 
 
 def test_a_single_output_has_no_direction():

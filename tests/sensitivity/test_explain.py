@@ -105,9 +105,10 @@ def test_flips_of_other_kinds_are_counted(options, flips):
 
 
 def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
-    with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate norm = "kl"'):
-        jaxsens.explain(model(), 10, engine="first-order", norm="kl")
-    assert jaxsens.explain(model(), 10, norm="kl").first_order is None
+    with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate norm = "decision"'):
+        jaxsens.explain(model(), 10, engine="first-order", norm="decision")
+    assert jaxsens.explain(model(), 10, norm="decision").first_order is None
+    assert jaxsens.explain(model(), 10, norm="kl").first_order is not None
     with pytest.raises(jaxsens.EngineRefusal, match="cannot serve flips that delete a position"):
         jaxsens.explain(model(), 10, engine="first-order", candidates=jaxsens.deletion())
     with pytest.raises(
