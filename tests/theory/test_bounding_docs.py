@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,10 +13,12 @@ def test_the_examples_run_and_give_what_is_shown():
     names: dict[str, object] = {}
     shown = 0
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
-        for line in block.splitlines():
-            code, _, remark = line.partition("  # ")
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            code = ast.unparse(statement)
+            _, _, remark = lines[(statement.end_lineno or 0) - 1].partition("  # ")
             if remark:
-                assert str(eval(code, names)) == remark.split(":")[0], line
+                assert str(eval(code, names)) == remark.split(":")[0], code
                 shown += 1
             else:
                 exec(code, names)

@@ -42,9 +42,8 @@ def exact_engine(subject: Measurable, engine: FirstOrderEngine) -> Engine:
     """Returns the engine for a few exact flips: "difference" up to two layers, where a flip takes O(n); else a forward
     pass for each, or what the flip changes of it."""
     config, norm = subject.config, engine.norm
-    outputs = (
-        None if engine.of_norm else engine.outputs
-    )  # a norm is taken of the changes, for the sake of sketches
+    # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+    outputs = None if engine.of_norm else engine.outputs
     functions: dict[str, Any] = {"scalar": engine.scalar, "change": engine.change}
     if config is not None and config.layers <= 2 and difference.refusal(config) is None:
         return DifferenceEngine(norm, outputs, config, **functions)
