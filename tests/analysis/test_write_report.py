@@ -86,10 +86,11 @@ def test_the_page_shows_title_claim_config_and_what_was_run(reported):
 
 
 def test_the_summary_holds_the_fits_of_the_points(reported):
-    summary = pd.read_csv(reported / "summary.csv", float_precision="round_trip")
+    summary = pd.read_csv(reported / "summary.csv")
     fits = fit_exponents(load_sweep(reported).points)
     assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
-    np.testing.assert_array_equal(summary["exponent"], [fit.exponent for fit in fits])
+    # Not all versions of pandas read back the last digit.
+    np.testing.assert_allclose(summary["exponent"], [fit.exponent for fit in fits], rtol=1e-14)
 
 
 def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):

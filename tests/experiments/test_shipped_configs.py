@@ -126,14 +126,16 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
 def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
     guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
     tables = [text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if text.startswith("[model]")]
+    (itself,) = re.findall(r'(?ms)^```toml\n(\[\[variant\]\]\nname = "itself"\n)^```', guide)
     assert len(tables) == 3
     for model in (text for text in tables if "checkpoint" not in text):
-        text = f'lengths = [4]\n{model}\n[[variant]]\nname = "own"\n'
-        assert parse_sweep_config(text).variants[0].source.weights == "constructed"
+        variants = parse_sweep_config(f"lengths = [4]\n{model}\n{itself}").variants
+        assert [(one.name, one.source.weights) for one in variants] == [("itself", "constructed")]
 
 
 def test_the_least_config_of_the_guide_and_its_variant_are_read():
     guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
-    least, variant = (text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if "variant" in text)
+    blocks = re.findall(r"(?ms)^```toml\n(.*?)^```", guide)
+    least, variant = (text for text in blocks if "variant" in text and "itself" not in text)
     names = [one.name for one in parse_sweep_config(f"{least}\n{variant}").variants]
     assert names == ["softmax", "leftmost-hard", "cold"]

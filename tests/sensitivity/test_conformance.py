@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,22 @@ IN_FLOAT32 = (
 )
 
 
-def usual(name: str, engine: str) -> bool:
-    """Whether a case is among the quick tests. `test_against_reference` has forward passes of every part."""
-    return engine != "vmap" or name in IN_FLOAT32
+def with_marks(pairs: Sequence[tuple[str, str]]) -> list[Any]:
+    """The cases, of which those of `vmap` are slow tests, except two: `test_against_reference` has forward passes of
+    every part."""
+    quick = ("weighting softmax", "sharpened")
+    return [
+        pytest.param(*pair, marks=() if pair[1] != "vmap" or pair[0] in quick else pytest.mark.slow)
+        for pair in pairs
+    ]
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [pytest.param(*pair, marks=() if usual(*pair) else pytest.mark.slow) for pair in SERVED],
-)
+@pytest.mark.parametrize(("name", "engine"), with_marks(SERVED))
 def test_every_engine_gives_the_reference(name, engine):
     assert_conforms(engine, CASES[name])
 
 
-@pytest.mark.parametrize(("name", "engine"), [pair for pair in SERVED if pair[0] in IN_FLOAT32])
+@pytest.mark.parametrize(("name", "engine"), with_marks([pair for pair in SERVED if pair[0] in IN_FLOAT32]))
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
 
