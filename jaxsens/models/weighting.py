@@ -104,6 +104,11 @@ class Tempered(Weighting):
         """Whether 1/tau stays bounded as n grows, as Hahn's Lemma 5 requires."""
         return self.inverse_temperature.bounded
 
+    def log_share(self, n: int) -> float:
+        """Returns the log of the order of what one of n keys contributes, as a part of what the row attends to or, if
+        that is less than 1, of 1. Scores are taken to be of order 1: -log n, unless what is added to them is large."""
+        return -math.log(n)
+
     def inverse_temperatures(
         self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype
     ) -> Float[Array, " m"]:
@@ -161,6 +166,10 @@ class SinkSoftmax(Tempered):
     def _check(self, problems: Problems) -> None:
         if not _is_finite(self.logit):
             problems.add("logit", self.logit, "a finite number")
+
+    def log_share(self, n: int) -> float:
+        """Returns -log n, or -logit if less: the sink then takes nearly everything."""
+        return min(super().log_share(n), -self.logit)
 
     def shares(
         self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
@@ -253,6 +262,10 @@ class Sigmoid(Tempered):
         for name in ("bias", "log_bias"):
             if not _is_finite(getattr(self, name)):
                 problems.add(name, getattr(self, name), "a finite number")
+
+    def log_share(self, n: int) -> float:
+        """Returns -log n, or bias + log_bias log n if less: the log of a small weight."""
+        return min(super().log_share(n), self.bias + self.log_bias * math.log(n))
 
     def biases(self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
         """Returns what is added to the scores of each query's row, 0-based, in an input of length n."""

@@ -11,11 +11,13 @@ be carried through the layers where it may be far smaller:
 
 - under hard attention, where a flip that changes no choice has no effect, which must not be confused with rounding;
 - if a temperature or unbounded embeddings make weights fall faster than any power of n;
+- if a sink or the bias of sigmoid attention makes every weight far smaller than 1/n;
 - if a constructed model designates its output.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -183,6 +185,10 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
         return "a flip that moves no choice of hard attention changes exactly nothing"
     if n * _eps(subject) > ROUNDING:
         return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"
+    least = min(soft, key=lambda kind: kind.log_share(n), default=None)
+    if least is not None and least.log_share(n) < math.log(_eps(subject) / ROUNDING):
+        weights = f"weights of order 1e{least.log_share(n) / math.log(10):.0f}"
+        return f"{type(least).__name__} has {weights}, and two {subject.dtype} outputs differ as little"
     return None
 
 

@@ -30,6 +30,7 @@ from jaxsens.sensitivity.first_order.estimate import (
     estimate_cost,
     first_order_engine,
     output_size,
+    table_bytes,
 )
 from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
@@ -175,7 +176,10 @@ def _of_estimate(subject: Measurable, norm: str, n: int, flips: int, platform: s
     engine = first_order_engine(subject, norm, subject.outputs)
     cost, pair, count = _estimate_cost(engine, subject, n, platform)
     choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
-    return _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
+    found = _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
+    if engine.of_norm:
+        return found
+    return dataclasses.replace(found, memory=found.memory + table_bytes(flips, count))
 
 
 def _estimate_cost(

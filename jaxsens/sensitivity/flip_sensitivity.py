@@ -131,15 +131,15 @@ def flip_sensitivity(
             `lambda y, new: jnp.linalg.norm(new - y)`. It is written, checked and reused as `scalar`, and excludes
             `scalar`, `outputs` and another `norm`. The result's `changes` are its values, its `norms` their sizes.
             "difference" keeps the digits of small changes where f is smooth, and gives f the sum of y and the change
-            elsewhere. "first-order" refuses it.
+            elsewhere. "first-order" gives it y and the estimated change of every output.
         engine: "vmap", the specification: one forward pass per flip; "incremental": what a flip changes of that pass,
-            for jaxsens transformers with softmax; "difference": carries the change through a jaxsens transformer
+            for softmax or sigmoid attention that is visible (jaxsens transformers, and pairs of a `jaxsens.Layered` and
+            its parameters); "difference": carries the change through a jaxsens transformer
             exactly, without subtracting outputs; or "auto": "difference" if only that is accurate, otherwise the one
             estimated to be fastest for several inputs, including compilation. The choice is the same on every machine;
             `jaxsens.explain` reports it with the reason and the cost. "first-order" estimates the effect of every flip
-            in O(n^2) at any depth, for softmax attention that is visible (jaxsens transformers, and pairs of a
-            `jaxsens.Layered` and its parameters), and also measures some flips exactly; the result says for each
-            norm whether it is `exact`, and its `accuracy`. "auto" is always exact.
+            in O(n^2) at any depth, for the same attention as "incremental", and also measures some flips exactly; the
+            result says for each norm whether it is `exact`, and its `accuracy`. "auto" is always exact.
         sketch: for "first-order" and the l2 norm: estimate this many random combinations of the outputs instead of all.
             It takes as many backward passes; the norm's relative standard error is at most 1 / sqrt(2 sketch).
         verify: for "first-order": the number of flips measured exactly, half of them the largest estimates.

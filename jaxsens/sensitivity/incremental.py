@@ -2,8 +2,7 @@
 
 - In the first layer one key and one value change, for which attention has a closed form: a row takes O(heads width).
 - Middle layers are those of a forward pass, in blocks of rows whose scores stay in a CPU's cache, or within
-  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the
-  flip does not reach keep their values.
+  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the flip does not reach keep their values.
 - The last layer is computed only in the row that is read, unless all rows are.
 
 The outputs of both runs are subtracted, as by the vmap engine, and as many digits are lost.
@@ -104,7 +103,7 @@ class UnflippedRows:
 
 @dataclass(frozen=True)
 class IncrementalEngine(Engine):
-    """For models with softmax. Memory O(layers n width), and O(n width) per flip of a block.
+    """For models with softmax or sigmoid attention. Memory O(layers n width), and O(n width) per flip of a block.
 
     Costs per flip: O(n width hidden) for the first layer, O(n^2 width + n width hidden) for each middle layer, O(n
     width^2) for the last. If the readout is the mean over positions, the last layer costs as much as a middle one.
@@ -143,7 +142,8 @@ class IncrementalEngine(Engine):
         """Returns whether the first layer's scores are small enough for the closed form: always in float64, and never
         in bfloat16 or float16.
 
-        The log-normaliser is at most log n above a row's largest score.
+        The log-normaliser is at most log n above a row's largest score. In sigmoid attention it is 0, for scores of any
+        size: the changed weight is that of one key, and its rounding is relative to its own change.
         """
         sizes = prepared.first.normaliser
         return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)

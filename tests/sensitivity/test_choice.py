@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.models.weighting import Sigmoid, SinkSoftmax
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import ROUNDING, choose
 
@@ -81,6 +82,33 @@ def test_digits_decide_in_float32_from_the_length_on_where_rounding_takes_the_fo
     assert chosen(single, longest + 1).name == "difference"
     assert "digits" in chosen(single, longest + 1).reason
     assert chosen(double, longest + 1).name == "incremental"
+
+
+@pytest.mark.parametrize(
+    ("weighting", "n"),
+    [(Sigmoid(log_bias=-3.0), 64), (Sigmoid(bias=-12.0), 16), (SinkSoftmax(logit=12.0), 16)],
+    ids=["falls as n^-3", "a bias", "a sink"],
+)
+def test_digits_decide_where_every_weight_is_far_smaller_than_1_over_n(weighting, n):
+    options = {"width": 8, "layer_norm": "pre", "weighting": ("softmax", weighting)}
+    found = chosen(model(2, **options), n)
+    assert found.name == "difference"
+    assert f"{type(weighting).__name__} has weights of order 1e-5" in found.reason
+    assert chosen(model(2, dtype="float64", **options), n).name == "vmap"
+    assert chosen(model(2, **{**options, "weighting": "sigmoid-log"}), n).name == "vmap"
+
+
+def test_two_outputs_lose_the_digits_that_a_sink_takes():
+    """What the choice above is for: a change of 1e-5 has lost the digits that one of 1/n keeps."""
+    word = np.append(np.random.default_rng(0).integers(0, 2, 15), 2)
+    off = {}
+    for logit in (0.0, 12.0):
+        single = model(2, width=8, layer_norm="pre", weighting=SinkSoftmax(logit=logit))
+        exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
+        found = jaxsens.flip_sensitivity(single, word, engine="vmap").norms
+        off[logit] = np.abs(found / exact - 1).max()
+        assert (off[logit] < ROUNDING) == (jaxsens.flip_sensitivity(single, word).engine.name == "vmap")
+    assert off[0.0] < ROUNDING < off[12.0]
 
 
 def test_hard_attention_that_moves_no_choice_is_exactly_0():

@@ -104,6 +104,14 @@ def test_flips_of_other_kinds_are_counted(options, flips):
     assert told.seconds > 0
 
 
+def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
+    norms, distances = (
+        jaxsens.explain(model(), 64, engine="first-order", norm=norm) for norm in ("l2", "kl")
+    )
+    assert distances.memory - norms.memory == 16 * norms.flips * model().config.width
+    assert distances.operations == norms.operations
+
+
 def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
     with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate norm = "decision"'):
         jaxsens.explain(model(), 10, engine="first-order", norm="decision")

@@ -26,7 +26,7 @@ from jaxsens.sensitivity.first_order.estimate import Estimation
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
 
-SOFT = ("softmax", "temperature-log", "by-query", "cooling")
+SOFT = ("softmax", "temperature-log", "by-query", "cooling", "sigmoid by-query")
 
 
 def both(
@@ -124,9 +124,13 @@ class Grouped(jaxsens.Layered):
     heads: tuple[int, ...] = (2, 4)
     key_heads: tuple[int, ...] = (2, 2)
     mask: Any = "future"
+    weighting: Any = WEIGHTINGS_TRIED["softmax"]
 
     def attention(self, layer):
-        return jaxsens.Attention(self.heads[layer], key_heads=self.key_heads[layer], mask=self.mask)
+        key_heads = self.key_heads[layer]
+        return jaxsens.Attention(
+            self.heads[layer], key_heads=key_heads, mask=self.mask, weighting=self.weighting
+        )
 
     def embed(self, parameters, symbol, position):
         return parameters["embedding"][symbol] + 0.1 * jnp.sin(position.astype(parameters["embedding"].dtype))
@@ -209,12 +213,14 @@ class Counting(Grouped):
         return jnp.sum(row**2) * self.n
 
 
+SIGMOID = WEIGHTINGS_TRIED["sigmoid by-query"]
+
 MODELS: dict[str, Grouped] = {
     "grouped": Grouped(),
     "no layer": Grouped(layers=0),
     "row 3, of an integer type": Grouped(readout=np.int64(3), mask="none"),
     "sloped": Sloped(mask="none"),
-    "bounded": Bounded(),
+    "bounded sigmoids": Bounded(weighting=SIGMOID),
     "counting": Counting(),
     "window": Grouped(mask=lambda query, key: (key <= query) & (query - key < 5)),
     "every other row sees nothing": Grouped(mask=lambda query, key: (key < query) & (query % 2 == 0)),
@@ -234,7 +240,8 @@ def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(
 
 
 def test_one_layer_of_such_a_model_is_exact():
-    for model in (Grouped(layers=1), Sloped(layers=1), Bounded(layers=1), Counting(layers=1)):
+    kinds = Grouped(), Sloped(), Bounded(), Counting(weighting=SIGMOID)
+    for model in (dataclasses.replace(kind, layers=1) for kind in kinds):
         weights = weights_of(model, np.float64)
         result, exact = measured(model, weights, positions=range(len(TOKENS)))
         np.testing.assert_allclose(result.estimated.estimates, exact, rtol=1e-9, atol=1e-14)

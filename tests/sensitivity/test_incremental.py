@@ -76,11 +76,12 @@ class Odd(jaxsens.Layered):
 
     masks: tuple[Any, ...] = ("none", "none")
     near: bool = False
+    weighting: Any = WEIGHTINGS_TRIED["softmax"]
     layers: int = 2
     alphabet_size: int | None = 7
 
     def attention(self, layer):
-        return jaxsens.Attention(4, key_heads=2, mask=self.masks[layer], scale=0.7)
+        return jaxsens.Attention(4, key_heads=2, mask=self.masks[layer], scale=0.7, weighting=self.weighting)
 
     def embed(self, weights, symbol, position):
         return weights["embedding"][symbol] + jnp.sin(position * weights["turn"])
@@ -117,12 +118,15 @@ def two_apart(queries, keys):
     return (queries - keys) % 2 == 0
 
 
+SIGMOID = WEIGHTINGS_TRIED["sigmoid by-query"]
+
 ODD = {
     "no mask": (Odd(), "last", 6),
     "a mask of its own": (Odd(masks=(two_apart, "future")), "mean", 5),
     "windows": (Odd(masks=(SlidingWindow(2), SlidingWindow(1))), "mean", 5),
     "keys hidden by their scores": (Odd(masks=("past", "none"), near=True), 1, 5),
     "other scores": (OddScores(masks=("strict-future", "strict-past")), "mean", 4),
+    "sigmoids": (OddScores(masks=(two_apart, "past"), weighting=SIGMOID, near=True), "mean", 5),
     "one symbol": (Odd(masks=("strict-past", "none")), "last", 1),
     "two symbols": (Odd(masks=("future", SlidingWindow(1))), 0, 2),
     "one layer": (Odd(masks=("future",), layers=1), "last", 3),
@@ -155,6 +159,24 @@ def test_cold_attention_keeps_its_digits(size, closed):
     assert result.dtype == "float32"
     assert closed == (not result.engine.elsewhere)
     assert np.max(np.abs(result.norms - truth)) <= 1e-3 * truth.max()
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_sigmoid_attention_keeps_its_digits_whatever_the_scores(size):
+    """The largest scores are about 54 and 5e4. No other key enters a weight: the closed form has no limit."""
+    tokens = np.random.default_rng(0).integers(0, 7, 12)
+    narrow = {name: part.astype(np.float32) for name, part in odd_weights().items()}
+    narrow |= {name: np.float32(size) * narrow[name] for name in ("query", "key")}
+    exact = {name: part.astype(np.float64) for name, part in narrow.items()}
+    asked: dict[str, Any] = {"readout": "mean", "positions": range(12)}
+    model = Odd(weighting=SIGMOID)
+    truth = jaxsens.flip_sensitivity((model, exact), tokens, engine="vmap", **asked).norms
+    result = jaxsens.flip_sensitivity((model, narrow), tokens, engine="incremental", **asked)
+    assert result.dtype == "float32"
+    assert not result.engine.elsewhere
+    forward = jaxsens.flip_sensitivity((model, narrow), tokens, engine="vmap", **asked).norms
+    off, passes = (np.max(np.abs(norms - truth)) for norms in (result.norms, forward))
+    assert off <= max(4 * passes, 1e-5 * truth.max())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

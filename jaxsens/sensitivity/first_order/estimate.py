@@ -275,11 +275,16 @@ def estimated(
     return _of_changes(engine, subject, words, flips, total) if together else total
 
 
+def table_bytes(flips: int, count: int) -> int:
+    """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
+    return 2 * 8 * flips * count
+
+
 def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
     with collecting("flip_sensitivity") as problems:
         name, value = ("change", engine.change) if engine.change is not None else ("norm", engine.norm)
         what = f"the estimated change of {count} outputs by {flips} flips"
-        check_fits(name, value, 2 * 8 * flips * count, what, "give a scalar, or fewer flips", problems)
+        check_fits(name, value, table_bytes(flips, count), what, "give a scalar, or fewer flips", problems)
 
 
 def _of_changes(
