@@ -94,7 +94,8 @@ def checked_output(
         _check_outputs(outputs, subject.config.logits or subject.config.width, norm, threshold)
         return subject, subject.config.dtype
     if subject.torch is not None:
-        subject.torch.learn(words[0])
+        for word in (words[0], _lengthened(words[0], edit.longer)):
+            subject.torch.learn(word)
     subject, shape, dtype = traced_output(subject, words.shape[1])
     n, after = words.shape[1], words.shape[1] + edit.longer
     if after != n and (other := _abstract_output(subject, after)[0]) != shape:
@@ -111,6 +112,12 @@ def checked_output(
     check_word_reads(subject, words[0])
     _check_values(first, second, shape)
     return subject, dtype
+
+
+def _lengthened(word: Int[np.ndarray, " n"], by: int) -> Int[np.ndarray, " m"]:
+    """Returns a word of another length, with copies of the symbol in the middle added, or that symbol deleted."""
+    middle = len(word) // 2
+    return np.delete(word, middle) if by < 0 else np.insert(word, middle, [word[middle]] * by)
 
 
 def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:

@@ -120,6 +120,26 @@ def test_a_module_is_tried_on_the_input_itself(module):
     assert len(result) == 9
 
 
+class Unpaired(Mean):
+    """Reads only inputs that hold the symbol 2 and no 0."""
+
+    def forward(self, ids: Any) -> Any:
+        if (ids == 0).any() or not (ids == 2).any(1).all():
+            raise ValueError("an input with a 0, or without a 2")
+        return Rows.forward(self, ids).mean(1)
+
+
+@pytest.mark.parametrize(
+    "candidates", [jaxsens.deletion(), jaxsens.insertion([1]), jaxsens.repetition(2)], ids=str
+)
+def test_inputs_of_other_lengths_are_tried_on_the_input_too(candidates):
+    """The input with a symbol more or less, and not one that is made up."""
+    word, module = np.array([2, 3, 1, 1, 2]), Unpaired().eval()
+    found = jaxsens.flip_sensitivity(jaxsens.from_torch(module), word, readout="mean", candidates=candidates)
+    assert len(found) == 5
+    assert np.isfinite(found.norms).all()
+
+
 def test_a_module_with_padding_is_explained():
     assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, alphabet_size=3))
 
