@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -46,7 +48,8 @@ class Lanes:
         self.count = count
         # JAX's settings are thread-local: each thread must enter those in force here.
         self._dtype = str(jnp.result_type(float))
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="jaxsens-lane")
+        self._name = f"jaxsens-lane-{id(self)}"
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=self._name)
 
     def __enter__(self) -> Lanes:
         return self
@@ -55,6 +58,9 @@ class Lanes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        # A thread that was being started when Ctrl-C came may not be on the pool's list.
+        while any(thread.name.startswith(f"{self._name}_") for thread in threading.enumerate()):
+            time.sleep(0.001)
 
     def run(self, work: Callable[[int], Result]) -> list[Result]:
         """Returns work(0) .. work(count - 1), run in parallel.

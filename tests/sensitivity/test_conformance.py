@@ -58,11 +58,13 @@ IN_FLOAT32 = (
 
 
 def with_marks(pairs: Sequence[tuple[str, str]]) -> list[Any]:
-    """The cases, of which those of `vmap` are slow tests, except two: `test_against_reference` has forward passes of
-    every part."""
-    quick = ("weighting softmax", "sharpened")
+    """The cases, of which the quick tests are all of the engine that serves most parts, and some of the others.
+
+    `test_against_reference` has forward passes of every part, `test_incremental` what that engine does differently.
+    """
+    quick = {"vmap": ("weighting softmax", "sharpened"), "incremental": IN_FLOAT32}
     return [
-        pytest.param(*pair, marks=() if pair[1] != "vmap" or pair[0] in quick else pytest.mark.slow)
+        pytest.param(*pair, marks=() if pair[0] in quick.get(pair[1], CASES) else pytest.mark.slow)
         for pair in pairs
     ]
 

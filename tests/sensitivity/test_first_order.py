@@ -306,7 +306,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
 
 
-@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1), ("float64", 64), ("float32", 7)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -316,7 +316,6 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     ],
     ids=["cosine", "kl", "change"],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, options, size):
     """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
     monkeypatch.setattr("jaxsens.sensitivity.first_order.estimate.LARGEST_BLOCK", size)

@@ -40,7 +40,10 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
         {"mask": ("none", "future", "future"), "layer_norm": "post", "scores": "additive"},
     ],
 )
-@pytest.mark.parametrize(("at", "backend"), [([0, 1], "cpu"), ([12, 13, 19], "gpu"), ([20], "cpu")])
+@pytest.mark.parametrize(
+    ("at", "backend"),
+    [pytest.param([0, 1], "cpu", marks=pytest.mark.slow), ([12, 13, 19], "gpu"), ([20], "cpu")],
+)
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(trace, "SCORES_IN_CACHE", 0)

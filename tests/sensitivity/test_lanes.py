@@ -59,6 +59,25 @@ def test_the_error_of_one_lane_is_raised_once_all_lanes_have_ended():
         assert ended.is_set()
 
 
+def test_after_ctrl_c_while_a_lane_is_started_none_runs_any_more(monkeypatch):
+    start, begun, ended = threading.Thread.start, threading.Event(), threading.Event()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.wait(60)
+        raise KeyboardInterrupt  # the pool does not know of the thread yet
+
+    def work(k: int) -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.set()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Lanes(1) as threads:
+        threads.run(work)
+    assert ended.is_set()
+
+
 def test_after_ctrl_c_no_lane_runs_any_more():
     started, ended = threading.Barrier(3, timeout=60), []
 
