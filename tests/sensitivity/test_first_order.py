@@ -99,7 +99,13 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONE_LAYER)
+SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, additive", "first row read")
+"""Slow only by their number: other cases have what they try, in another combination."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
+)
 def test_one_layer_of_which_one_row_is_read_is_exact(name):
     config = small(layers=1, **ONE_LAYER[name])
     with numerics("float64"):
@@ -121,7 +127,10 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
         {"layers": 3, "layer_norm": "pre", "activation": "gelu"},
         {"layers": 2, "mask": "strict-future", "positions": "alibi", "activation": "tanh"},
         {"layers": 2, "scores": "additive", "readout": "mean", "activation": "silu", "logits": 2},
-        {"layers": 3, "layer_norm": "post", "readout": "mean", "mask": "past", "activation": "tanh"},
+        pytest.param(
+            {"layers": 3, "layer_norm": "post", "readout": "mean", "mask": "past", "activation": "tanh"},
+            marks=pytest.mark.slow,
+        ),
         {
             "layers": 2,
             "weighting": SinkSoftmax(logit=1.0),
@@ -339,10 +348,10 @@ def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, option
     [
         {"verify": 20},
         {"verify": 20, "norm": "l1", "outputs": (1, 5)},
-        {"verify": 21, "norm": "linf"},
+        pytest.param({"verify": 21, "norm": "linf"}, marks=pytest.mark.slow),
         {"verify": 20, "sketch": 4},
         {"verify": 20, "scalar": probability},
-        {"verify": 20, "norm": "kl"},
+        pytest.param({"verify": 20, "norm": "kl"}, marks=pytest.mark.slow),
         {"verify": 20, "norm": "cosine", "outputs": (0, 2, 5)},
         {"verify": 20, "change": moved_probability},
     ],

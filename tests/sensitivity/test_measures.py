@@ -202,7 +202,15 @@ SERVED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "engine", "name"), SERVED)
+def quick(model: str, name: str) -> bool:
+    """Of the deepest model, whose programs take the longest to compile, one measure is tried."""
+    return model != "three layers" or name == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "name"),
+    [pytest.param(*one, marks=() if quick(one[0], one[2]) else pytest.mark.slow) for one in SERVED],
+)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
     result = flip_sensitivity(built, WORD, engine=engine, norm=name)
