@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jaxsens.errors import Problems
+from jaxsens.errors import InputError, Problems
 
 if TYPE_CHECKING:
     from jaxsens.sensitivity.candidates import Candidates
@@ -44,28 +44,30 @@ def check_flipped(
 
 def flipped_by(candidates: tuple[str, ...] | None, groups: tuple[str, ...] | None) -> dict[str, Any]:
     """Returns the arguments of `flip_sensitivity` that the options give, once checked."""
-    found = {} if candidates is None else {"candidates": _candidates(*(_read(candidates) or ("all", ())))}
+    found = {} if candidates is None else {"candidates": _candidates(candidates)}
     return found if groups is None else {**found, "groups": _positions(groups)}
 
 
-def _candidates(kind: str, numbers: tuple[int, ...]) -> Candidates | None:
+def _candidates(words: tuple[str, ...]) -> Candidates | None:
     from jaxsens.sensitivity import candidates as made
 
-    match kind:
-        case "neighbours":
+    match _read(words):
+        case ("neighbours", numbers):
             return made.neighbours(*numbers)
-        case "mask":
+        case ("mask", numbers):
             return made.masking(*numbers)
-        case "delete":
+        case ("delete", _):
             return made.deletion()
-        case "insert":
+        case ("insert", numbers):
             return made.insertion(numbers or None)
-        case "repeat":
+        case ("repeat", numbers):
             return made.repetition(*numbers)
-        case "symbols":
+        case ("symbols", numbers):
             return numbers
-        case _:
+        case ("all", _):
             return None
+        case _:
+            raise InputError(f"--candidates = {' '.join(words)!r}: one of {', '.join(_NUMBERS)}")
 
 
 def _read(words: tuple[str, ...]) -> tuple[str, tuple[int, ...]] | None:
