@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Bool, Float
+
 DTYPES = ("float32", "float64")
 
 MATMUL_PRECISION = "highest"
@@ -58,6 +61,22 @@ LARGEST_TIED = 1e3
 In a forward pass equal keys have bitwise equal scores, so the weights are right for scores of any size. In the
 difference engine a score after the flip is s + ds, which is rounded once more, so a tie between a changed key and
 another is lost."""
+
+
+RESOLVED = 0.01
+"""A change is resolved if the bound of its rounding is at most this part of it. Others are measured in wider arithmetic,
+and those that remain unresolved are said to be."""
+
+SMALLEST = 1e-300
+"""Changes below it are taken for 0: a float64 has digits down to 2e-308, and a change is a sum of products of those."""
+
+
+def resolved(
+    values: Float[np.ndarray, "*flips"], resolution: Float[np.ndarray, "*flips"]
+) -> Bool[np.ndarray, "*flips"]:
+    """Returns which changes are resolved: known to `RESOLVED` of themselves, or below `SMALLEST`."""
+    sizes = np.abs(np.asarray(values, np.float64))
+    return np.asarray(resolution, np.float64) <= np.maximum(RESOLVED * sizes, SMALLEST)
 
 
 @dataclass(frozen=True)

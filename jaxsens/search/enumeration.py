@@ -141,7 +141,7 @@ class EveryWord(VmapEngine):
     def changes(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips outputs"]:
-        """The outputs on the words with these numbers."""
+        """The outputs on the words with these numbers: nothing is subtracted."""
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
 
         def one(number: Array) -> Array:

@@ -163,6 +163,20 @@ class LayeredApply:
         return forward(self.model, jax.tree.map(jnp.asarray, parameters), tokens, self.readout)
 
 
+def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | None:
+    """Returns a float32 model's function in float64, for parameters in float64; None if there is none.
+
+    What a user's function computes in is its own affair, but for a `Layered`, whose arrays are its parameters.
+    """
+    match apply:
+        case TransformerApply() if apply.config.dtype == "float32":
+            return TransformerApply(apply.config.replace(dtype="float64"))
+        case LayeredApply():
+            return apply
+        case _:
+            return None
+
+
 @dataclass(frozen=True)
 class NnxApply:
     """A Flax NNX module, split into its graph and its state."""

@@ -48,19 +48,36 @@ def change_of(
     the values of f are whole numbers, or JAX cannot differentiate it forward, all entries are subtracted. The cost is
     that of a dozen evaluations of f; those around x depend on x alone.
     """
+    return change_and_doubt(f, x, dx, jnp.zeros((), x.dtype))[0]
+
+
+def change_and_doubt(
+    f: Callable[[Float[Array, "*shape"]], Array],
+    x: Float[Array, "*shape"],
+    dx: Float[Array, "*shape"],
+    error: Float[Array, ""],
+) -> tuple[Array, Array]:
+    """Returns `change_of`, and how far it may be off if dx is off by `error` in the l2 norm.
+
+    That is the error times f's slope at x + dx, and the rounding of the form that was taken: of the subtraction its
+    bound, of the integral a few roundings of the change.
+    """
     before, after = f(x), f(x + dx)
     plain = after - before
     if not jnp.issubdtype(plain.dtype, jnp.floating):
-        return plain
+        return plain, jnp.zeros_like(plain)
+    eps = jnp.finfo(plain.dtype).eps
+    bound = ROUNDINGS * eps * (jnp.abs(before) + jnp.abs(after))
     try:
         carried = _integral(f, x, dx)
         noise, size = _rounding(f, x)
+        slope = jnp.sqrt(jnp.sum(jax.jacfwd(f)(x + dx) ** 2, axis=tuple(range(-x.ndim, 0))))
     except (TypeError, ValueError, NotImplementedError):  # what JAX raises for functions without a derivative
-        return plain
-    eps = jnp.finfo(plain.dtype).eps
-    hidden = jnp.minimum(4 * noise, 2 * ROUNDINGS * eps * (1 + size))
-    bound = ROUNDINGS * eps * (jnp.abs(before) + jnp.abs(after)) + hidden
-    return jnp.where(jnp.abs(carried - plain) <= bound, carried, plain)
+        return plain, bound
+    bound = bound + jnp.minimum(4 * noise, 2 * ROUNDINGS * eps * (1 + size))
+    smooth = jnp.abs(carried - plain) <= bound
+    off = jnp.where(smooth, ROUNDINGS * eps * jnp.abs(carried), bound)
+    return jnp.where(smooth, carried, plain), off + slope * error
 
 
 def _integral(f: Callable[[Array], Array], x: Array, dx: Array) -> Array:

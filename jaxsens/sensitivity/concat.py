@@ -60,6 +60,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         versions=_versions(results),
         populations=tuple(one._population_of(k) for one in results for k in range(len(one.tokens))),
         changes=_changes(results),
+        resolution=_resolution(results),
         estimated=_estimated(results),
         names=_names(results),
         joint=joint,
@@ -160,6 +161,13 @@ def _names(results: Sequence[FlipSensitivity]) -> dict[int, str] | None:
 def _changes(results: Sequence[FlipSensitivity]) -> np.ndarray | None:
     changes = [one.changes for one in results if one.changes is not None]
     return np.concatenate(changes) if changes else None
+
+
+def _resolution(results: Sequence[FlipSensitivity]) -> np.ndarray | None:
+    """Returns the resolutions of all flips; None if none is known."""
+    if all(one.resolution is None for one in results):
+        return None
+    return np.concatenate([one.known_resolution for one in results])
 
 
 def _estimated(results: Sequence[FlipSensitivity]) -> Estimated | None:

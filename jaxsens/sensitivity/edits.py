@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
-from jaxsens.sensitivity.engine import EngineCost
+from jaxsens.sensitivity.engine import EngineCost, PreparedPass
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 EditKind = Literal["replace", "delete", "insert", "groups"]
@@ -45,12 +45,12 @@ class DeletionEngine(VmapEngine):
     def _flipped(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
         del symbols
-        tokens = prepared[0]
+        tokens = prepared.tokens
         rest = jnp.arange(tokens.shape[0] - 1)
         return jax.vmap(lambda i: self._output(parameters, tokens[rest + (rest >= i)]))(positions)
 
@@ -75,11 +75,11 @@ class InsertionEngine(VmapEngine):
     def _flipped(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        tokens = prepared[0]
+        tokens = prepared.tokens
         place = jnp.arange(tokens.shape[0] + self.copies)
 
         def one(position: Array, symbol: Array) -> Array:
@@ -99,7 +99,7 @@ class GroupEngine(VmapEngine):
     symbols those of insertions.
     """
 
-    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> tuple[Array, Array]:
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input and its output."""
         return super().prepare(parameters[0], tokens)
 
@@ -110,12 +110,12 @@ class GroupEngine(VmapEngine):
     def _flipped(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
         own, members, insertions = parameters
-        tokens = prepared[0]
+        tokens = prepared.tokens
 
         def one(group: Array, insertion: Array) -> Array:
             inserted = insertions[insertion].astype(tokens.dtype)

@@ -16,8 +16,8 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.masks import TypedMask, kind_of_mask
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
-from jaxsens.sensitivity.change_of import change_of
-from jaxsens.sensitivity.measures import measure_of, where_finite
+from jaxsens.sensitivity.change_of import change_and_doubt
+from jaxsens.sensitivity.measures import measure_of, resolution_of, where_finite
 
 Scalar = Callable[[Float[Array, " outputs"]], Array]
 """A function from an output to one floating-point number."""
@@ -123,6 +123,16 @@ class EngineCost:
     efficiency: float
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PreparedPass:
+    """An input, its output, and a bound of the rounding of each entry of the output and of a flipped input's."""
+
+    tokens: Int[Array, " n"]
+    output: Float[Array, " outputs"]
+    doubt: Float[Array, " outputs"]
+
+
 @dataclass(frozen=True)
 class Engine(abc.ABC):
     """Measures flips of one input at a time: `prepare` once per input, then `measured` for each block of flips.
@@ -148,10 +158,16 @@ class Engine(abc.ABC):
         """Returns the values shared by all flips of `tokens`, as a pytree of arrays."""
 
     @abc.abstractmethod
+    def changed(
+        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
+
     def changes(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips outputs"]:
         """Returns the output's change under each flip of a block."""
+        return self.changed(parameters, prepared, positions, symbols)[0]
 
     @abc.abstractmethod
     def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
@@ -169,8 +185,9 @@ class Engine(abc.ABC):
 
     @property
     def widens(self) -> bool:
-        """Whether flips that float32 cannot resolve are measured in float64, here or by a fallback."""
-        return self.widened or (self.fallback is not None and self.fallback.widens)
+        """Whether flips that float32 cannot resolve are measured in float64, here or by another engine."""
+        others = (self.fallback, self.wider)
+        return self.widened or any(other is not None and other.widens for other in others)
 
     @property
     def fallback(self) -> Engine | None:
@@ -179,6 +196,20 @@ class Engine(abc.ABC):
         An engine declines all flips of an input that it does not `resolve`, and single flips, by returning NaN.
         """
         return None
+
+    @property
+    def wider(self) -> Engine | None:
+        """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
+        return None
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether changes are differences of two rounded outputs, whose rounding `doubting` tells."""
+        return False
+
+    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+        """Returns the prepared values with a bound of the rounding of each output; only for one that `subtracts`."""
+        raise TypeError(f"{type(self).__name__} does not subtract outputs")
 
     def resolves(self, prepared: Any) -> bool:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
@@ -205,47 +236,51 @@ class Engine(abc.ABC):
 
     def measured(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> Float[Array, " flips"]:
-        """Returns the number that is measured for each flip: f's signed change or value, or `norms` without an f."""
-        if self.scalar is not None:
-            return self.scalar_changes(self.scalar, parameters, prepared, positions, symbols)
-        if self.change is not None:
-            return self.change_values(self.change, parameters, prepared, positions, symbols)
-        return self.norms(parameters, prepared, positions, symbols)
+    ) -> Float[Array, "flips 2"]:
+        """Returns the number that is measured for each flip, f's signed change or value or without an f a norm, and its
+        resolution: a bound of its rounding, below which it knows nothing.
 
-    def scalar_changes(
-        self,
-        scalar: Scalar,
-        parameters: Any,
-        prepared: Any,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Float[Array, " flips"]:
-        """Returns f(y + dy) - f(y) with the digits of dy (`change_of`); NaN for flips that the engine declines."""
+        Both are NaN for flips that the engine declines.
+        """
+        changes, error = self.changed(parameters, prepared, positions, symbols)
         y = self.output(parameters, prepared)
-        changes = self.changes(parameters, prepared, positions, symbols)
-        found = jax.vmap(lambda dy: change_of(lambda at: value_of(scalar, at), y, dy))(changes)
-        return where_finite(changes, found)
+        values, resolution = self.of_changes(y, changes, error)
+        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
 
-    def change_values(
+    def of_changes(
         self,
-        change: ChangeFunction,
-        parameters: Any,
-        prepared: Any,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Float[Array, " flips"]:
-        """Returns f(y, y + dy), with the digits of dy where f is smooth; NaN for flips that the engine declines."""
-        changes = self.changes(parameters, prepared, positions, symbols)
-        return values_of_change(change, self.output(parameters, prepared), changes)
+        y: Float[Array, " outputs"],
+        changes: Float[Array, "flips outputs"],
+        error: Float[Array, " flips"],
+    ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
+        """Returns the measured numbers and their resolutions, from the output, its changes and their errors.
+
+        f(y + dy) - f(y) has the digits of dy where f is smooth (`change_of`).
+        """
+        if self.scalar is not None or self.change is not None:
+            f, start = self._function(y)
+            found, doubt = jax.vmap(lambda dy, e: change_and_doubt(f, y, dy, e))(changes, error)
+            return where_finite(changes, start + found), doubt
+        chosen, dy = self.chosen(y), self.chosen(changes)
+        values = measure_of(self.norm, chosen, dy, self.threshold)
+        return values, resolution_of(self.norm, chosen, dy, error, self.threshold)
+
+    def _function(self, y: Float[Array, " outputs"]) -> tuple[Callable[[Array], Array], Array]:
+        """Returns f of the new output, and what its change is added to: f(y, y) for a function of both outputs."""
+        if self.scalar is not None:
+            scalar = self.scalar
+            return (lambda at: value_of(scalar, at)), jnp.zeros((), y.dtype)
+        change = self.change
+        if change is None:
+            raise TypeError("the engine has no function")
+        of_new = lambda new: value_of(lambda at: change(y, at), new)  # noqa: E731 - a closure over y
+        return of_new, of_new(y)
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, " flips"]:
-        """Returns the measure called `norm` of the chosen outputs and their `changes`."""
-        changes = self.chosen_changes(parameters, prepared, positions, symbols)
-        y = self.chosen(self.output(parameters, prepared))
-        return measure_of(self.norm, y, changes, self.threshold)
+        """Returns the measured numbers without their resolutions."""
+        return self.measured(parameters, prepared, positions, symbols)[:, 0]
 
     def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
         """Returns the values of the chosen outputs."""
@@ -262,19 +297,6 @@ def as_vector(output: Array) -> Float[Array, " outputs"]:
     """Returns a model's output as engines measure it: a vector, in float32 at least."""
     output = jnp.atleast_1d(output)
     return output.astype(jnp.promote_types(output.dtype, jnp.float32))
-
-
-def values_of_change(
-    change: ChangeFunction, y: Float[Array, " outputs"], changes: Float[Array, "flips outputs"]
-) -> Float[Array, " flips"]:
-    """Returns f(y, y + dy) for each change dy, with its digits where f is smooth (`change_of`); NaN where dy is not
-    finite."""
-
-    def of_new(at: Float[Array, " outputs"]) -> Array:
-        return value_of(lambda new: change(y, new), at)
-
-    same = of_new(y)
-    return where_finite(changes, jax.vmap(lambda dy: same + change_of(of_new, y, dy))(changes))
 
 
 def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:

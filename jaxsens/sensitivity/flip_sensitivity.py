@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 
 from jaxsens import inputs, stopping
 from jaxsens.errors import PrecisionWarning, Problems, collecting
@@ -23,6 +24,7 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.candidates import Candidates, Selection, Wanted, select
 from jaxsens.sensitivity.choice import check_measuring, choose
+from jaxsens.sensitivity.doubt import output_doubts
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
@@ -34,7 +36,8 @@ from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.output import check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
-from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
+from jaxsens.sensitivity.refined import HOW, refined
+from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
 from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
 from jaxsens.sensitivity.resuming import (
     MeasurementInterrupted,
@@ -207,7 +210,9 @@ def flip_sensitivity(
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
-        return _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
+        found = _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
+    warn_if_unresolved(found, stacklevel=4)
+    return found
 
 
 def _agree(devices: placement.Placement, words: np.ndarray, *asked: Any) -> None:
@@ -353,17 +358,21 @@ def _measured(
                 second[rest],
                 devices,
                 _counting_from(len(known), told),
+                output_doubts(subject, words),
             )
     except placement.Interrupted as stop:
         interrupted, values, finished[rest], elsewhere = stop, stop.values, stop.done, stop.elsewhere
     if partial is not None:
-        values = merged(known, partial.values, rest, values)
+        values = merged(known, _with_resolution(partial), rest, values)
         choice = partial.engine
     if interrupted is None:
-        check_finite(values, flips.positions, call["norm"])
+        check_finite(values[:, 0], flips.positions, call["norm"])
+        values, elsewhere = _refined(runner, subject, words, flips, values, elsewhere)
+    values, resolution = values[finished].T
     result = FlipSensitivity(
-        norms=np.abs(values[finished]),
-        changes=values[finished] if call["norm"] in SIGNED else None,
+        norms=np.abs(values),
+        resolution=resolution,
+        changes=values if call["norm"] in SIGNED else None,
         inputs=flips.inputs[finished],
         positions=flips.positions[finished],
         symbols=flips.symbols[finished],
@@ -374,6 +383,29 @@ def _measured(
     if interrupted is not None:
         raise MeasurementInterrupted(result, interrupted.signal) from interrupted
     return result
+
+
+def _with_resolution(partial: FlipSensitivity) -> Float[np.ndarray, "known 2"]:
+    """Returns the values of a partial result with their resolutions."""
+    return np.stack([partial.values, partial.known_resolution], axis=1)
+
+
+def _refined(
+    runner: Engine,
+    subject: Measurable,
+    words: np.ndarray,
+    flips: Flips,
+    values: Float[np.ndarray, "flips 2"],
+    elsewhere: dict[str, int],
+) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
+    """Returns the values with those of `refined` flips in their place, and the counts with theirs."""
+    with stopping.noting(signal.SIGINT):
+        flips_found, found = refined(runner, subject, words, flips, values)
+    if not len(flips_found):
+        return values, elsewhere
+    values = values.astype(np.float64)
+    values[flips_found] = found
+    return values, {**elsewhere, HOW: len(flips_found)}
 
 
 def _estimated(

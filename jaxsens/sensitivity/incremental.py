@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -37,8 +37,9 @@ from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import ONE_MOVED_KEY, LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
+from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.reach import Reach, over_changed_rows, rows_of_block
-from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
+from jaxsens.sensitivity.vmap_engine import HALF_UNIT, VmapEngine, batch_symbols
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
@@ -94,11 +95,13 @@ class UnflippedRows:
         first: the first layer.
         rows: the outputs of all layers, without that of the last layer if one row is read.
         output: the model's output.
+        doubt: a bound of the rounding of each entry of the output and of a flipped input's.
     """
 
     first: LayerRun
     rows: tuple[Float[Array, "n width"], ...]
     output: Float[Array, " outputs"]
+    doubt: Float[Array, " outputs"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class IncrementalEngine(Engine):
     apply: Callable[[Any, Any], Any]
 
     @property
-    def fallback(self) -> Engine:
+    def fallback(self) -> VmapEngine:
         """Whole forward passes."""
         return VmapEngine(
             self.norm,
@@ -160,28 +163,56 @@ class IncrementalEngine(Engine):
             x, _ = changed_layer(model, parameters, k, x[None], x[None], (0, n))
             rows.append(x := x[0])
         output = self._read(parameters, first.x[None] if not whole else x[None])[0]
-        return UnflippedRows(first, tuple(rows), output)
+        doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
+        return UnflippedRows(first, tuple(rows), output, doubt)
 
-    def changes(
+    @property
+    def wider(self) -> Engine | None:
+        """Whole forward passes in float64, for a float32 model of which there is a form in float64."""
+        return self.fallback.wider
+
+    @property
+    def subtracts(self) -> bool:
+        """True: changes are differences of two rounded outputs."""
+        return True
+
+    def doubting(self, prepared: UnflippedRows, doubt: Float[Any, " outputs"]) -> UnflippedRows:
+        """Returns the prepared values with this bound of the rounding of each output."""
+        return replace(prepared, doubt=jnp.asarray(doubt, prepared.output.dtype))
+
+    def changed(
+        self,
+        parameters: Any,
+        prepared: UnflippedRows,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
+        whole = self.scalar is not None or self.change is not None
+        doubt = norm_of(prepared.doubt if whole else self.chosen(prepared.doubt), "l2")
+        changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
+        return changes, jnp.broadcast_to(doubt, changes.shape[:1])
+
+    def _flipped(
         self,
         parameters: Any,
         prepared: UnflippedRows,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        """Returns the output of each flipped input minus that of the input."""
+        """Returns the output of each flipped input."""
         n = prepared.first.x.shape[0]
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
         if not prepared.rows:
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
-            return self._read(parameters, x) - prepared.output
+            return self._read(parameters, x)
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
         y = first_layer(model, parameters, prepared.first, prepared.rows[0], positions, moved, reach)
         for k, unchanged in enumerate(prepared.rows[1:], start=1):
             start = jnp.broadcast_to(unchanged, y.shape)
             y, reach = changed_layer(model, parameters, k, y, start, reach)
-        return self._read(parameters, y) - prepared.output
+        return self._read(parameters, y)
 
     def output(self, parameters: Any, prepared: UnflippedRows) -> Float[Array, " outputs"]:
         """Returns the output of the unflipped run."""

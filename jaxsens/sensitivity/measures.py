@@ -28,6 +28,9 @@ _LARGE = 50.0
 _TERMS = {"float32": 9, "float64": 17}
 """The number of terms of the series of e^t - 1 - t for |t| <= 1: the next is below a rounding of the sum."""
 
+ROUNDINGS = 4.0
+"""A distance is taken to be off by this many of its roundings, beside what the error of its change does."""
+
 _Distance = Callable[[Float[Array, " outputs"], Float[Array, " outputs"]], Float[Array, ""]]
 
 
@@ -50,6 +53,62 @@ def measure_of(
     of_one = partial(decision_changes, threshold=threshold) if measure == DECISION else DISTANCES[measure]
     found = jax.vmap(lambda dy: of_one(y, dy))(changes)
     return where_finite(changes, found)
+
+
+def resolution_of(
+    measure: str,
+    y: Float[Array, " outputs"],
+    changes: Float[Array, "flips outputs"],
+    error: Float[Array, " flips"],
+    threshold: float = 0.0,
+) -> Float[Array, " flips"]:
+    """Returns how far what `measure` names may be off if the changes are off by `error` in the l2 norm.
+
+    Raises:
+        InputError: for a name without a rule.
+    """
+    outputs = y.shape[-1]
+    u = ROUNDINGS * jnp.finfo(changes.dtype).eps
+    match measure:
+        case "l2" | "linf":
+            return error
+        case "l1":
+            return error * outputs**0.5
+        case "cosine":
+            return jax.vmap(lambda dy, e: _cosine_resolution(y, dy, e, u))(changes, error)
+        case "kl":
+            return jax.vmap(lambda dy, e: _kl_resolution(y, dy, e, u))(changes, error)
+        case "decision":
+            own = u * jnp.max(jnp.abs(y))
+            return jax.vmap(lambda dy, e: _decision_resolution(y, dy, e + own, threshold))(changes, error)
+        case _:
+            raise no_rule("resolution_of", "norm", measure, (*NORMS, *DISTANCES))
+
+
+def _cosine_resolution(y: Array, dy: Array, error: Array, u: Array) -> Array:
+    """The slope of 1 - cos is sin / |y'|; it bends by no more than 1 / |y'|^2. Besides, it is rounded."""
+    value = cosine_distance(y, dy)
+    step = error / jnp.maximum(norm_of(y + dy, "l2"), jnp.finfo(y.dtype).tiny)
+    return step * (jnp.sqrt(jnp.maximum(value * (2 - value), 0)) + step) + u * value
+
+
+def _kl_resolution(y: Array, dy: Array, error: Array, u: Array) -> Array:
+    """The slope is softmax(y') - softmax(y) = p (e^(t - KL) - 1), and bends by at most 1/2. The rounding of y changes p
+    by a part eps |y|."""
+    log_p = jax.nn.log_softmax(y)
+    p, value = jnp.exp(log_p), kl_divergence(y, dy)
+    t = dy - jnp.sum(p * dy) - value
+    slope = jnp.where(t < 1, p * jnp.expm1(jnp.minimum(t, 1)), jnp.exp(jnp.minimum(log_p + t, 0)) - p)
+    return error * norm_of(slope, "l2") + error**2 / 4 + u * (1 + jnp.max(jnp.abs(y))) * value
+
+
+def _decision_resolution(y: Array, dy: Array, error: Array, threshold: float) -> Array:
+    """1 where another decision is within the error, otherwise 0."""
+    if y.shape[0] == 1:
+        return (jnp.abs(y[0] - threshold + dy[0]) <= error).astype(y.dtype)
+    k = jnp.argmax(y)
+    ahead = jnp.where(jnp.arange(y.shape[0]) == k, -jnp.inf, (y - y[k]) + (dy - dy[k]))
+    return (jnp.abs(jnp.max(ahead)) <= 2 * error).astype(y.dtype)
 
 
 def where_finite(

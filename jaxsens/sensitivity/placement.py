@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import stopping
 from jaxsens.errors import InputError
-from jaxsens.precision import numerics
+from jaxsens.precision import numerics, resolved
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.process_group import ProcessGroup
@@ -152,20 +152,26 @@ def measure(
     symbols: Int[np.ndarray, " flips"],
     placement: Placement,
     progress: Progress | None = None,
-) -> tuple[Float[np.ndarray, " flips"], dict[str, int]]:
-    """Returns what the engine measures of every flip, and the counts for each fallback.
+    doubts: Doubts | None = None,
+) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
+    """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
     That is the norm or, if the engine has a scalar function, its signed change. The order is the given one; `inputs`
     must be sorted.
 
     Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
-    then by the fallback's own fallback.
+    those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
+
+    `doubts` gives, for the number of an input and the dtype of an engine that subtracts outputs, the rounding of each
+    output; without it, a few roundings are assumed.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with the finished values.
     """
-    return _measure(_numbers, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+    return _measure(
+        _numbers, engine, parameters, tokens, inputs, positions, symbols, placement, progress, doubts
+    )
 
 
 def measure_changes(
@@ -187,6 +193,10 @@ def measure_changes(
     except Interrupted:
         raise KeyboardInterrupt from None
 
+
+Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
+"""Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic, and
+the output found in it."""
 
 _Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
 """Measures a block of flips: one number or row per flip, NaN if the engine declines it."""
@@ -210,6 +220,7 @@ def _measure(
     symbols: np.ndarray,
     placement: Placement,
     progress: Progress | None,
+    doubts: Doubts | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
     found, done = np.full(total, np.nan, np.float32), np.zeros(total, bool)
@@ -218,34 +229,73 @@ def _measure(
         with _together(engine, given_flips, placement):
             for b in np.unique(inputs):
                 placement.check()
-                chosen = np.arange(*np.searchsorted(inputs, [b, b + 1]))
-                runner, room = engine, len(chosen)
-                while runner is not None and len(chosen):
+                waiting = {engine: np.arange(*np.searchsorted(inputs, [b, b + 1]))}
+                room = len(waiting[engine])
+                while waiting:
+                    runner, chosen = next(iter(waiting.items()))
+                    del waiting[runner]
                     flips = positions[chosen], symbols[chosen]
                     with numerics("float64") if runner.widened else nullcontext():
                         given = prepared_on(placement.local, runner, parameters, tokens[b])
                         if runner.fallback is not None and not placement.least(runner.resolves(given[1]))[0]:
-                            runner = runner.fallback
+                            _wait(waiting, runner.fallback, chosen)
                             continue
+                        if runner.subtracts and doubts is not None:
+                            dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
+                            output = np.asarray(runner.output(*given))
+                            given = given[0], runner.doubting(given[1], doubts(int(b), dtype, output))
+                        left = np.ones(len(chosen), bool)
                         for finished, values in _chunks(
                             quantity, runner, given, len(tokens[b]), *flips, room, placement
                         ):
-                            if found.shape[1:] != values.shape[1:]:
-                                found = np.full((total, *values.shape[1:]), np.nan, values.dtype)
-                            found = found.astype(values.dtype, copy=False)
-                            found[chosen[finished]] = values
+                            left[finished] = False
+                            here = chosen[finished]
+                            found = _with_room(found, values, total)
+                            better = _is_better(values, found[here], quantity)
+                            found[here[better]] = values[better]
+                            missing, blurred = _missing(values), _blurred(values, quantity)
+                            _wait(waiting, runner.fallback, here[missing])
+                            _wait(waiting, runner.wider, here[blurred])
                             # A value from the last engine that is not finite comes from the model itself.
-                            measured = ~_missing(values) | (runner.fallback is None)
-                            done[chosen[finished]] = measured
+                            final = ~(missing & (runner.fallback is not None))
+                            final &= ~(blurred & (runner.wider is not None))
+                            done[here] = final
                             if runner != engine:
-                                elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(measured.sum())
+                                elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
                             if progress is not None:
                                 progress(int(done.sum()), total)
                             placement.check()
-                    chosen, runner = chosen[~done[chosen]], runner.fallback
+                        _wait(waiting, runner.fallback or runner.wider, chosen[left])
     except KeyboardInterrupt as stop:
         raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
     return found, {how: count for how, count in elsewhere.items() if count}
+
+
+def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:
+    """Adds flips to those that wait for an engine, if there is one."""
+    if engine is not None and len(flips):
+        waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
+
+
+def _with_room(found: np.ndarray, values: np.ndarray, total: int) -> np.ndarray:
+    """Returns the array of all results, of the shape and a dtype that these values need."""
+    if found.shape[1:] != values.shape[1:]:
+        return np.full((total, *values.shape[1:]), np.nan, values.dtype)
+    return found.astype(np.promote_types(found.dtype, values.dtype), copy=False)
+
+
+def _is_better(values: np.ndarray, known: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
+    """Returns which values replace known ones: all, but for numbers with a resolution that are no better resolved."""
+    if quantity is not _numbers:
+        return np.ones(len(values), bool)
+    return ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
+
+
+def _blurred(values: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
+    """Returns which flips' changes are finite, and not resolved."""
+    if quantity is not _numbers:
+        return np.zeros(len(values), bool)
+    return ~_missing(values) & ~resolved(values[:, 0], values[:, 1])
 
 
 def _together(
@@ -315,10 +365,11 @@ def _chunks(
             found, seconds = _of_all(found, seconds, placement)
             done = order[:, start:stop].ravel()
             values = found.reshape(-1, *program.shape)
-            values = values.astype(np.float32) if engine.widened else values
             real = done < count
             yield done[real], values[real]
-            if engine.fallback is not None and np.mean(_missing(values[real])) > _HOPELESS:
+            given_up = _missing(values[real]) & (engine.fallback is not None)
+            given_up |= _blurred(values[real], quantity) & (engine.wider is not None)
+            if np.mean(given_up) > _HOPELESS:
                 return
             step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
             step = -(-step // stride) * stride

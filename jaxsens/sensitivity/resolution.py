@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, PrecisionWarning
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import UNRESOLVED
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
+
+if TYPE_CHECKING:
+    from jaxsens.sensitivity.result import FlipSensitivity
 
 
 def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
@@ -74,6 +79,27 @@ def _pass(
     sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
     output = layers.read_out(config, parameters, y)
     return jnp.all(jnp.isfinite(output)), jnp.stack(sizes) if sizes else jnp.zeros(0)
+
+
+def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
+
+    There is none if all of these are exactly 0 and others are resolved: no path may lead from such a flip to the
+    output.
+    """
+    blurred = ~result.resolved
+    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
+    if not count or (count == zeros and count < len(result)):
+        return
+    resolution = result.known_resolution
+    exact = f", {zeros} of them as exactly 0" if zeros else ""
+    warnings.warn(
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves{exact}. "
+        f"Their change is at most its value plus `result.resolution`, which is up to {np.max(resolution[blurred]):.2g}; "
+        "`result.resolved` says which, statistics of them say at most, and fits leave them out",
+        PrecisionWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def beyond_precision(subject: Measurable, n: int) -> str | None:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 from jaxsens.inputs import choice, is_count
+from jaxsens.precision import resolved
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
@@ -179,6 +180,8 @@ class FlipSensitivity:
             those that a flip replaces. None for flips of single positions.
         insertion: for flips of groups, the row of `joint.insertions` that each flip inserts; otherwise None.
         threshold: that of the decision of a single output; 0 for all else.
+        resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
+            estimates, whose error is another. None if unknown, as in a result made by hand.
         copies: for flips that insert or repeat a symbol, how many copies of it they insert before the position; 0 for
             flips that replace or delete.
 
@@ -214,9 +217,22 @@ class FlipSensitivity:
     threshold: float = 0.0
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
+    resolution: Float[np.ndarray, " flips"] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
+
+    @property
+    def known_resolution(self) -> Float[np.ndarray, " flips"]:
+        """The resolution of each flip; 0 where it is unknown, as in a result made by hand."""
+        return np.zeros(len(self)) if self.resolution is None else self.resolution
+
+    @property
+    def resolved(self) -> Bool[np.ndarray, " flips"]:
+        """Which changes are known to 1 % of themselves (`jaxsens.precision.RESOLVED`), or below 1e-300, which is taken
+        for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see `accuracy`.
+        """
+        return resolved(self.norms, self.known_resolution)
 
     @property
     def n(self) -> int:
@@ -689,7 +705,8 @@ class FlipSensitivity:
         """Returns the names of the columns of this result's table, and the fields that they hold."""
         of_function = {} if self.changes is None else _OF_SCALAR
         of_groups = {} if self.insertion is None else _OF_GROUPS
-        return {**_COLUMNS, **of_function, **of_groups}
+        of_rounding = {} if self.resolution is None else _OF_ROUNDING
+        return {**_COLUMNS, **of_rounding, **of_function, **of_groups}
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON. It has `populations` only if the rest does not imply them."""
@@ -757,6 +774,9 @@ class FlipSensitivity:
 _COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "norm": "norms"}
 """The columns of every result's table, and the fields that they hold."""
 
+_OF_ROUNDING = {"resolution": "resolution"}
+"""A further column for measured flips."""
+
 _OF_SCALAR = {"change": "changes"}
 """Further columns for a function, given as `scalar` or `change`."""
 
@@ -788,9 +808,9 @@ def save_with_metadata(
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    further = (*_OF_SCALAR, *_OF_GROUPS, *_OF_ESTIMATES)
+    further = (*_OF_ROUNDING, *_OF_SCALAR, *_OF_GROUPS, *_OF_ESTIMATES)
     columns, fields, metadata = read_columns(path, tuple(_COLUMNS), further)
-    known = {**_COLUMNS, **_OF_SCALAR, **_OF_GROUPS}
+    known = {**_COLUMNS, **_OF_ROUNDING, **_OF_SCALAR, **_OF_GROUPS}
     estimated = None
     try:
         if "estimated" in fields:

@@ -123,12 +123,15 @@ def _keys(flips: FlipSensitivity | Flips, partial: FlipSensitivity) -> Int[np.nd
 
 def merged(
     known: Int[np.ndarray, " known"],
-    before: Float[np.ndarray, " known"],
+    before: Float[np.ndarray, "known *columns"],
     rest: Int[np.ndarray, " rest"],
-    values: Float[np.ndarray, " rest"],
-) -> Float[np.ndarray, " flips"]:
+    values: Float[np.ndarray, "rest *columns"],
+) -> Float[np.ndarray, "flips *columns"]:
     """Returns the values of all flips, from the known ones and the rest."""
-    every = np.full(len(known) + len(rest), np.nan, values.dtype if len(rest) else before.dtype)
+    if not len(rest):
+        return before
+    dtype = np.promote_types(before.dtype, values.dtype) if len(known) else values.dtype
+    every = np.full((len(known) + len(rest), *before.shape[1:]), np.nan, dtype)
     every[known], every[rest] = before, values
     return every
 

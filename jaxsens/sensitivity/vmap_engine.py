@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
-from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector, value_of
+from jaxsens.sensitivity.adapters import TorchApply, TransformerApply, in_float64
+from jaxsens.sensitivity.engine import Engine, EngineCost, PreparedPass, as_vector
 from jaxsens.sensitivity.measures import DECISION, decision_of, where_finite
+from jaxsens.sensitivity.norms import norm_of
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
+
+
+HALF_UNIT = 4.0
+"""Without a measured doubt, an output is taken to be off by this many of its roundings."""
+
+FUNCTION_UNITS = 8.0
+"""A value of a function is taken to be off by this many of its roundings."""
 
 
 @dataclass(frozen=True)
@@ -29,71 +38,82 @@ class VmapEngine(Engine):
     """
 
     apply: Callable[[Any, Any], Any]
+    wide: bool = field(default=False, kw_only=True)
 
-    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> tuple[Array, Array]:
+    @property
+    def widened(self) -> bool:
+        """Whether a float32 model is measured in float64."""
+        return self.wide
+
+    @property
+    def wider(self) -> Engine | None:
+        """This engine in float64, for a float32 model of which there is a form in float64 (`in_float64`)."""
+        apply = None if self.wide else in_float64(self.apply)
+        return None if apply is None else replace(self, apply=apply, wide=True)
+
+    @property
+    def subtracts(self) -> bool:
+        """True: changes are differences of two rounded outputs."""
+        return True
+
+    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+        """Returns the prepared values with this bound of the rounding of each output."""
+        return dataclasses.replace(prepared, doubt=jnp.asarray(doubt, prepared.output.dtype))
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input and its output."""
-        return tokens, self._output(parameters, tokens)
+        output = self._output(parameters, tokens)
+        return PreparedPass(tokens, output, HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output))
 
-    def changes(
+    def changed(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
-        """Returns the output of each flipped input minus that of the input."""
-        return self._flipped(parameters, prepared, positions, symbols) - prepared[1]
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
+        changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
+        return changes, jnp.broadcast_to(self._doubt(prepared), changes.shape[:1])
 
-    def output(self, parameters: Any, prepared: tuple[Array, Array]) -> Float[Array, " outputs"]:
+    def output(self, parameters: Any, prepared: PreparedPass) -> Float[Array, " outputs"]:
         """The prepared output."""
-        return prepared[1]
+        return prepared.output
 
-    def scalar_changes(
-        self,
-        scalar: Scalar,
-        parameters: Any,
-        prepared: tuple[Array, Array],
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Float[Array, " flips"]:
-        """Returns f of the output of each flipped input minus that of the input; NaN if an output is not finite."""
-        outputs = self._flipped(parameters, prepared, positions, symbols)
-        found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, prepared[1])
-        return where_finite(outputs, found)
-
-    def change_values(
-        self,
-        change: ChangeFunction,
-        parameters: Any,
-        prepared: tuple[Array, Array],
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Float[Array, " flips"]:
-        """Returns f of the output and that of each flipped input; NaN if an output is not finite."""
-        outputs, y = self._flipped(parameters, prepared, positions, symbols), prepared[1]
-        found = jax.vmap(lambda new: value_of(lambda at: change(y, at), new))(outputs)
-        return where_finite(outputs, found)
-
-    def norms(
+    def measured(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, " flips"]:
-        """Returns the measure of the chosen outputs. A decision is that of the flipped output itself, so that outputs
-        which tie there do so exactly."""
-        if self.norm != DECISION:
-            return super().norms(parameters, prepared, positions, symbols)
-        outputs = self._flipped(parameters, prepared, positions, symbols)
-        new = jax.vmap(lambda y: decision_of(y, self.threshold))(self.chosen(outputs))
-        changed = (new != decision_of(self.chosen(prepared[1]), self.threshold)).astype(outputs.dtype)
-        return where_finite(outputs, changed)
+    ) -> Float[Array, "flips 2"]:
+        """As `Engine.measured`. Functions and decisions are those of the outputs themselves: y + (y' - y) may be an ulp
+        off y', so it may be on the other side of a step, or not tie with what y' ties with."""
+        y, new = prepared.output, self._flipped(parameters, prepared, positions, symbols)
+        changes, error = new - y, jnp.broadcast_to(self._doubt(prepared), new.shape[:1])
+        values, resolution = self.of_changes(y, changes, error)
+        if self.scalar is not None or self.change is not None:
+            f, start = self._function(y)
+            after = jax.vmap(f)(new)
+            values = after if self.change is not None else after - f(y)
+            values = where_finite(new, values)
+            rounding = FUNCTION_UNITS * jnp.finfo(values.dtype).eps * (jnp.abs(after) + jnp.abs(start))
+            resolution = resolution + rounding
+        elif self.norm == DECISION:
+            decided = jax.vmap(lambda y: decision_of(y, self.threshold))(self.chosen(new))
+            same = decided == decision_of(self.chosen(y), self.threshold)
+            values = where_finite(new, (~same).astype(new.dtype))
+        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
+
+    def _doubt(self, prepared: PreparedPass) -> Float[Array, ""]:
+        """A bound of the l2 norm of the rounding of the outputs that are measured."""
+        whole = self.scalar is not None or self.change is not None
+        return norm_of(prepared.doubt if whole else self.chosen(prepared.doubt), "l2")
 
     @property
     def how(self) -> str:
         """Forward passes."""
-        return "a forward pass each"
+        return "a forward pass each in float64" if self.wide else "a forward pass each"
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """On CPU 256 symbols, so one flip from n = 256: larger batches leave the cache and take up to twice as long. A
@@ -119,11 +139,11 @@ class VmapEngine(Engine):
     def _flipped(
         self,
         parameters: Any,
-        prepared: tuple[Array, Array],
+        prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
-        tokens, _ = prepared
+        tokens = prepared.tokens
 
         def one(position: Array, symbol: Array) -> Array:
             return self._output(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))

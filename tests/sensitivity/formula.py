@@ -23,6 +23,10 @@ class Formula(Engine):
     def prepare(self, parameters: Any, tokens: Any) -> Any:
         return tokens.astype(jnp.float32)
 
+    def changed(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+        changes = self.changes(parameters, prepared, positions, symbols)
+        return changes, jnp.zeros(len(changes))
+
     def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
         value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
         if self.every:
@@ -50,4 +54,6 @@ EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIP
 
 
 def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
-    return placement.measure(engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress)
+    given = jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress
+    values, elsewhere = placement.measure(engine, *given)
+    return values[:, 0], elsewhere

@@ -57,7 +57,7 @@ def completed(
     """The norms of one flip at each position, and how many declined ones were measured by which fallback."""
     places, symbols = flips_of(tokens, positions)
     with numerics(config.dtype):
-        return placement.measure(
+        values, elsewhere = placement.measure(
             FoldedEngine("l2", None, config),
             parameters_from_numpy(parameters, config.dtype),
             tokens[None],
@@ -66,6 +66,7 @@ def completed(
             symbols,
             placement.Placement(ONE_DEVICE),
         )
+        return values[:, 0], elsewhere
 
 
 # Lengths that fill the last block of rows and that do not; readouts and masks that end the sums early.

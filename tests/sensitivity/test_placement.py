@@ -111,7 +111,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
         np.full(99, 2),
         Placement(mesh_of(1), 3),
     )
-    np.testing.assert_array_equal(norms, 100.0 * positions + 21 + words.ravel())
+    np.testing.assert_array_equal(norms[:, 0], 100.0 * positions + 21 + words.ravel())
     assert declined["Formula"] >= sum(range(3, 12))
     assert len(compiled) == 2
 
@@ -278,7 +278,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
 )
 @pytest.mark.parametrize("name", ["vmap", "incremental", "difference"])
 def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
-    """With 2^16 scores a flip, four flips of 1024 symbols hold less than two arrays n x n; `cost` knows how much."""
+    """With 2^16 scores a flip, four flips of 1024 symbols hold less than four arrays n x n; `cost` knows how much."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("jaxsens.models.trace.SCORES_IN_MEMORY", 2**16)
     config, n = small(layers=3, readout="mean", **options), 1024
@@ -287,7 +287,7 @@ def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options)
         assert (name, config.exact_rows) == ("incremental", True)
         return
     found, _ = temporary(engine, config, n, 4)
-    assert found < 2 * 8 * n**2
+    assert found < 4 * 8 * n**2
     if name != "vmap":
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         with numerics("float64"):

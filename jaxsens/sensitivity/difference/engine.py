@@ -20,8 +20,10 @@ from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, S
 from jaxsens.precision import LARGEST_SCORE
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.difference.layer_change import first_layer_change, last_layer_change, layer_change
+from jaxsens.sensitivity.difference.moved import Moved
+from jaxsens.sensitivity.difference.rounding import product_error, size, unit
 from jaxsens.sensitivity.difference.rules import ACTIVATION_CHANGES
-from jaxsens.sensitivity.difference.state import Moved, Prepared, largest_score, of_dtype, prepare
+from jaxsens.sensitivity.difference.state import Prepared, largest_score, of_dtype, prepare
 from jaxsens.sensitivity.engine import Engine, EngineCost, Served
 from jaxsens.sensitivity.reach import Reach, changed_rows, rows_of_block
 from jaxsens.sensitivity.vmap_engine import VmapEngine
@@ -78,17 +80,23 @@ class DifferenceEngine(Engine):
 
     @property
     def fallback(self) -> Engine:
-        """This engine in float64. After that, and for a float64 model, forward passes in the model's own dtype."""
+        """This engine in float64. After that, and for a float64 model, forward passes in float64."""
         if self.wide or self.config.dtype == "float64":
             return VmapEngine(
                 self.norm,
                 self.outputs,
-                TransformerApply(self.config),
+                TransformerApply(self.config.replace(dtype="float64")),
                 scalar=self.scalar,
                 change=self.change,
                 threshold=self.threshold,
+                wide=self.wide,
             )
         return replace(self, wide=True)
+
+    @property
+    def wider(self) -> Engine | None:
+        """This engine in float64, for a float32 model."""
+        return None if self.wide or self.config.dtype == "float64" else replace(self, wide=True)
 
     @property
     def how(self) -> str:
@@ -109,27 +117,28 @@ class DifferenceEngine(Engine):
         """True for a soft float32 model: one forward pass is cheap compared with the flips."""
         return self.config.dtype == "float32" and not self.config.exact_rows and not self.wide
 
-    def changes(
+    def changed(
         self,
         parameters: TransformerParameters,
         prepared: Prepared,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
-        """Returns the output's change under each flip."""
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output's change under each flip, and a running bound of its rounding (`difference.rounding`)."""
         config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
         row = readout_position(config, n)
         if config.layers == 0:
-            change = self._embedding_change(parameters, prepared, positions, symbols, row)
+            moved = self._embedding_change(parameters, prepared, positions, symbols, row)
         elif config.layers == 1 and row is not None:
-            change = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
+            moved = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
         else:
-            moved = self._first_layer(parameters, prepared, positions, symbols)
+            first = self._first_layer(parameters, prepared, positions, symbols)
             reach = flipped_rows(config, positions, n)
-            change = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row, reach))(moved)
+            moved = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row, reach))(first)
         if parameters.head is None:
-            return change
-        return change @ needed(parameters.head, "head")
+            return moved.dx, moved.error
+        head = needed(parameters.head, "head")
+        return moved.dx @ head, product_error(size(moved.dx), moved.error, head)
 
     def output(self, parameters: TransformerParameters, prepared: Prepared) -> Float[Array, " outputs"]:
         """Reads the output out of the unflipped run."""
@@ -142,11 +151,11 @@ class DifferenceEngine(Engine):
         positions: Array,
         symbols: Array,
         row: int | None,
-    ) -> Float[Array, "flips width"]:
+    ) -> Moved:
         step = parameters.embedding[symbols] - parameters.embedding[prepared.tokens[positions]]
-        if row is None:
-            return step / prepared.tokens.shape[0]
-        return jnp.where((positions == row)[:, None], step, 0)
+        here = jnp.where(jnp.equal(positions, -1 if row is None else row)[:, None], step, 0)
+        step = step / prepared.tokens.shape[0] if row is None else here
+        return Moved(step, unit(step.dtype) * size(step))
 
     def _readout_of_one_layer(
         self,
@@ -155,15 +164,14 @@ class DifferenceEngine(Engine):
         positions: Array,
         symbols: Array,
         row: int,
-    ) -> Float[Array, "flips width"]:
+    ) -> Moved:
         """O(d d_ff) per flip, and O(n d) in blocks where some flip is of the readout row."""
         config, rows = of_dtype(self.config, parameters), jnp.asarray([row])
 
-        def change(also_own: bool) -> Float[Array, "flips width"]:
-            def one(position: Array, symbol: Array) -> Array:
-                return first_layer_change(config, parameters, prepared, position, symbol, rows, also_own).dx[
-                    0
-                ]
+        def change(also_own: bool) -> Moved:
+            def one(position: Array, symbol: Array) -> Moved:
+                moved = first_layer_change(config, parameters, prepared, position, symbol, rows, also_own)
+                return Moved(moved.dx[0], moved.error[0])
 
             return jax.vmap(one)(positions, symbols)
 
@@ -174,17 +182,17 @@ class DifferenceEngine(Engine):
     ) -> Moved:
         """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
         config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
-        size = min(ROW_BLOCK, n)
+        block_rows = min(ROW_BLOCK, n)
         one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
         reach = changed_rows(config.layer(0).mask, flipped_rows(config, positions, n), n)
-        first, last = jnp.asarray(reach[0] // size), jnp.asarray(-(-reach[1] // size))
+        first, last = jnp.asarray(reach[0] // block_rows), jnp.asarray(-(-reach[1] // block_rows))
         flips, width = positions.shape[0], config.width
         zero = jnp.zeros((flips, n, width), config.dtype)
-        start = Moved(zero, zero if config.exact_rows else None)
+        start = Moved(zero, zero[..., 0], zero if config.exact_rows else None)
 
         def block(k: Array, so_far: Moved) -> Moved:
             # The last block overlaps the one before it, so that all blocks have the same size.
-            rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
+            rows = jnp.minimum(k * block_rows, n - block_rows) + jnp.arange(block_rows)
             part = one(config, parameters, prepared, positions, symbols, rows)
             return jax.tree.map(lambda whole, piece: whole.at[:, rows].set(piece), so_far, part)
 
@@ -197,7 +205,7 @@ class DifferenceEngine(Engine):
         moved: Moved,
         row: int | None,
         reach: Reach,
-    ) -> Float[Array, " width"]:
+    ) -> Moved:
         config, n = of_dtype(self.config, parameters), moved.dx.shape[0]
         whole = config.layers if row is None else config.layers - 1
         reach = changed_rows(config.layer(0).mask, reach, n)
@@ -205,12 +213,14 @@ class DifferenceEngine(Engine):
             reach = changed_rows(config.layer(k).mask, reach, n)
             moved = layer_change(config, parameters, prepared, k, moved, reach)
         if row is None:
-            return jnp.mean(moved.dx, axis=0)
-        return last_layer_change(config, parameters, prepared, moved, row)
+            rounding = unit(moved.dx.dtype, n) * jnp.mean(size(moved.dx))
+            return Moved(jnp.mean(moved.dx, axis=0), jnp.mean(moved.error) + rounding)
+        last = last_layer_change(config, parameters, prepared, moved, row)
+        return Moved(last.dx[0], last.error[0])
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
         """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit. Memory is
-        that of rows and, in whole layers, of six arrays of scores."""
+        that of rows and, in whole layers, of twelve arrays of scores."""
         config, n = self.config, tokens.shape[0]
         row = readout_position(config, n)
         rows = 1 if config.layers == 1 and row is not None else n
@@ -235,7 +245,7 @@ class DifferenceEngine(Engine):
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
-        each = min(n, ROW_BLOCK) * wide + n * config.width + 6 * scores
+        each = min(n, ROW_BLOCK) * wide + n * config.width + 12 * scores
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         whole = config.layers > 2 or row is None

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,8 @@ from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.sensitivity.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.layer_change import first_layer_change
+from jaxsens.sensitivity.difference.moved import HeadsMoved, Moved
+from jaxsens.sensitivity.difference.rounding import gain, product_error, size, unit
 from jaxsens.sensitivity.difference.state import (
     Prepared,
     after_attention_change,
@@ -103,7 +105,9 @@ def too_short(n: int) -> str | None:
 class PreparedFold:
     """The folded form's values for an input: `Prepared`, and arrays over rows, padded to whole blocks.
 
-    `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K).
+    `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K), and `gain` bounds
+    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `Rest.values` are. `sizes` are those of `b`, and
+    `value_sizes` of `values`.
     """
 
     prepared: Prepared
@@ -117,6 +121,9 @@ class PreparedFold:
     keys: Float[Array, "heads rows head_width"]
     values: Float[Array, "heads rows head_width"]
     log_weight: Float[Array, "heads rows"]
+    gain: Float[Array, ""]
+    sizes: Float[Array, "heads rows"]
+    value_sizes: Float[Array, "heads rows"]
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,9 @@ class FoldedEngine(Engine):
         s = scores(layer, second, last.queries[:, here], last.keys, here, keys, n)[:, 0]
         log_weight = jnp.where(visible(layer.mask, here, keys), s - last.normaliser[:, here], -jnp.inf)
 
+        b = jnp.moveaxis(kept.b - kept.values[:, -1:], 0, 1)
+        values = last.values - last.b[:, here]
+
         def filled(array: Array, axis: int, value: float = 0.0) -> Array:
             widths = [(0, 0)] * array.ndim
             widths[axis] = (0, -n % ROWS)
@@ -170,36 +180,43 @@ class FoldedEngine(Engine):
             reach=filled(reach, 0, np.inf),
             queries=filled(kept.queries, 1),
             normaliser=filled(kept.normaliser, 1),
-            b=filled(jnp.moveaxis(kept.b, 0, 1).reshape(n, -1), 0),
+            b=filled(b.reshape(n, -1), 0),
             keys=filled(last.keys, 1),
-            values=filled(last.values - last.b[:, here], 1),
+            values=filled(values, 1),
             log_weight=filled(log_weight, 1, -np.inf),
+            gain=gain(out) + gain(columns) * gain(w2),
+            sizes=filled(size(b).T, 1),
+            value_sizes=filled(size(values), 1),
         )
 
-    def changes(
+    def changed(
         self,
         parameters: TransformerParameters,
         prepared: PreparedFold,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
-        """Returns the output's change under each flip; NaN for flips that are declined."""
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output's change under each flip, NaN for flips that are declined, and its error."""
         config, base = self.config, prepared.prepared
         n, dtype = base.tokens.shape[0], base.output.dtype
         layer, second = config.layer(1), parameters.layers[1]
         row = int(readout_position(config, n) or 0)
         ends = jnp.stack([positions, jnp.full_like(positions, row)], axis=1)
         exact = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, 0))
-        dy_own, dy_readout = jnp.moveaxis(exact(config, parameters, base, positions, symbols, ends).dx, 1, 0)
+        first = exact(config, parameters, base, positions, symbols, ends)
+        dy_own, dy_readout = jnp.moveaxis(first.dx, 1, 0)
+        own_error, readout_error = first.error.T
 
         here = jnp.asarray([row])
         q = base.traces[1].queries[:, here]
         scale = inverse_temperature(layer, here, n, dtype)[0] / np.sqrt(layer.head_width).astype(dtype)
         dq = jnp.moveaxis(projected(layer, dy_readout, second.query), 0, 1) * scale
+        dq_error = product_error(size(dy_readout), readout_error, second.query).T * scale
         new_q = dq + q[:, 0] * scale
         direction = jnp.einsum("hdk,fhk->fhd", second.key, new_q)
+        moves = _Moves(dq, dq_error, direction, size(direction))
         step = self._step(parameters, prepared, positions, symbols)
-        sums = self._all_rows(parameters.layers[0], prepared, positions, dq, direction, step)
+        sums = self._all_rows(parameters.layers[0], prepared, positions, moves, step)
 
         # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
         last = base.traces[1]
@@ -207,22 +224,55 @@ class FoldedEngine(Engine):
             "fhd,fd->fh", direction, dy_own
         )
         weight = jnp.exp(prepared.log_weight[:, positions].T)
-        gain = weight * jnp.expm1(own)
-        total = 1 + sums.total + gain
-        pulled = sums.pulled + gain[..., None] * jnp.moveaxis(prepared.values[:, positions], 0, 1)
-        moved = sums.moved + (weight + gain)[..., None] * dy_own[:, None]
+        gained = weight * jnp.expm1(own)
+        total = 1 + sums.total + gained
+        pulled = sums.pulled + gained[..., None] * jnp.moveaxis(prepared.values[:, positions], 0, 1)
+        moved = sums.moved + (weight + gained)[..., None] * dy_own[:, None]
         db = (pulled + jnp.einsum("fhd,hdk->fhk", moved, second.value)) / total[..., None]
+        error = self._error(parameters, prepared, positions, moves, sums, (weight, gained), dy_own, own_error)
+        error = error / total + unit(dtype) * size(db)
 
-        def finish(dx: Array, db: Array) -> Array:
-            return after_attention_change(layer, second, last, here, dx[None], db[:, None], None, None).dx[0]
+        def finish(dx: Array, ex: Array, db: Array, eb: Array) -> Moved:
+            heads = HeadsMoved(db[:, None], eb[:, None])
+            after = after_attention_change(layer, second, last, here, Moved(dx[None], ex[None]), heads)
+            return Moved(after.dx[0], after.error[0])
 
-        change = jax.vmap(finish)(dy_readout, db)
+        change = jax.vmap(finish)(dy_readout, readout_error, db, error)
         large = jnp.max(jnp.abs(own), axis=1) > LARGEST_SCORE_CHANGE
         shrunk = jnp.any((total < 0.5) | ~jnp.isfinite(total), axis=1)
         declined = sums.declined | large | shrunk
+        dx, error = change.dx, change.error
         if parameters.head is not None:
-            change = change @ parameters.head
-        return jnp.where(declined[:, None], jnp.nan, change)
+            error = product_error(size(dx), error, parameters.head)
+            dx = dx @ parameters.head
+        return jnp.where(declined[:, None], jnp.nan, dx), error
+
+    def _error(
+        self,
+        parameters: TransformerParameters,
+        prepared: PreparedFold,
+        positions: Int[Array, " flips"],
+        moves: _Moves,
+        sums: _Sums,
+        weights: tuple[Array, Array],
+        dy: Float[Array, "flips width"],
+        dy_error: Float[Array, " flips"],
+    ) -> Float[Array, "flips heads"]:
+        """Returns the error of the last layer's sums, before they are divided: of the rows, and of the flipped one."""
+        value, last = parameters.layers[1].value, prepared.prepared.traces[1]
+        u = unit(dy.dtype, last.x.shape[0])
+        weight, gained = weights
+        keys, pulls = size(last.keys[:, positions]).T, prepared.value_sizes[:, positions].T
+        scored = (moves.dq_error + u * size(moves.dq)) * keys
+        scored = scored + moves.size * (dy_error + u * size(dy))[:, None]
+        through = gain(value)
+        own = (weight + gained) * (
+            scored * (pulls + through * size(dy)[:, None]) + through * (dy_error + u * size(dy))[:, None]
+        )
+        # b, and with it every v_j - b, was rounded once in the dtype of the preparation.
+        spread = jnp.max(size(last.values), axis=1) * u
+        rows = sums.pulled_error + through * (sums.moved_error + u * sums.moved_size) + u * sums.pulled_size
+        return rows + own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
 
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
         """Reads the output out of the unflipped run."""
@@ -237,16 +287,17 @@ class FoldedEngine(Engine):
         dx = parameters.embedding[symbols] - parameters.embedding[base.tokens[positions]]
         dk = heads_of(layer, dx, own.key, positions, n)
         dv = jnp.moveaxis(projected(layer, dx, own.value), 0, 1)
-        v = jnp.moveaxis(base.traces[0].values[:, positions], 0, 1)
-        return _Step(base.traces[0].keys[:, positions], dk, v, dv)
+        centre = base.traces[0].values[:, -1:]
+        v = jnp.moveaxis(base.traces[0].values[:, positions] - centre, 0, 1)
+        sizes = size(v), size(dv)
+        return _Step(base.traces[0].keys[:, positions], dk, v, dv, *sizes)
 
     def _all_rows(
         self,
         own: LayerParameters,
         prepared: PreparedFold,
         positions: Array,
-        dq: Array,
-        direction: Array,
+        moves: _Moves,
         step: _Step,
     ) -> _Sums:
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
@@ -260,11 +311,12 @@ class FoldedEngine(Engine):
             jnp.zeros((flips, second.heads, second.head_width), dtype),
             jnp.zeros((flips, second.heads, config.width), dtype),
             jnp.zeros(flips, bool),
+            *(jnp.zeros((flips, second.heads), dtype) for _ in range(5)),
         )
-        add = partial(_with_block, prepared, positions, dq, direction)
+        add = partial(_with_block, prepared, positions, moves)
 
         def unmoved(k: Array, sums: _Sums) -> _Sums:
-            return add(k, sums, None, jnp.zeros(flips, bool))
+            return add(k, sums, None, None, jnp.zeros(flips, bool))
 
         def moved(k: Array, sums: _Sums) -> _Sums:
             return add(k, sums, *self._first_layer(own, prepared, positions, step, k))
@@ -280,8 +332,9 @@ class FoldedEngine(Engine):
         positions: Array,
         step: _Step,
         k: Array,
-    ) -> tuple[Float[Array, "flips rows width"], Bool[Array, " flips"]]:
-        """Returns the first layer's change in the rows of block k, and which flips change one of them too much."""
+    ) -> tuple[Float[Array, "flips rows width"], _Sizes, Bool[Array, " flips"]]:
+        """Returns the first layer's change in the rows of block k, bounds of its size and error, and which flips change
+        one of them too much."""
         config, base = self.config, prepared.prepared
         layer, n, dtype, flips = config.layer(0), base.tokens.shape[0], base.output.dtype, positions.shape[0]
         rows = k * ROWS + jnp.arange(ROWS)
@@ -298,10 +351,10 @@ class FoldedEngine(Engine):
         )
         p = jnp.where(seen, jnp.exp(s - _cut(prepared.normaliser, k, 1)[..., None]), 0)
         ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
-        gain = p * jnp.expm1(ds)
-        inverse = 1 / (1 + gain)
-        alpha = jnp.moveaxis(gain * inverse, 0, 2)[..., None]
-        beta = jnp.moveaxis((p + gain) * inverse, 0, 2)[..., None]
+        gained = p * jnp.expm1(ds)
+        inverse = 1 / (1 + gained)
+        alpha = jnp.moveaxis(gained * inverse, 0, 2)[..., None]
+        beta = jnp.moveaxis((p + gained) * inverse, 0, 2)[..., None]
         b = _cut(prepared.b, k, 0).reshape(ROWS, 1, layer.heads, layer.head_width)
         db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
         reached = jnp.sum(db**2, axis=-1) >= _cut(prepared.reach, k, 0)[:, None] ** 2
@@ -310,7 +363,13 @@ class FoldedEngine(Engine):
         mapped = jnp.einsum("jfa,jab->jfb", db, _cut(prepared.maps, k, 0))
         crossed = jax.nn.relu(mapped[..., config.width :] + _cut(prepared.margins, k, 0)[:, None])
         dy = mapped[..., : config.width] + jnp.einsum("jfk,jkd->jfd", crossed, _cut(prepared.returns, k, 0))
-        return jnp.moveaxis(dy, 0, 1), jnp.any(reached | strange, axis=0)
+        # v_i - b_j and the two terms may cancel; each row's map adds a rounding of what it adds up.
+        parts, grown = jnp.abs(gained * inverse), (p + gained) * inverse
+        both = parts * (step.value_sizes.T[:, None] + _cut(prepared.sizes, k, 1)[..., None])
+        added_up = jnp.sum(both + grown * step.dv_sizes.T[:, None], axis=0)
+        size_of_change = (prepared.gain * added_up).T
+        sizes = _Sizes(size_of_change, 2 * unit(dtype) * size_of_change)
+        return jnp.moveaxis(dy, 0, 1), sizes, jnp.any(reached | strange, axis=0)
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -328,6 +387,11 @@ class FoldedEngine(Engine):
             change=self.change,
             threshold=self.threshold,
         )
+
+    @property
+    def wider(self) -> Engine | None:
+        """The difference engine in float64, for a float32 model."""
+        return self.fallback.wider
 
     @property
     def for_few_flips(self) -> Engine:
@@ -364,21 +428,50 @@ class FoldedEngine(Engine):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Step:
+    """The flipped positions' keys and values in the first layer, and their changes. Values are less that of the last
+    position."""
+
     keys: Float[Array, "heads flips head_width"]
     dk: Float[Array, "heads flips head_width"]
     values: Float[Array, "flips heads head_width"]
     dv: Float[Array, "flips heads head_width"]
+    value_sizes: Float[Array, "flips heads"]
+    dv_sizes: Float[Array, "flips heads"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Moves:
+    """The change of the last layer's scaled query, its error, and the direction W_K q' along which rows move scores."""
+
+    dq: Float[Array, "flips heads head_width"]
+    dq_error: Float[Array, "flips heads"]
+    direction: Float[Array, "flips heads width"]
+    size: Float[Array, "flips heads"]
+
+
+class _Sizes(NamedTuple):
+    """Bounds of the sizes of rows' changes and of their errors."""
+
+    size: Float[Array, "flips rows"]
+    error: Float[Array, "flips rows"]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; and which are declined."""
+    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; which are declined; and
+    for the errors the sums of the first two's sizes, of the second's error, and of the third's size and error."""
 
     total: Float[Array, "flips heads"]
     pulled: Float[Array, "flips heads head_width"]
     moved: Float[Array, "flips heads width"]
     declined: Bool[Array, " flips"]
+    gained_size: Float[Array, "flips heads"]
+    pulled_size: Float[Array, "flips heads"]
+    pulled_error: Float[Array, "flips heads"]
+    moved_size: Float[Array, "flips heads"]
+    moved_error: Float[Array, "flips heads"]
 
 
 def _cut(array: Array, k: Array, axis: int) -> Array:
@@ -389,27 +482,42 @@ def _cut(array: Array, k: Array, axis: int) -> Array:
 def _with_block(
     prepared: PreparedFold,
     positions: Int[Array, " flips"],
-    dq: Array,
-    direction: Array,
+    moves: _Moves,
     k: Array,
     sums: _Sums,
     dy: Float[Array, "flips rows width"] | None,
+    sizes: _Sizes | None,
     declined: Bool[Array, " flips"],
 ) -> _Sums:
     """Adds block k, whose rows change by dy (None for no change), to the sums of layer 2's readout row."""
-    rows = k * ROWS + jnp.arange(ROWS)
-    change = jnp.einsum("fhk,hjk->fhj", dq, _cut(prepared.keys, k, 1))
+    rows, u = k * ROWS + jnp.arange(ROWS), unit(moves.dq.dtype)
+    keys, values = _cut(prepared.keys, k, 1), _cut(prepared.values, k, 1)
+    change = jnp.einsum("fhk,hjk->fhj", moves.dq, keys)
     if dy is not None:
-        change = change + jnp.einsum("fhd,fjd->fhj", direction, dy)
+        change = change + jnp.einsum("fhd,fjd->fhj", moves.direction, dy)
     others = (rows != positions[:, None])[:, None]
     log_weight = _cut(prepared.log_weight, k, 1)
     weight = jnp.exp(log_weight) * others
     gained = weight * jnp.expm1(change)
     far = (jnp.abs(change) > LARGEST_SCORE_CHANGE) & jnp.isfinite(log_weight) & others
-    moved = sums.moved if dy is None else sums.moved + jnp.einsum("fhj,fjd->fhd", weight + gained, dy)
+    new, grown = weight + gained, jnp.abs(gained)
+    pulls = _cut(prepared.value_sizes, k, 1)
+    # The errors of scores are products of one number of the flip and one of the row: sums over rows are products.
+    own = (moves.dq_error + u * size(moves.dq))[..., None] * size(keys)
+    moved, moved_size, moved_error = sums.moved, sums.moved_size, sums.moved_error
+    if dy is not None and sizes is not None:
+        moved = moved + jnp.einsum("fhj,fjd->fhd", new, dy)
+        moved_size = moved_size + jnp.einsum("fhj,fj->fh", new, sizes.size)
+        moved_error = moved_error + jnp.einsum("fhj,fj->fh", new, sizes.error)
+        own = own + moves.size[..., None] * (sizes.error + u * sizes.size)[:, None]
     return _Sums(
         sums.total + jnp.sum(gained, axis=-1),
-        sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, _cut(prepared.values, k, 1)),
+        sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, values),
         moved,
         sums.declined | declined | jnp.any(far, axis=(1, 2)),
+        sums.gained_size + jnp.sum(grown, axis=-1),
+        sums.pulled_size + jnp.einsum("fhj,hj->fh", grown, pulls),
+        sums.pulled_error + jnp.sum(new * own * pulls, axis=-1),
+        moved_size,
+        moved_error,
     )

@@ -20,6 +20,8 @@ from jaxsens.models.products import weighted_sums
 from jaxsens.models.scores import scores
 from jaxsens.models.trace import SCORES_IN_CACHE, LayerTrace, over_row_blocks, row_scores
 from jaxsens.models.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
+from jaxsens.sensitivity.difference.moved import HeadsMoved
+from jaxsens.sensitivity.difference.rounding import size, unit
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +35,8 @@ class Levels:
         first, second: a key of either level; -1 where the level is empty.
         first_count, second_count: the number of keys in it.
         first_sum, second_sum: the sum of their values.
+        first_spread, second_spread: that sum, with each value less that of the key `first` or `second`: exactly 0 where
+            they are equal.
     """
 
     first: Int[Array, "heads n"]
@@ -41,6 +45,8 @@ class Levels:
     second_count: Int[Array, "heads n"]
     first_sum: Float[Array, "heads n head_width"]
     second_sum: Float[Array, "heads n head_width"]
+    first_spread: Float[Array, "heads n head_width"]
+    second_spread: Float[Array, "heads n head_width"]
 
 
 def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*rows n"]:
@@ -83,13 +89,20 @@ def levels_of(
         alone = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
         return jnp.where((key >= 0)[..., None], alone, 0)
 
+    def spread(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
+        alone = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+        if not shared:
+            return jnp.zeros_like(alone)
+        return jnp.sum(level[..., None] * (kept.values[:, None] - alone[:, :, None]), axis=-2)
+
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
         s = jnp.where(seen, s, -jnp.inf)
         first = _chosen(layer, s)
         second = _chosen(layer, jnp.where(first, -jnp.inf, s))
         one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
-        return one, two, jnp.sum(first, -1), jnp.sum(second, -1), summed(first, one), summed(second, two)
+        counts, sums = (jnp.sum(first, -1), jnp.sum(second, -1)), (summed(first, one), summed(second, two))
+        return one, two, *counts, *sums, spread(first, one), spread(second, two)
 
     in_cache = max(1, SCORES_IN_CACHE // (layer.heads * n)) if jax.default_backend() == "cpu" else None
     return Levels(*over_row_blocks(rows, layer.heads, n, row, in_cache))
@@ -104,11 +117,12 @@ def one_key_change_hard(
     position: Int[Array, ""],
     new_key: Float[Array, "heads head_width"],
     new_value: Float[Array, "heads head_width"],
-    dv: Float[Array, "heads head_width"],
-) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m head_width"]]:
+    dv: HeadsMoved,
+) -> HeadsMoved:
     """Returns Db and b' of the `rows` when the key at `position` becomes `new_key` and its value changes by dv.
 
-    The new value is `new_value`. The row `position` itself must not be among the rows.
+    The new value is `new_value`. The row `position` itself must not be among the rows. Where two scores that decide
+    differ by less than their rounding, the choice is in doubt, and the error is that of the other one.
     """
     first, second = levels.first[:, rows], levels.second[:, rows]
     seen = jnp.broadcast_to(visible(layer.mask, rows, position), first.shape)
@@ -119,16 +133,13 @@ def one_key_change_hard(
     alone = in_first & (levels.first_count[:, rows] == 1)
     # The best level among the keys other than i: its score, one of its keys, their number, their values' sum.
     value = kept.values[:, position][:, None]
-    score = jnp.where(alone, two, one)
-    key = jnp.where(alone, second, first)
+    score, key = jnp.where(alone, two, one), jnp.where(alone, second, first)
     less = (in_first & ~alone).astype(value.dtype)
     count = (
         jnp.where(alone, levels.second_count[:, rows], levels.first_count[:, rows]).astype(value.dtype) - less
     )
-    total = (
-        jnp.where(alone[..., None], levels.second_sum[:, rows], levels.first_sum[:, rows])
-        - less[..., None] * value
-    )
+    chosen, less = alone[..., None], less[..., None]
+    total = jnp.where(chosen, levels.second_sum[:, rows], levels.first_sum[:, rows]) - less * value
     rest = total / jnp.maximum(count, 1)[..., None]
 
     empty = key < 0
@@ -143,12 +154,29 @@ def one_key_change_hard(
     new = jnp.where((~wins & empty)[..., None], 0, new)
 
     # Old and new output relative to the mean of the others: (weight of i) (v_i - rest), exact where i is not chosen.
+    # v_i - rest is taken relative to one of the others' values, so that equal values leave nothing.
     now = jnp.where(wins, 1, jnp.where(ties, joined, 0))
     ago = jnp.where(alone, 1, jnp.where(in_first, joined, 0))
-    change = (now - ago)[..., None] * (value - rest) + now[..., None] * dv[:, None]
+    other = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+    spread = jnp.where(chosen, levels.second_spread[:, rows], levels.first_spread[:, rows])
+    apart = (value - other) - (spread - less * (value - other)) / jnp.maximum(count, 1)[..., None]
+    change = (now - ago)[..., None] * apart + now[..., None] * dv.db
     lone = (empty & seen)[..., None]
-    change = jnp.where(lone, dv[:, None], change)
-    return jnp.where(seen[..., None], change, 0), jnp.where(seen[..., None], new, kept.b[:, rows])
+    change = jnp.where(lone, dv.db, change)
+    doubtful = seen & (_close(after, score) | _close(before, score) | _close(before, one))
+    u = unit(change.dtype, len(kept.x))
+    rounding = u * (size(value) + size(other)) * (size(apart) > 0)
+    error = jnp.abs(now - ago) * rounding + jnp.maximum(now, lone[..., 0]) * (dv.error + u * size(dv.db))
+    error = error + jnp.where(doubtful, size(apart) + size(dv.db), 0)
+    new = jnp.where(seen[..., None], new, kept.b[:, rows])
+    return HeadsMoved(jnp.where(seen[..., None], change, 0), jnp.where(seen, error, 0), new)
+
+
+def _close(score: Float[Array, "heads m"], other: Float[Array, "heads m"]) -> Bool[Array, "heads m"]:
+    """Returns whether two scores differ, but by no more than rounding."""
+    finite = jnp.isfinite(score) & jnp.isfinite(other)
+    margin = unit(score.dtype) * jnp.maximum(jnp.abs(score), jnp.abs(other))
+    return finite & (score != other) & (jnp.abs(score - other) <= margin)
 
 
 def _four_scores(

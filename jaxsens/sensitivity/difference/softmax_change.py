@@ -10,7 +10,7 @@ from jaxsens.precision import LARGEST_SCORE, LARGEST_TIED
 _MARGIN = 64
 """Scores that differ by fewer than this many of their rounding errors are treated as tied."""
 
-_FAR = 0.1
+FAR = 0.1
 """The weight, lost and gained, from which all changes of a row are taken by subtracting. That costs some ten eps of the
 weight that the row moves."""
 
@@ -68,7 +68,7 @@ def softmax_change(
       exponent t into the weight: with scores of 1e5 in float32 that is 1 %, where the weights of a softmax so cold are
       0 and 1 exactly.
 
-    Where much of a row's weight moves (`_FAR`), all of its keys take the second form. p' and p add up to 1 each, so an
+    Where much of a row's weight moves (`FAR`), all of its keys take the second form. p' and p add up to 1 each, so an
     error in p' of one key is made up by the others, and it is lost on values that agree after the flip. Changes of two
     forms do not make up for each other: each is off by its own eps |s|.
 
@@ -86,7 +86,7 @@ def softmax_change(
     )
     t = rest - jnp.log1p(jnp.sum(gained, axis=-1, keepdims=True))
     subtracted = new - old
-    far = (jnp.sum(jnp.abs(subtracted), axis=-1, keepdims=True) > _FAR) | (jnp.abs(t) > 1)
+    far = (jnp.sum(jnp.abs(subtracted), axis=-1, keepdims=True) > FAR) | (jnp.abs(t) > 1)
     return new, jnp.where(far, subtracted, old * jnp.expm1(jnp.clip(t, -1, 1)))
 
 

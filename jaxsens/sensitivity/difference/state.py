@@ -13,13 +13,21 @@ from jaxsens.models import layers
 from jaxsens.models.config import LayerConfig, TransformerConfig
 from jaxsens.models.gates import gate_inputs
 from jaxsens.models.maps import layer_norm
-from jaxsens.models.parameters import LayerParameters, TransformerParameters
+from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.scores import projected, turned
 from jaxsens.models.trace import LayerTrace, after_attention
 from jaxsens.models.weighting import HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.sensitivity.difference.attention import SOFT
-from jaxsens.sensitivity.difference.one_key import Rest, rest_of
+from jaxsens.sensitivity.difference.moved import HeadsMoved, Moved
+from jaxsens.sensitivity.difference.one_key import Rest, first_rows, rest_of
 from jaxsens.sensitivity.difference.one_key_hard import Levels, levels_of
+from jaxsens.sensitivity.difference.rounding import (
+    feed_forward_error,
+    layer_norm_error,
+    product_error,
+    size,
+    unit,
+)
 from jaxsens.sensitivity.difference.rules import feed_forward_change, layer_norm_change
 from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
 
@@ -49,13 +57,16 @@ def prepare(
     The last layer's attention is computed only for the readout row: O(n d) with one layer. With `row`, only that row
     and the flipped one will be needed in the first layer, which saves the second pass.
     """
-    traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, len(tokens)))
+    n = len(tokens)
+    traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, n))
     others: Rest | Levels | None = None
     if config.layers:
         layer = config.layer(0)
         match layer.weighting:
             case Softmax() | SinkSoftmax():
-                others = rest_of(layer, parameters.layers[0], traces[0], row)
+                sink = isinstance(layer.weighting, SinkSoftmax)
+                equal = first_rows(tokens, layers.position_embedding(config, parameters, n), sink)
+                others = rest_of(layer, parameters.layers[0], traces[0], equal, row)
             case Sigmoid():
                 pass  # no key's weight depends on the others
             case HardWeighting():
@@ -79,27 +90,16 @@ def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> Tr
     return config.replace(dtype=str(parameters.embedding.dtype))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Moved:
-    """A layer's input under a flip: its change, and for models with a hard layer also its new value.
-
-    If a hard layer breaks ties, equal positions must have bitwise equal values, which x + dx does not guarantee. New
-    values are therefore computed from the flipped symbol, by the functions of the forward pass.
-    """
-
-    dx: Float[Array, "m width"]
-    new: Float[Array, "m width"] | None
-
-
 def inner_change(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], moved: Moved
-) -> tuple[Float[Array, "m width"], Float[Array, "m width"] | None]:
-    """Returns the change and new value of the input of the query, key and value projections."""
+) -> Moved:
+    """Returns the change of the input of the query, key and value projections."""
     if not layer.norm.before:
-        return moved.dx, moved.new
-    dz = layer_norm_change(layer, parameters.attention_norm, x, moved.dx)
-    return dz, None if moved.new is None else layer_norm(layer, parameters.attention_norm, moved.new)
+        return moved
+    norm = parameters.attention_norm
+    dz = layer_norm_change(layer, norm, x, moved.dx)
+    error = layer_norm_error(layer, norm, x, moved.dx, moved.error, dz)
+    return Moved(dz, error, None if moved.new is None else layer_norm(layer, norm, moved.new))
 
 
 def heads_of(
@@ -114,23 +114,41 @@ def heads_of(
     return out if positions is None else turned(layer, out, positions, n)
 
 
+def heads_change(
+    layer: LayerConfig,
+    moved: Moved,
+    matrices: Float[Array, "heads width head_width"],
+    positions: Int[Array, " m"] | None,
+    n: int,
+) -> HeadsMoved:
+    """Returns the change of queries, keys or values (`heads_of`) when their rows z move."""
+    error = product_error(size(moved.dx), moved.error, matrices)
+    return HeadsMoved(heads_of(layer, moved.dx, matrices, positions, n), error)
+
+
 def gated_change(
     layer: LayerConfig,
     parameters: LayerParameters,
     kept: LayerTrace,
     rows: Int[Array, " m"],
-    dx: Float[Array, "m width"],
-    db: Float[Array, "heads m head_width"],
-) -> Float[Array, "heads m head_width"]:
+    moved: Moved,
+    heads: HeadsMoved,
+) -> HeadsMoved:
     """Returns the change of the heads' outputs after their gates: g' Db + (g' - g) b; Db itself without gates."""
     match layer.output_gate:
         case "none":
-            return db
+            return heads
         case "headwise" | "elementwise":
-            dz, _ = inner_change(layer, parameters, kept.x[rows], Moved(dx, None))
-            before, step = (gate_inputs(layer, parameters, z) for z in (kept.z[rows], dz))
+            inner = inner_change(layer, parameters, kept.x[rows], moved)
+            matrices = needed(parameters.gate, "gate")
+            before, step = (gate_inputs(layer, parameters, z) for z in (kept.z[rows], inner.dx))
             gate, change = sigmoid_change(before, step)
-            return gate * db + change * kept.b[:, rows]
+            b = kept.b[:, rows]
+            # A gate's slope is at most 1/4, and a rounding of its input z moves it by at most a rounding of g z.
+            slope = product_error(size(inner.dx), inner.error, matrices) / 4
+            own = unit(b.dtype) * jnp.max(jnp.abs(change) * (1 + jnp.abs(before)), axis=-1)
+            error = heads.error + (slope + own) * size(b) + unit(b.dtype) * size(heads.db)
+            return HeadsMoved(gate * heads.db + change * b, error, heads.new)
         case other:
             raise no_rule("the difference engine", "output gate", other, ("none", "headwise", "elementwise"))
 
@@ -140,25 +158,45 @@ def after_attention_change(
     parameters: LayerParameters,
     kept: LayerTrace,
     rows: Int[Array, " m"],
-    dx: Float[Array, "m width"],
-    db: Float[Array, "heads m head_width"],
-    new_x: Float[Array, "m width"] | None,
-    new_b: Float[Array, "heads m head_width"] | None,
+    moved: Moved,
+    heads: HeadsMoved,
 ) -> Moved:
     """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
-    db = gated_change(layer, parameters, kept, rows, dx, db)
-    dc = dx + jnp.einsum("hmk,hkd->md", db, parameters.output)
+    open_heads = gated_change(layer, parameters, kept, rows, moved, heads)
+    dc = moved.dx + jnp.einsum("hmk,hkd->md", open_heads.db, parameters.output)
+    error = moved.error + _merged_error(open_heads, parameters.output)
     if layer.norm.after:
-        dc = layer_norm_change(layer, parameters.attention_norm, kept.attended[rows], dc)
+        before, x = dc, kept.attended[rows]
+        dc = layer_norm_change(layer, parameters.attention_norm, x, before)
+        error = layer_norm_error(layer, parameters.attention_norm, x, before, error, dc)
     dy = dc
     if kept.h is not None and kept.mapped is not None:
-        dz = dc
-        if layer.norm.before:
-            dz = layer_norm_change(layer, parameters.feed_forward_norm, kept.c[rows], dc)
-        dy = dc + feed_forward_change(layer, parameters.w1, parameters.w2, kept.h[rows], dz)
+        inner = _before_the_map(layer, parameters, kept.c[rows], Moved(dc, error))
+        dy = dc + feed_forward_change(layer, parameters.w1, parameters.w2, kept.h[rows], inner.dx)
+        error = error + feed_forward_error(parameters.w1, parameters.w2, inner.dx, inner.error)
         if layer.norm.after:
-            dy = layer_norm_change(layer, parameters.feed_forward_norm, kept.mapped[rows], dy)
-    if new_x is None or new_b is None:
-        return Moved(dy, None)
-    none = new_x[:0]
-    return Moved(dy, after_attention(layer, parameters, new_x, none, none, none, none, none, new_b)[1])
+            before, x = dy, kept.mapped[rows]
+            dy = layer_norm_change(layer, parameters.feed_forward_norm, x, before)
+            error = layer_norm_error(layer, parameters.feed_forward_norm, x, before, error, dy)
+    error = error + unit(dy.dtype) * size(dy)
+    if moved.new is None or heads.new is None:
+        return Moved(dy, error)
+    none = moved.new[:0]
+    new = after_attention(layer, parameters, moved.new, none, none, none, none, none, heads.new)[1]
+    return Moved(dy, error, new)
+
+
+def _merged_error(heads: HeadsMoved, matrices: Float[Array, "heads head_width width"]) -> Float[Array, " m"]:
+    """Returns the error of the sum of the heads' outputs times their output matrices."""
+    return jnp.sum(jax.vmap(product_error)(size(heads.db), heads.error, matrices), axis=0)
+
+
+def _before_the_map(
+    layer: LayerConfig, parameters: LayerParameters, c: Float[Array, "m width"], moved: Moved
+) -> Moved:
+    """Returns the change of the per-position map's input."""
+    if not layer.norm.before:
+        return moved
+    norm = parameters.feed_forward_norm
+    dz = layer_norm_change(layer, norm, c, moved.dx)
+    return Moved(dz, layer_norm_error(layer, norm, c, moved.dx, moved.error, dz))

@@ -103,6 +103,18 @@ class FirstOrderEngine(Engine):
         """Returns `changes`: the combinations are of the chosen outputs."""
         return self.changes(parameters, prepared, positions, symbols)
 
+    def changed(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> tuple[Float[Array, "flips combinations"], Float[Array, " flips"]]:
+        """Returns the estimated changes, and no error: that of the method is far larger, and is seen on the flips that
+        are measured besides."""
+        changes = self.changes(parameters, prepared, positions, symbols)
+        return changes, jnp.zeros(changes.shape[:1], changes.dtype)
+
     def changes(
         self,
         parameters: tuple[Any, Any],

@@ -18,7 +18,7 @@ from jaxsens.errors import EngineRefusal, InputError, Problems, collecting, rule
 from jaxsens.memory import check_fits
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import ChangeFunction, EngineCost, Scalar, values_of_change
+from jaxsens.sensitivity.engine import ChangeFunction, EngineCost, Scalar
 from jaxsens.sensitivity.estimated import FIRST_ORDER
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
@@ -304,7 +304,7 @@ def _of_changes(
             found[chosen] = (
                 measure_of(engine.norm, engine.chosen(y), dy)
                 if engine.change is None
-                else values_of_change(engine.change, y, dy)
+                else engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
             )
     return found
 

@@ -79,7 +79,7 @@ def verified(
         parameters = jax.tree.map(jax.numpy.asarray, wide.parameters)
         given = runner, parameters, words, *where, devices, progress
         if not engine.of_norm:
-            values = placement.measure(*given)[0].astype(np.float64)
+            values = placement.measure(*given)[0][:, 0].astype(np.float64)
             return values, values, how
         changes = placement.measure_changes(*given)[0].astype(np.float64)
     picked = changes if engine.outputs is None else changes[:, list(engine.outputs)]
