@@ -128,11 +128,11 @@ def least_mean(values: Float[np.ndarray, " drawn"], size: float, tail: float) ->
         size: of the population; math.inf if unknown, for a limit that holds for every size.
         tail: the probability that the limit may exceed the mean.
     """
-    m, total = len(values), float(values.sum())
+    ordered = np.sort(np.asarray(values, np.float64))
+    m, total = len(ordered), float(ordered.sum())
     if not m or not total or m == size:
         return total / size if m else 0.0
     floor = total / size
-    ordered = np.sort(np.asarray(values, np.float64))
     rng = np.random.default_rng(zlib.crc32(ordered.tobytes()))
     orders = 1 if math.isinf(size) else ORDERS  # with a constant price the order does not matter
     x = rng.permuted(np.tile(ordered, (orders, 1)), axis=1)
