@@ -23,7 +23,7 @@ ORDERS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredSample:
     """What was measured exactly, of flips that are all of a population or a simple random sample of it.
 
     Attributes:
@@ -40,7 +40,9 @@ class Measured:
     population: int
 
     @classmethod
-    def of(cls, norms: Float[np.ndarray, " flips"], estimated: Estimated | None, population: int) -> Measured:
+    def of(
+        cls, norms: Float[np.ndarray, " flips"], estimated: Estimated | None, population: int
+    ) -> MeasuredSample:
         """Returns what was measured of a result with these norms and estimates, if any."""
         exact = np.asarray(norms, np.float64)
         if estimated is None or estimated.measured.all():
@@ -50,7 +52,7 @@ class Measured:
         return cls(exact[top][order], exact[estimated.stratum == RANDOM], len(exact), population)
 
 
-def mean_ends(measured: Measured, confidence: float, largest: float) -> tuple[float, float]:
+def mean_ends(measured: MeasuredSample, confidence: float, largest: float) -> tuple[float, float]:
     """Returns the ends of an interval for the mean over the population. With `largest` infinite so is the upper end,
     and the lower one alone has the confidence; otherwise no flip exceeds `largest`, and each end has half of the
     error."""
@@ -63,7 +65,7 @@ def mean_ends(measured: Measured, confidence: float, largest: float) -> tuple[fl
     return _least(measured, tail), largest - _least(missing, tail)
 
 
-def decision_ends(measured: Measured, confidence: float, largest: float) -> tuple[float, float]:
+def decision_ends(measured: MeasuredSample, confidence: float, largest: float) -> tuple[float, float]:
     """Returns the ends of an exact interval for the share of flips that change the decision, of a simple random sample.
 
     `largest` is 1, or 0 where no decision changes.
@@ -73,7 +75,7 @@ def decision_ends(measured: Measured, confidence: float, largest: float) -> tupl
     return least / size, min(most / size, largest)
 
 
-def _least(measured: Measured, tail: float) -> float:
+def _least(measured: MeasuredSample, tail: float) -> float:
     """Returns a lower limit of the mean over the population, of numbers of at least 0.
 
     If the flips are a sample themselves, those of the population whose estimates are below the smallest of the largest

@@ -23,7 +23,7 @@ from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
-from jaxsens.sensitivity.mean_ends import Measured, decision_ends, mean_ends
+from jaxsens.sensitivity.mean_ends import MeasuredSample, decision_ends, mean_ends
 from jaxsens.sensitivity.measures import BOUNDED, DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
@@ -456,7 +456,7 @@ class FlipSensitivity:
         if not self.complete or not self.exact.any():
             return Interval(0.0, largest)
         ends = decision_ends if self.norm == DECISION else mean_ends
-        measured = Measured.of(self.norms, self.estimated, self.population)
+        measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.sensitivity.mean_ends import Measured, count_limits, least_mean, mean_ends
+from jaxsens.sensitivity.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
 from jaxsens.sensitivity.result import Interval
 from tests.sensitivity.coverage import LEAST, NOMINAL, POPULATIONS, result_of, row_of, sampled, verified
 
@@ -88,7 +88,7 @@ def test_the_lower_limit_does_not_depend_on_the_order_of_flips_and_scales_with_t
 
 def test_largest_estimates_and_the_others_count_by_their_numbers():
     # The rest is known as a sample of 50 of 900 ones tells; the 100 largest, of 7 each, as they are.
-    measured = Measured(np.full(100, 7.0), np.ones(50), 1000, 1000)
+    measured = MeasuredSample(np.full(100, 7.0), np.ones(50), 1000, 1000)
     low, high = mean_ends(measured, 0.95, 10.0)
     assert low == pytest.approx((700 + 900 * least_mean(np.ones(50), 900, 0.025)) / 1000)
     assert high == pytest.approx(10 - (300 + 900 * least_mean(np.full(50, 9.0), 900, 0.025)) / 1000)
@@ -96,7 +96,7 @@ def test_largest_estimates_and_the_others_count_by_their_numbers():
 
 
 def test_both_strata_of_a_sample_count_by_their_least_numbers():
-    measured = Measured(np.arange(40.0, 0, -1) + 5, np.ones(100), 400, 4000)
+    measured = MeasuredSample(np.arange(40.0, 0, -1) + 5, np.ones(100), 400, 4000)
     below, above = count_limits(360, 400, 4000, 0.0125)[0], count_limits(39, 400, 4000, 0.0125)[0]
     parts = [least_mean(values, math.inf, 0.0125) for values in (np.ones(100), np.arange(40.0, 1, -1) + 5)]
     low, _ = mean_ends(measured, 0.95, math.inf)
