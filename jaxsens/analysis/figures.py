@@ -62,8 +62,9 @@ SPREAD = "Lines are medians over seeds; vertical strokes extend from the smalles
 ABOUT_HOLLOW = " Hollow markers are estimates, to first order or from a random sample of the flips."
 
 ABOUT_INTERVALS = (
-    f" Strokes with caps are {LEVEL} intervals of a mean estimated to first order, from the lowest end to the highest "
-    "over seeds; the largest change there is the largest that was measured, among the flips with the largest estimates."
+    f" Strokes are {LEVEL} intervals of a mean estimated to first order, from the lowest end to the highest over "
+    "seeds; one that leaves the panel without a cap has no upper end, since flips not measured may be larger. The "
+    "largest change there is the largest that was measured, among the flips with the largest estimates."
 )
 
 ABOUT_BOUNDS = (

@@ -116,9 +116,10 @@ ABOUT_SAMPLES = (
 
 ABOUT_ESTIMATES = (
     "{points} of {all} points are estimates to first order: of their {flips} flips, {measured} were measured exactly. "
-    "The mean is corrected by a random part of these, and has an interval; the largest change is the largest that was "
-    "measured; other statistics are those of the estimates. On the random part of each point, the median error of an "
-    "estimate is {error:.2g} at most, and the rank correlation with the exact values {rank:.2g} at least."
+    "The mean is corrected by a random part of these, from which a lower limit of it follows; the largest change is "
+    "the largest that was measured; other statistics are those of the estimates. On the random part of each point, the "
+    "median error of an estimate is {error:.2g} at most, and the rank correlation with the exact values {rank:.2g} at "
+    "least."
 )
 
 

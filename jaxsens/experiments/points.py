@@ -7,6 +7,7 @@ the result, under the same checksum.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +38,7 @@ from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips import sample
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.placement import Progress
-from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata, save_with_metadata
+from jaxsens.sensitivity.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.sensitivity.vmap_engine import compiled_output
 from jaxsens.strict import STRICT
 
@@ -381,8 +382,8 @@ class PointMetadata:
         told = ", ".join(f"{name} {value:.3g}" for name, value in self.statistics.items())
         if self.estimated is None:
             return told
-        low, high = self.estimated["mean_low"], self.estimated["mean_high"]
-        return f"{told}; estimated, the mean in [{low:.3g}, {high:.3g}]"
+        ends = Interval(self.estimated["mean_low"] or 0.0, self.estimated["mean_high"] or math.inf)
+        return f"{told}; estimated, the mean: {ends.told(3)}"
 
 
 def write_point(
@@ -452,7 +453,13 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     metadata = _shares(metadata)
     missing = tuple(name for name in statistics if name not in metadata.statistics)
     metadata.statistics.update(statistics_of(result, missing))
-    return metadata, result
+    return (replace(metadata, estimated=of_estimates(result)) if _may_be_old(metadata) else metadata), result
+
+
+def _may_be_old(metadata: PointMetadata) -> bool:
+    """Whether the interval of the mean may be one that an earlier version wrote: Student's, which did not hold."""
+    known = metadata.estimated
+    return known is not None and ((known["mean_low"] or 0.0) < 0 or known["mean_high"] != math.inf)
 
 
 def _shares(metadata: PointMetadata) -> PointMetadata:
@@ -511,7 +518,8 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
 
 def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:
     """What is known of the estimates of a result: the number of flips `measured`, the 95 % interval of the mean
-    (`mean_low`, `mean_high`), and the fields of its `Accuracy`. None if all flips were measured."""
+    (`mean_low`, `mean_high`, infinite where no upper end can be given), and the fields of its `Accuracy`. None if all
+    flips were measured."""
     if result.accuracy is None or result.exact.all():
         return None
     low, high = result.mean_interval()

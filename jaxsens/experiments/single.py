@@ -180,9 +180,8 @@ def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:
     """What is said of how good an estimate is, by name; None if all flips were measured."""
     if result.accuracy is None:
         return None
-    low, high = result.mean_interval()
     return {
-        "95% interval of the mean": f"{low:.6g} to {high:.6g}",
+        "mean over all flips": result.mean_interval().told(6),
         "accuracy": str(result.accuracy),
         "not measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }

@@ -19,6 +19,9 @@ from jaxsens.sensitivity.norms import norm_of
 DECISION = "decision"
 """The measure whose sum over the flips of an input is its Boolean sensitivity."""
 
+BOUNDED = {DECISION: 1.0, "cosine": 2.0}
+"""The largest value of each measure that has one, whatever the model."""
+
 TWO_OUTPUTS: tuple[str, ...] = ("cosine", "kl")
 """The measures that say nothing of a single output."""
 

@@ -24,9 +24,10 @@ from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
-from jaxsens.sensitivity.measures import DECISION
+from jaxsens.sensitivity.mean_ends import MeasuredSample, decision_ends, mean_ends
+from jaxsens.sensitivity.measures import BOUNDED, DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
-from jaxsens.sensitivity.stratified import MeanEstimate, combined_mean, quantile_bounds, stratified_mean
+from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
 from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
 
 if TYPE_CHECKING:
@@ -48,10 +49,21 @@ class Flip(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A confidence interval."""
+    """A confidence interval of sensitivities; from 0 to infinity where nothing can be said."""
 
     low: float
     high: float
+
+    def told(self, digits: int = 4) -> str:
+        """Returns what it says of a mean, at 95 % confidence, in words."""
+        low, high = (f"{end:.{digits}g}" for end in self)
+        if self.low == self.high:
+            return f"exactly {low}"
+        if math.isfinite(self.high):
+            return f"95% interval [{low}, {high}]"
+        if self.low > 0:
+            return f"at least {low} with 95% confidence, and no upper end: flips not measured may be larger"
+        return "no interval: too little was measured at random"
 
 
 @dataclass(frozen=True)
@@ -189,8 +201,8 @@ class FlipSensitivity:
     leave, has mean, maximum and quantiles NaN.
 
     Statistics of an estimated result combine estimates and exact norms (`jaxsens.sensitivity.stratified`): the mean is
-    corrected by the random sample of measured flips, and its interval says how well it is known; the maximum is that of
-    the measured flips; `accuracy` compares estimates with exact values.
+    corrected by the random sample of measured flips, and `mean_interval` says what these prove of it; the maximum is
+    that of the measured flips; `accuracy` compares estimates with exact values.
     """
 
     norms: Float[np.ndarray, " flips"]
@@ -282,23 +294,13 @@ class FlipSensitivity:
     def mean(self) -> float:
         """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
         flips, which are not a random sample."""
-        return self._mean_estimate().mean if len(self) else math.nan
-
-    def _mean_estimate(self) -> MeanEstimate:
-        """Returns the mean over all flips, with its variance, which is infinite for a partial result."""
         if (parts := self._weighted_parts()) is not None:
-            return combined_mean([(part._mean_estimate(), part.population) for part in parts])
-        m = len(self)
-        if self.estimated is not None and m:
-            found = stratified_mean(self.estimated, self.norms, self.population)
-            return found if self.complete else dataclasses.replace(found, variance=math.inf)
-        mean = float(np.mean(self.norms, dtype=np.float64)) if m else math.nan
-        if self.exhaustive:
-            return MeanEstimate(mean, 0.0, math.inf)
-        if m < 2 or not self.complete:
-            return MeanEstimate(mean, math.inf, math.inf)
-        variance = float(np.var(self.norms, ddof=1, dtype=np.float64)) * (1 - m / self.population) / m
-        return MeanEstimate(mean, variance, m - 1)
+            return sum(part.mean * part.population for part in parts if part.population) / self.population
+        if not len(self):
+            return math.nan
+        if self.estimated is not None:
+            return stratified_mean(self.estimated, self.norms)
+        return float(np.mean(self.norms, dtype=np.float64))
 
     @property
     def sensitive_flips(self) -> Float[np.ndarray, " batch"]:
@@ -435,21 +437,57 @@ class FlipSensitivity:
         k = int(np.argmax(np.where(self.exact, self.norms, -1)))
         return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
 
-    def mean_interval(self, confidence: float = 0.95) -> Interval:
+    def mean_interval(self, confidence: float = 0.95, largest: float | None = None) -> Interval:
         """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
 
-        It uses Student's t with the finite-population correction sqrt(1 - sampled/population). That of an estimated
-        result comes from the residuals of the flips measured at random (`stratified_mean`) and, if the result has a
-        sample of the flips, from that draw too. It is infinite for a partial result, whose flips are not a random
-        sample, and if fewer than four of the estimated flips were measured at random. Of a result of several
-        measurements, their means are weighted by their numbers of flips, and their variances added.
+        It holds for every distribution of the sensitivities, however skewed, in samples of any size
+        (`jaxsens.sensitivity.mean_ends`). That of decisions is exact: it excludes the numbers of flips with which the
+        hypergeometric distribution gives what was drawn too rarely. An upper end needs a value that no flip exceeds: 2
+        for norm="cosine", and `largest` for others. Without one the upper end is infinite, since flips that were not
+        drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the
+        measured flips enter. The interval is from 0 to infinity for a partial result, whose flips are not a random
+        sample, and if none was measured at random: then nothing can be said. Of a result of several measurements, their
+        ends are weighted by their numbers of flips, each at a higher confidence (Bonferroni).
+
+        Args:
+            confidence: the probability, over draws, that the interval holds the mean.
+            largest: a number that no flip exceeds, known beforehand, such as a certified bound.
+
+        Raises:
+            InputError: naming each unusable argument, and for a measured flip above `largest`.
         """
         _check_unit("confidence", confidence)
-        found = self._mean_estimate()
-        half = found.half_width(confidence)
-        if math.isinf(half):
-            return Interval(float("-inf"), float("inf"))
-        return Interval(found.mean - half, found.mean + half)
+        largest = self._largest_possible(largest)
+        if self.exhaustive and self.exact.all():
+            return Interval(self.mean, self.mean)
+        if (parts := self._weighted_parts()) is not None:
+            drawn = [one for one in parts if one.population]
+            uncertain = sum(not (one.exhaustive and one.exact.all()) for one in drawn)
+            each = [one.mean_interval(1 - (1 - confidence) / uncertain, largest) for one in drawn]
+            weights = [one.population / self.population for one in drawn]
+            low, high = (
+                sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in zip(*each, strict=True)
+            )
+            return Interval(low, high)
+        if not self.complete or not self.exact.any():
+            return Interval(0.0, largest)
+        ends = decision_ends if self.norm == DECISION else mean_ends
+        measured = MeasuredSample.of(self.norms, self.estimated, self.population)
+        low, high = ends(measured, confidence, largest)
+        return Interval(min(low, self.mean), max(high, self.mean))
+
+    def _largest_possible(self, given: float | None) -> float:
+        """Returns a number that no flip exceeds; infinite if none is known."""
+        known = BOUNDED.get(self.norm, math.inf)
+        if given is None:
+            return known
+        if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+            raise InputError(f"largest = {given!r}: a number of at least 0 that no flip exceeds, or None")
+        if self.max > float(given):
+            raise InputError(
+                f"largest = {given!r}: a measured flip has {self.max:.6g}; give a number that none exceeds"
+            )
+        return min(known, float(given))
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
         """Returns a distribution-free confidence interval for the q-quantile over all flips.
@@ -760,12 +798,12 @@ class FlipSensitivity:
 
     def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
         """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
-        measured, (low, high) = int(self.exact.sum()), self.mean_interval()
+        measured = int(self.exact.sum())
         place = f" at position {self.argmax.position}" if measured else ""
         kind = f"{self.norm}, engine={self.engine.name}"
         return (
             f"FlipSensitivity({self._size()}, {what}, {kind})\n"
-            f"  mean={self.mean:.4g}, 95% interval [{low:.4g}, {high:.4g}]; largest measured={self.max:.4g}{place}\n"
+            f"  mean={self.mean:.4g}, {self.mean_interval().told()}; largest measured={self.max:.4g}{place}\n"
             f"  {accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
         )

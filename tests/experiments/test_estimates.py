@@ -253,7 +253,7 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
     assert read.statistics["q90"] == result.quantile(0.9)
     assert read.statistics["min"] == result.norms.min()
     assert statistics_of(again, ["mean"]) == {"mean": result.mean}
-    assert "estimated, the mean in [" in read.summary()
+    assert f"estimated, the mean: {result.mean_interval().told(3)}" in read.summary()
 
 
 def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):
@@ -290,6 +290,17 @@ def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path)
     assert read.estimated is not None
     assert read.estimated["mean_high"] == math.inf
     assert read.estimated["slope"] != read.estimated["slope"]  # NaN
+
+
+@pytest.mark.parametrize("ends", [(-0.1, math.inf), (0.3, 0.4), (-math.inf, math.inf)])
+def test_an_interval_of_an_earlier_version_is_not_believed(stood_in, tmp_path, monkeypatch, ends):
+    point = sweep_of("exact_up_to = 8\nverify = 16").points[-1]
+    result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
+    known = {**(of_estimates(result) or {}), "mean_low": ends[0], "mean_high": ends[1]}
+    with monkeypatch.context() as patched:
+        patched.setattr("jaxsens.experiments.points.of_estimates", lambda _: known)
+        write_point(tmp_path, point, result, ("mean",), 1.0)
+    assert read_point(point.path(tmp_path), point.key, ("mean",))[0].estimated == of_estimates(result)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -207,34 +206,12 @@ def test_statistics_of_samples_weigh_each_input_by_its_flips():
     means = [one.mean for one in draws]
     assert result.mean == pytest.approx((199 * means[0] + 19 * means[1]) / 218)
     assert result.norms.mean() != pytest.approx(result.mean, rel=1e-3)
-    halves = [one.mean_interval(0.9)[1] - one.mean for one in draws]
-    half = result.mean_interval(0.9)[1] - result.mean
-    assert 0.8 * 199 / 218 * halves[0] < half < 1.01 * halves[0]
+    ends = [one.mean_interval(0.95).low for one in draws]
+    assert result.mean_interval(0.9) == pytest.approx(((199 * ends[0] + 19 * ends[1]) / 218, np.inf))
     assert draws[0].quantile(0.4) < result.quantile(0.5) < draws[0].quantile(0.6)
     low, high = result.quantile_interval(0.5, 0.9)
     assert low == min(one.quantile_interval(0.5, 0.95).low for one in draws)
     assert high == max(one.quantile_interval(0.5, 0.95).high for one in draws)
-
-
-def test_intervals_of_samples_of_several_lengths_cover_the_mean_as_often_as_they_say():
-    drawn = np.random.default_rng(0)
-    base = measured([[0, 1, 0], [0, 1]])
-    values = [drawn.exponential(size=300), 5 + drawn.exponential(size=60)]
-    truth, hits = np.concatenate(values).mean(), 0
-    for _ in range(300):
-        parts = [
-            dataclasses.replace(
-                base.of_input(k),
-                norms=np.sort(drawn.choice(values[k], 20, replace=False)),
-                **dict.fromkeys(("inputs", "positions", "symbols"), np.zeros(20, int)),
-                population=len(values[k]),
-                asked=None,
-            )
-            for k in (0, 1)
-        ]
-        low, high = jaxsens.concat(parts).mean_interval(0.9)
-        hits += low <= truth <= high
-    assert 0.83 <= hits / 300 <= 0.95
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
@@ -250,7 +227,7 @@ def test_estimates_of_several_lengths_keep_their_own_samples():
     assert result.accuracy.exceeding_count is not None
     assert 0 < result.accuracy.exceeding_count <= 56
     low, high = result.mean_interval()
-    assert low < result.mean < high
+    assert 0 < low < result.mean < high
     for k, one in enumerate(parts):
         same(result.of_input(k), one)
         np.testing.assert_array_equal(result.of_input(k).exact, one.exact)

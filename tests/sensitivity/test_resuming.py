@@ -134,7 +134,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
     assert "0 of 92 flips, interrupted" in repr(none)
     assert len(none) == 0
     assert all(math.isnan(value) for value in (none.max, none.mean, none.quantile(0.5)))
-    assert none.mean_interval() == (-math.inf, math.inf)
+    assert none.mean_interval() == (0, math.inf)
     assert none.quantile_interval(0.5) == (0.0, math.inf)
     assert np.isnan(none.profile()).all()
     assert none.profile().shape == (2, 24, 3)
@@ -149,9 +149,9 @@ def test_a_partial_result_is_no_random_sample(whole, partial):
     drawn = flip_sensitivity(MODEL, TOKENS, **OPTIONS, positions=sample(len(partial)))
     assert drawn.complete
     assert not drawn.exhaustive
-    assert math.isfinite(drawn.mean_interval().low)
+    assert drawn.mean_interval().low > 0
     assert "sampled" in repr(drawn)
-    assert partial.mean_interval() == (-math.inf, math.inf)
+    assert partial.mean_interval() == (0, math.inf)
     assert partial.quantile_interval(0.5) == (0.0, math.inf)
     assert "interrupted" in repr(partial)
     # Of its inputs the first may be done, and the last not begun.

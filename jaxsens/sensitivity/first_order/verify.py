@@ -117,7 +117,7 @@ def warn_if_far(result: FlipSensitivity, subject: Measurable, stacklevel: int) -
         warnings.warn(
             f"n = {result.n}: the first-order estimate is off by {accuracy.median_error:.0%} in the median of "
             f"{accuracy.count} flips measured exactly, so weights of deep layers are far from O(1/n). Use "
-            'engine="auto", which is exact; result.mean and result.max hold, with a wider interval',
+            'engine="auto", which is exact; result.max and result.mean_interval() hold',
             EstimateWarning,
             stacklevel=stacklevel,
         )
