@@ -40,7 +40,9 @@ def _shift_right_logical(x: Array, by: Array) -> Array:
 def _shift_right_arithmetic(x: Array, by: Array) -> Array:
     """Fills with the first bit, of unsigned integers too."""
     signed = np.asarray(x).view(f"i{x.dtype.itemsize}")
-    return np.right_shift(signed, np.minimum(_unsigned(by), 8 * x.dtype.itemsize - 1).astype(signed.dtype)).view(x.dtype)
+    return np.right_shift(
+        signed, np.minimum(_unsigned(by), 8 * x.dtype.itemsize - 1).astype(signed.dtype)
+    ).view(x.dtype)
 
 
 WHOLE: dict[str, Function] = {
