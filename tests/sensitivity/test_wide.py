@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 from jax import lax
+from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
 from jaxsens.errors import InputError
 from jaxsens.models import layers
@@ -198,7 +199,10 @@ ELEMENTWISE: dict[str, Any] = {
         jnp.minimum(x, 1),
     ],
     "to integers": lambda x: [(1e10 * x).astype(t) for t in (jnp.int32, jnp.uint8, jnp.int64, bool)],
-    "searched": lambda x: [lax.clamp(-0.5, x, 0.5), jnp.searchsorted(jnp.array([-1.0, 0.0, 1.0]), x)],
+    "ordered": lambda x: [
+        lax.clamp(-0.5, x, 0.5),
+        *(p.bind(x, x[::-1]) for p in (le_to_p, lt_to_p, eq_to_p)),
+    ],
     "reduced": lambda x: [
         x.max(1),
         x.min(0),

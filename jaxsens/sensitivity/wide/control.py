@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.sensitivity.wide.numbers import Array
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 
 CALLS: dict[str, str] = {
     "jit": "jaxpr",
@@ -44,16 +44,16 @@ def held_programs(name: str, params: Any) -> list[tuple[Any, int]]:
     return [(branch, 1) for branch in params["branches"]] if name == "cond" else []
 
 
-def _call(parameter: str, step: Step, *values: Array) -> list[Array]:
+def _call(parameter: str, step: Equation, *values: Array) -> list[Array]:
     return step.run(step.params[parameter], values)
 
 
-def _cond(step: Step, which: Array, *values: Array) -> list[Array]:
+def _cond(step: Equation, which: Array, *values: Array) -> list[Array]:
     branches = step.params["branches"]
     return step.run(branches[max(0, min(int(which), len(branches) - 1))], values)
 
 
-def _while(step: Step, *values: Array) -> list[Array]:
+def _while(step: Equation, *values: Array) -> list[Array]:
     tests, bodies = step.params["cond_nconsts"], step.params["body_nconsts"]
     fixed_test, fixed, carry = values[:tests], values[tests : tests + bodies], list(values[tests + bodies :])
     while bool(step.run(step.params["cond_jaxpr"], [*fixed_test, *carry])[0]):
@@ -61,8 +61,17 @@ def _while(step: Step, *values: Array) -> list[Array]:
     return carry
 
 
-def _scan(step: Step, *values: Array) -> list[Array]:
-    constants, carried = step.params["num_consts"], step.params["num_carry"]
+def _scan(step: Equation, *values: Array) -> list[Array]:
+    """What is scanned has one axis more than in the body: versions of jax say it in different parameters."""
+    body = step.params["jaxpr"]
+    scanned = sum(
+        len(one.shape) > len(own.shape) for one, own in zip(step.operands, body.in_avals, strict=True)
+    )
+    stacked = sum(
+        len(one.shape) > len(own.shape) for one, own in zip(step.results, body.out_avals, strict=True)
+    )
+    carried = len(step.results) - stacked
+    constants = len(values) - carried - scanned
     length = step.params["length"]
     fixed, carry = values[:constants], list(values[constants : constants + carried])
     given = values[constants + carried :]
@@ -77,7 +86,7 @@ def _scan(step: Step, *values: Array) -> list[Array]:
     return [*carry, *collected]
 
 
-def _held(step: Step, out: Any) -> np.dtype:
+def _held(step: Equation, out: Any) -> np.dtype:
     return step.arithmetic.held if is_float(out.dtype) else np.dtype(out.dtype)
 
 

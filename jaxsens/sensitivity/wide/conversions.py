@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.sensitivity.wide.numbers import Array, is_nan, rounded
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 
 
-def narrowed(step: Step, x: Array, before: Any, after: Any) -> Array:
+def narrowed(step: Equation, x: Array, before: Any, after: Any) -> Array:
     """Returns floats rounded to dtype `after` if it has fewer digits, or a smaller range, than `before`."""
     old, new = jnp.finfo(before), jnp.finfo(after)
     if new.nmant >= old.nmant and new.maxexp >= old.maxexp:
@@ -24,7 +24,7 @@ def narrowed(step: Step, x: Array, before: Any, after: Any) -> Array:
     return np.where(infinite, step.arithmetic.lift(np.nan), near)
 
 
-def convert(step: Step, x: Array) -> Array:
+def convert(step: Equation, x: Array) -> Array:
     """`convert_element_type`: float to int truncates and saturates, NaN becomes 0, as XLA does."""
     before, after = np.dtype(step.operands[0].dtype), np.dtype(step.params["new_dtype"])
     if is_float(after):
@@ -40,7 +40,7 @@ def convert(step: Step, x: Array) -> Array:
     return np.where(low, limits.min, np.where(high, limits.max, whole)).astype(after)
 
 
-def reduce_precision(step: Step, x: Array) -> Array:
+def reduce_precision(step: Equation, x: Array) -> Array:
     """`reduce_precision`: rounds; below the smallest normal number of a smaller range, XLA returns zero."""
     bits, mantissa = step.params["exponent_bits"], step.params["mantissa_bits"]
     own = jnp.finfo(step.operands[0].dtype)
@@ -57,7 +57,7 @@ def reduce_precision(step: Step, x: Array) -> Array:
     return np.where(tiny, near * 0, near)
 
 
-def next_after(step: Step, x: Array, y: Array) -> Array:
+def next_after(step: Equation, x: Array, y: Array) -> Array:
     """`nextafter`: the neighbour in the dtype that was traced, which is what the program's guards are made for."""
     dtype = step.operands[0].dtype
     near, towards = (np.asarray(value).astype(np.float64).astype(dtype) for value in (x, y))

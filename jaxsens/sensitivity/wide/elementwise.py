@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsens.sensitivity.wide.conversions import narrowed
 from jaxsens.sensitivity.wide.numbers import Array, Function, is_nan
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 
 
 def _quotient(x: Array, y: Array) -> Array:
@@ -86,49 +86,57 @@ COMPARISONS: dict[str, Function] = {
 }
 
 
-def _elementwise(name: str, step: Step, *values: Array) -> Array:
+def _elementwise(name: str, step: Equation, *values: Array) -> Array:
     return (step.function(name) if step.floating else WHOLE[name])(*values)
 
 
-def _product(step: Step, x: Array, y: Array) -> Array:
+def _product(step: Equation, x: Array, y: Array) -> Array:
     out = step.results[0].dtype
     result = _elementwise("mul", step, x, y)
     return narrowed(step, result, step.operands[0].dtype, out) if is_float(out) else result
 
 
-def _compare(name: str, step: Step, *values: Array) -> Array:
+def _compare(name: str, step: Equation, *values: Array) -> Array:
     return np.asarray(COMPARISONS[name](*values), bool)
 
 
-def _in_total_order(name: str, _: Step, x: Array, y: Array) -> Array:
+def _in_total_order(name: str, _: Equation, x: Array, y: Array) -> Array:
     """NaN is the largest number, and equal to itself; 0 and -0 are equal, which XLA orders."""
     plain = np.asarray(COMPARISONS[name](x, y), bool)
     return np.where(is_nan(y), is_nan(x) == (name == "eq") if name != "le" else True, plain)
 
 
-def _power(step: Step, x: Array, y: Array) -> Array:
+def _power(step: Equation, x: Array, y: Array) -> Array:
     if step.floating and not is_float(step.operands[1].dtype):
         y = step.arithmetic.lift(y)
     return _elementwise("pow", step, x, y)
 
 
-def _whole_power(step: Step, x: Array) -> Array:
+def _whole_power(step: Equation, x: Array) -> Array:
     y = int(step.params["y"])
     if not step.floating:
         return np.power(x, np.asarray(y, x.dtype))
     return step.function("pow")(x, step.arithmetic.lift(y))
 
 
-def _round(step: Step, x: Array) -> Array:
+def _polynomial(_: Equation, x: Array, *coefficients: Array) -> Array:
+    """`polynomial`, of newer versions of jax: coefficients from the lowest, by Horner's rule, as XLA computes it."""
+    value = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x + coefficient
+    return value
+
+
+def _round(step: Equation, x: Array) -> Array:
     even = int(step.params["rounding_method"]) == 1  # jax.lax.RoundingMethod.TO_NEAREST_EVEN
     return step.function("nearest_even" if even else "nearest_away")(x)
 
 
-def _clamp(step: Step, least: Array, x: Array, most: Array) -> Array:
+def _clamp(step: Equation, least: Array, x: Array, most: Array) -> Array:
     return _elementwise("min", step, _elementwise("max", step, x, least), most)
 
 
-def _select(_: Step, which: Array, *cases: Array) -> Any:
+def _select(_: Equation, which: Array, *cases: Array) -> Any:
     if len(cases) == 1:
         return cases[0]
     last = len(cases) - 1
@@ -144,6 +152,7 @@ ELEMENTWISE: dict[str, Rule] = {
     **{f"{name}_to": partial(_in_total_order, name) for name in ("eq", "lt", "le")},
     "add_any": partial(_elementwise, "add"),
     "mul": _product,
+    "polynomial": _polynomial,
     "pow": _power,
     "integer_pow": _whole_power,
     "round": _round,

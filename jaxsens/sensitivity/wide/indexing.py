@@ -12,7 +12,7 @@ from jax.lax import GatherScatterMode
 from jaxtyping import Bool, Int
 
 from jaxsens.sensitivity.wide.numbers import Array
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 
 
 def _windows(
@@ -61,7 +61,7 @@ def _interleaved(rank: int, window: Sequence[int]) -> list[int]:
     return [axis for axis in range(rank) if axis not in window] + list(window)
 
 
-def _fill_value(step: Step) -> Any:
+def _fill_value(step: Equation) -> Any:
     given, dtype = step.params["fill_value"], np.dtype(step.operands[0].dtype)
     if is_float(dtype):
         return step.arithmetic.lift(np.nan if given is None else given)
@@ -72,7 +72,7 @@ def _fill_value(step: Step) -> Any:
     return np.iinfo(dtype).min if jnp.issubdtype(dtype, np.signedinteger) else np.iinfo(dtype).max
 
 
-def _gather(step: Step, x: Array, indices: Array) -> Array:
+def _gather(step: Equation, x: Array, indices: Array) -> Array:
     numbers = step.params["dimension_numbers"]
     sizes = step.params["slice_sizes"]
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
@@ -90,7 +90,7 @@ def _gather(step: Step, x: Array, indices: Array) -> Array:
     return taken.transpose(np.argsort(order))
 
 
-def _scatter(put: Callable[[Step, Array, Any, Array], None], step: Step, *values: Array) -> Array:
+def _scatter(put: Callable[[Equation, Array, Any, Array], None], step: Equation, *values: Array) -> Array:
     x, indices, updates = values
     numbers = step.params["dimension_numbers"]
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -109,11 +109,11 @@ def _scatter(put: Callable[[Step, Array, Any, Array], None], step: Step, *values
     return result
 
 
-def _assign(_: Step, result: Array, places: Any, updates: Array) -> None:
+def _assign(_: Equation, result: Array, places: Any, updates: Array) -> None:
     result[places] = updates
 
 
-def _combine(name: str, step: Step, result: Array, places: Any, updates: Array) -> None:
+def _combine(name: str, step: Equation, result: Array, places: Any, updates: Array) -> None:
     ordered = name in ("max", "min") and result.dtype == object
     ufunc: Any = step.function(name) if ordered else _COMBINED[name]
     ufunc.at(result, places, updates)

@@ -19,7 +19,7 @@ from jaxsens.sensitivity.wide.elementwise import ELEMENTWISE
 from jaxsens.sensitivity.wide.indexing import INDEXING
 from jaxsens.sensitivity.wide.numbers import Arithmetic, Array
 from jaxsens.sensitivity.wide.reductions import REDUCTIONS
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 from jaxsens.sensitivity.wide.structure import STRUCTURE
 
 RULES: dict[str, Rule] = {
@@ -78,7 +78,7 @@ class Program:
                 "same structure and shapes, or trace the function for these"
             )
         with arithmetic.context(), np.errstate(all="ignore"):
-            run = _Run(arithmetic)
+            run = _Evaluation(arithmetic)
             values = [
                 run.taken(leaf, aval.dtype) for leaf, aval in zip(leaves, self.jaxpr.in_avals, strict=True)
             ]
@@ -96,7 +96,7 @@ def traced(function: Callable[..., Any], *args: Any) -> Program:
 
 
 @dataclass
-class _Run:
+class _Evaluation:
     """One evaluation."""
 
     arithmetic: Arithmetic
@@ -133,7 +133,7 @@ class _Run:
 
     def _step(self, equation: Any, operands: list[Array]) -> list[Array]:
         out = tuple(variable.aval for variable in equation.outvars)
-        step = Step(
+        step = Equation(
             self.arithmetic, equation.params, tuple(atom.aval for atom in equation.invars), out, self.run
         )
         found = RULES[rule_name(equation)](step, *operands)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsens.sensitivity.wide.conversions import narrowed
 from jaxsens.sensitivity.wide.numbers import Array, is_nan, ranks
-from jaxsens.sensitivity.wide.rules import Rule, Step, is_float
+from jaxsens.sensitivity.wide.rules import Equation, Rule, is_float
 
 
 def _last(x: Array, axes: Sequence[int]) -> Array:
@@ -21,7 +21,7 @@ def _last(x: Array, axes: Sequence[int]) -> Array:
     return x.transpose(*kept, *axes).reshape(*(x.shape[axis] for axis in kept), count)
 
 
-def _empty_value(step: Step, name: str) -> Any:
+def _empty_value(step: Equation, name: str) -> Any:
     """Returns the value of a reduction of nothing."""
     dtype = np.dtype(step.operands[0].dtype)
     if name in ("add", "mul"):
@@ -36,12 +36,12 @@ def _empty_value(step: Step, name: str) -> Any:
 _BY_NAME: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _folded(step: Step, name: str) -> Any:
+def _folded(step: Equation, name: str) -> Any:
     """Returns the ufunc that combines two values; sums and products of MPFR numbers use their operators."""
     return step.function(name) if step.floating else _BY_NAME[name]
 
 
-def _reduce(name: str, step: Step, x: Array) -> Array:
+def _reduce(name: str, step: Equation, x: Array) -> Array:
     rows = _last(x, step.params["axes"])
     if not rows.shape[-1]:
         empty = np.full(rows.shape[:-1], _empty_value(step, name))
@@ -51,11 +51,11 @@ def _reduce(name: str, step: Step, x: Array) -> Array:
     return _BY_NAME[name].reduce(rows, axis=-1, dtype=rows.dtype)
 
 
-def _reduce_bits(ufunc: np.ufunc, step: Step, x: Array) -> Array:
+def _reduce_bits(ufunc: np.ufunc, step: Equation, x: Array) -> Array:
     return ufunc.reduce(_last(x, step.params["axes"]), axis=-1)
 
 
-def _extreme(largest: bool, step: Step, x: Array) -> Array:
+def _extreme(largest: bool, step: Equation, x: Array) -> Array:
     """The first index of the largest or smallest entry; the first NaN if there is one."""
     rows = _last(x, step.params["axes"])
     if rows.dtype != object:
@@ -65,7 +65,7 @@ def _extreme(largest: bool, step: Step, x: Array) -> Array:
     return np.argmax(order, axis=-1)
 
 
-def _cumulative(name: str, step: Step, x: Array) -> Array:
+def _cumulative(name: str, step: Equation, x: Array) -> Array:
     axis, reverse = step.params["axis"], step.params["reverse"]
     if not x.size:
         return x
@@ -74,21 +74,21 @@ def _cumulative(name: str, step: Step, x: Array) -> Array:
     return np.flip(result, axis) if reverse else result
 
 
-def _sort(step: Step, *values: Array) -> list[Array]:
+def _sort(step: Equation, *values: Array) -> list[Array]:
     """Sorts all operands by the first `num_keys`; stable, NaN last, -0 and 0 are equal."""
     axis, keys = step.params["dimension"], step.params["num_keys"]
     order = np.lexsort([ranks(key) for key in reversed(values[:keys])], axis=axis)
     return [np.take_along_axis(value, order, axis) for value in values]
 
 
-def _top_k(step: Step, x: Array) -> list[Array]:
+def _top_k(step: Equation, x: Array) -> list[Array]:
     """The k largest and their indices, NaN first; of equal ones the first."""
     k, axis = step.params["k"], step.params.get("axis", x.ndim - 1)
     order = np.argsort(-ranks(x).astype(np.int64), axis=axis, kind="stable").take(range(k), axis)
     return [np.take_along_axis(x, order, axis), order]
 
 
-def _dot(step: Step, x: Array, y: Array) -> Array:
+def _dot(step: Equation, x: Array, y: Array) -> Array:
     """Any `dot_general`, as products of matrices (batch, m, k) (batch, k, n)."""
     (x_summed, y_summed), (x_batch, y_batch) = step.params["dimension_numbers"]
     operands, out = [step.operands[0].dtype, step.operands[1].dtype], step.results[0].dtype

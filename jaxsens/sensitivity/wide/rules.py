@@ -13,7 +13,7 @@ from jaxsens.sensitivity.wide.numbers import Arithmetic, Array, Function
 
 
 @dataclass(frozen=True)
-class Step:
+class Equation:
     """One equation of a program.
 
     Attributes:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from jaxsens.sensitivity.wide.numbers import Array
-from jaxsens.sensitivity.wide.rules import Rule, Step
+from jaxsens.sensitivity.wide.rules import Equation, Rule
 
 
-def _same(_: Step, x: Array) -> Array:
+def _same(_: Equation, x: Array) -> Array:
     return x
 
 
-def _broadcast(step: Step, x: Array) -> Array:
+def _broadcast(step: Equation, x: Array) -> Array:
     shape, places = step.results[0].shape, step.params["broadcast_dimensions"]
     own = [1] * len(shape)
     for axis, place in enumerate(places):
@@ -22,23 +22,23 @@ def _broadcast(step: Step, x: Array) -> Array:
     return np.broadcast_to(x.reshape(own), shape)
 
 
-def _reshape(step: Step, x: Array) -> Array:
+def _reshape(step: Equation, x: Array) -> Array:
     order = step.params.get("dimensions")
     return (x if order is None else x.transpose(order)).reshape(step.results[0].shape)
 
 
-def _own_shape(step: Step, x: Array) -> Array:
+def _own_shape(step: Equation, x: Array) -> Array:
     return x.reshape(step.results[0].shape)
 
 
-def _iota(step: Step) -> Array:
+def _iota(step: Equation) -> Array:
     out, axis = step.results[0], step.params["dimension"]
     own = [1] * len(out.shape)
     own[axis] = out.shape[axis]
     return np.broadcast_to(np.arange(out.shape[axis]).reshape(own), out.shape)
 
 
-def _pad(step: Step, x: Array, value: Array) -> Array:
+def _pad(step: Equation, x: Array, value: Array) -> Array:
     result = np.full(step.results[0].shape, value[()], x.dtype)
     there, kept = [], []
     for axis, (low, _, between) in enumerate(step.params["padding_config"]):
@@ -50,7 +50,7 @@ def _pad(step: Step, x: Array, value: Array) -> Array:
     return result
 
 
-def _slice(step: Step, x: Array) -> Array:
+def _slice(step: Equation, x: Array) -> Array:
     first, last = step.params["start_indices"], step.params["limit_indices"]
     strides = step.params["strides"] or (1,) * x.ndim
     return x[tuple(slice(*one) for one in zip(first, last, strides, strict=True))]
@@ -62,25 +62,25 @@ def _window(shape: tuple[int, ...], sizes: tuple[int, ...], starts: tuple[Array,
     return tuple(slice(k, k + size) for k, size in zip(first, sizes, strict=True))
 
 
-def _dynamic_slice(step: Step, x: Array, *starts: Array) -> Array:
+def _dynamic_slice(step: Equation, x: Array, *starts: Array) -> Array:
     return x[_window(x.shape, step.results[0].shape, starts)]
 
 
-def _dynamic_update_slice(_: Step, x: Array, update: Array, *starts: Array) -> Array:
+def _dynamic_update_slice(_: Equation, x: Array, update: Array, *starts: Array) -> Array:
     result = x.copy()
     result[_window(x.shape, update.shape, starts)] = update
     return result
 
 
-def _split(step: Step, x: Array) -> list[Array]:
+def _split(step: Equation, x: Array) -> list[Array]:
     return np.split(x, np.cumsum(step.params["sizes"])[:-1], axis=step.params["axis"])
 
 
-def _unstack(step: Step, x: Array) -> list[Array]:
+def _unstack(step: Equation, x: Array) -> list[Array]:
     return list(np.moveaxis(x, step.params["axis"], 0))
 
 
-def _several(_: Step, *values: Array) -> Any:
+def _several(_: Equation, *values: Array) -> Any:
     return list(values)
 
 
