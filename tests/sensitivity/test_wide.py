@@ -15,11 +15,14 @@ from jax import lax
 from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
 from jaxsens.errors import InputError
+from jaxsens.inputs import MEASURES
 from jaxsens.models import layers
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
+from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.measures import measure_of
 from jaxsens.sensitivity.wide.numbers import FLOAT64, Arithmetic, Precise
 from jaxsens.sensitivity.wide.program import Program, traced
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
@@ -94,6 +97,22 @@ def in_float64(query: Any, key: Any, value: Any, mask: Any = None, **_: Any) -> 
     """Attention without Flax's own conversion of scores to float32."""
     scores = jnp.einsum("qhd,khd->hqk", query, key)
     return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)), value)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_packages_measures_as_in_jax(measure: str) -> None:
+    same(lambda y, changes: measure_of(measure, y, changes), X[0], 0.1 * X[1:])
+
+
+def test_a_layered_model_as_in_jax_with_parameters_lifted_before() -> None:
+    config = small(weighting="temperature-log", mask="future", layer_norm="pre", logits=3)
+    model, tokens = measurable((layered_transformer(config), random_parameters(config))), np.arange(6) % 3
+    same(model.apply, model.parameters, tokens)
+    with numerics("float64"):
+        program, wide = traced(model.apply, model.parameters, tokens), Precise(200)
+    lifted = jax.tree.map(wide.lift, model.parameters)
+    found = program.evaluate(wide, lifted, tokens)
+    np.testing.assert_array_equal(found, program.evaluate(wide, model.parameters, tokens))
 
 
 class NnxModel(nnx.Module):
