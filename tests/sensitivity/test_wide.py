@@ -124,12 +124,15 @@ class NnxModel(nnx.Module):
             num_heads=2, in_features=8, decode=False, dtype=jnp.float64, attention_fn=in_float64, rngs=rngs
         )
         self.norm = nnx.LayerNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(
+            0.1, deterministic=True, rngs=rngs
+        )  # its state holds a key of random numbers
         self.out = nnx.Linear(8, 3, rngs=rngs)
 
     def __call__(self, tokens: Any) -> Any:
         x = self.embed(tokens)
         mask = nnx.make_causal_mask(tokens)[0]
-        return self.out(nnx.gelu(self.norm(x + self.attention(x, mask=mask))))[-1]
+        return self.out(nnx.gelu(self.norm(x + self.dropout(self.attention(x, mask=mask)))))[-1]
 
 
 class LinenModel(linen.Module):
@@ -186,7 +189,9 @@ def foreign(kind: str) -> Any:
 def test_models_of_other_frameworks_as_in_jax(kind: str) -> None:
     with numerics("float64"):
         model = measurable(foreign(kind))
-        parameters = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), model.parameters)
+        parameters = jax.tree.map(
+            lambda leaf: leaf.astype(jnp.float64) if leaf.dtype == jnp.float32 else leaf, model.parameters
+        )
     same(model.apply, parameters, np.array([1, 3, 0, 2]))
 
 
@@ -389,6 +394,7 @@ def test_a_primitive_without_rule_is_named_before_any_work() -> None:
     with pytest.raises(InputError, match="no rule for the primitive pure_callback"):
         program.evaluate(FLOAT64, X)
     assert traced(lambda x: lax.cumsum(x), X[0].astype(np.complex64)).unsupported() == "cumsum of complex64"
+    assert traced(lambda k: jax.random.normal(k, (3,)), jax.random.key(0)).unsupported() == "random_bits"
     assert traced(jnp.sin, np.float32(1)).unsupported() is None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from jaxsens.errors import InputError, no_rule
-from jaxsens.sensitivity.wide.control import CONTROL, held_programs
+from jaxsens.sensitivity.wide.control import CALLS, CONTROL, held_programs
 from jaxsens.sensitivity.wide.conversions import CONVERSIONS
 from jaxsens.sensitivity.wide.elementwise import ELEMENTWISE
 from jaxsens.sensitivity.wide.indexing import INDEXING
@@ -103,7 +103,12 @@ class _Evaluation:
     last_uses: dict[Jaxpr, list[list[Any]]] = field(default_factory=dict)
 
     def taken(self, value: Any, dtype: Any) -> Array:
-        """Returns an argument, a constant or a result as it is held: floats wide, everything else as traced."""
+        """Returns an argument, a constant or a result as it is held: floats wide, everything else as traced.
+
+        What no rule touches is only passed on: the keys of random numbers in a module's state.
+        """
+        if not _is_held(dtype):
+            return value
         if not is_float(dtype):
             return np.asarray(value, dtype)
         array = np.asarray(value)
@@ -169,7 +174,7 @@ def _unsupported(jaxpr: Jaxpr) -> Iterator[str]:
         name = rule_name(equation)
         if name not in RULES:
             yield equation.primitive.name
-        for atom in (*equation.invars, *equation.outvars):
+        for atom in () if name in CALLS else (*equation.invars, *equation.outvars):
             dtype = getattr(atom.aval, "dtype", None)
             if dtype is None or not _is_held(dtype):
                 yield f"{equation.primitive.name} of {dtype}"
