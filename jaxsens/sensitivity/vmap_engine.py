@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply
-from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector, value_of
+from jaxsens.sensitivity.engine import (
+    ChangeFunction,
+    Engine,
+    EngineCost,
+    Scalar,
+    as_vector,
+    difference,
+    is_whole,
+    resolved,
+    value_of,
+)
 from jaxsens.sensitivity.measures import DECISION, decision_of, where_finite
 
 EFFICIENCY = 0.75
@@ -31,7 +42,7 @@ class VmapEngine(Engine):
     apply: Callable[[Any, Any], Any]
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> tuple[Array, Array]:
-        """The input and its output."""
+        """The input and its output, as the model returns it."""
         return tokens, self._output(parameters, tokens)
 
     def changes(
@@ -42,11 +53,11 @@ class VmapEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips outputs"]:
         """Returns the output of each flipped input minus that of the input."""
-        return self._flipped(parameters, prepared, positions, symbols) - prepared[1]
+        return difference(self._flipped(parameters, prepared, positions, symbols), prepared[1])
 
     def output(self, parameters: Any, prepared: tuple[Array, Array]) -> Float[Array, " outputs"]:
         """The prepared output."""
-        return prepared[1]
+        return as_vector(prepared[1])
 
     def scalar_changes(
         self,
@@ -57,8 +68,8 @@ class VmapEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, " flips"]:
         """Returns f of the output of each flipped input minus that of the input; NaN if an output is not finite."""
-        outputs = self._flipped(parameters, prepared, positions, symbols)
-        found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, prepared[1])
+        outputs = resolved(self._flipped(parameters, prepared, positions, symbols))
+        found = jax.vmap(lambda y: value_of(scalar, y))(outputs) - value_of(scalar, resolved(prepared[1]))
         return where_finite(outputs, found)
 
     def change_values(
@@ -70,7 +81,7 @@ class VmapEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> Float[Array, " flips"]:
         """Returns f of the output and that of each flipped input; NaN if an output is not finite."""
-        outputs, y = self._flipped(parameters, prepared, positions, symbols), prepared[1]
+        outputs, y = resolved(self._flipped(parameters, prepared, positions, symbols)), resolved(prepared[1])
         found = jax.vmap(lambda new: value_of(lambda at: change(y, at), new))(outputs)
         return where_finite(outputs, found)
 
@@ -86,9 +97,14 @@ class VmapEngine(Engine):
         if self.norm != DECISION:
             return super().norms(parameters, prepared, positions, symbols)
         outputs = self._flipped(parameters, prepared, positions, symbols)
-        new = jax.vmap(lambda y: decision_of(y, self.threshold))(self.chosen(outputs))
-        changed = (new != decision_of(self.chosen(prepared[1]), self.threshold)).astype(outputs.dtype)
-        return where_finite(outputs, changed)
+        y, threshold = prepared[1], self.threshold
+        if is_whole(y) and y.dtype.itemsize >= 4:  # which are compared exactly, and with an integer
+            bounds = jnp.iinfo(y.dtype)
+            threshold = min(max(math.floor(threshold), int(bounds.min)), int(bounds.max))
+        new = jax.vmap(lambda y: decision_of(y, threshold))(self.chosen(outputs))
+        changed = new != decision_of(self.chosen(y), threshold)
+        outputs = as_vector(outputs)
+        return where_finite(outputs, changed.astype(outputs.dtype))
 
     @property
     def how(self) -> str:
@@ -122,7 +138,8 @@ class VmapEngine(Engine):
         prepared: tuple[Array, Array],
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
+    ) -> Array:
+        """Returns the output of each flipped input, as the model returns it."""
         tokens, _ = prepared
 
         def one(position: Array, symbol: Array) -> Array:
@@ -131,7 +148,7 @@ class VmapEngine(Engine):
         return jax.vmap(one)(positions, symbols)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
-        return output_vector(self.apply, parameters, tokens)
+        return jnp.atleast_1d(self.apply(parameters, tokens))
 
 
 def batch_symbols(platform: str) -> int:
