@@ -23,12 +23,12 @@ from jaxsens.sensitivity.edits import Edit, edited
 from jaxsens.sensitivity.engine import Engine, as_vector, is_whole, value_of
 from jaxsens.sensitivity.flips import DELETED, Flips
 from jaxsens.sensitivity.index_check import inlined
-from jaxsens.sensitivity.measures import DECISION, decision_of, measure_of
+from jaxsens.sensitivity.measures import DECISION, measure_of
 from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
 MEASURED_ALONE = 3
-"""How many flips of a measurement are measured once more: the largest, and others drawn at random."""
+"""How many flips of a measurement are measured once more: the largest, the last, and one at random."""
 
 _RELATIVE = 0.01
 
@@ -60,9 +60,12 @@ def check_alone(
     """
     if subject.config is not None or not len(values) or (subject.given_layers is not None and edit.longer):
         return True
-    largest = int(np.argmax(np.abs(values).reshape(len(values), -1).max(axis=1)))
-    others = np.random.default_rng(len(values)).permutation(np.delete(np.arange(len(values)), largest))
-    chosen = np.array([largest, *others[: MEASURED_ALONE - 1]])
+    # Of equals, the last: a callback that reads only the first row is right about the first flip of a batch. The last
+    # flip is measured for the same reason.
+    sizes = np.abs(values).reshape(len(values), -1).max(axis=1)
+    named = [len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1]
+    others = np.random.default_rng(len(values)).permutation(len(values)).tolist()
+    chosen = np.array(list(dict.fromkeys([*named, *others]))[:MEASURED_ALONE])
     before = {b: _output(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
     moved = False
     for k, word in zip(chosen.tolist(), edited(words, flips, edit, chosen), strict=True):
@@ -117,18 +120,25 @@ def _measure(engine: Engine, y: np.ndarray, new: np.ndarray) -> Float[np.ndarray
         exact = object if is_whole(y) else np.float64
         change = (new[..., chosen].astype(exact) - y[..., chosen].astype(exact)).astype(np.float64)
         return np.linalg.norm(change, ORDERS[engine.norm], axis=-1)
+    if engine.scalar is None and engine.change is None and engine.norm == DECISION:
+        return np.asarray(_decision(y[chosen], engine) != _decision(new[chosen], engine), np.float64)
     if is_whole(y):
         y, new = (part.astype(np.float64 if part.dtype.itemsize == 8 else np.float32) for part in (y, new))
-    own = engine.norm, engine.outputs, engine.threshold
+    own = engine.norm, engine.outputs
     return np.asarray(
         _of_pair(own, engine.scalar, engine.change, jnp.asarray(y), jnp.asarray(new)), np.float64
     )
 
 
+def _decision(y: np.ndarray, engine: Engine) -> int:
+    """Returns the largest output, or whether a single one is above the threshold, without rounding integers."""
+    return int(y[0] > engine.threshold) if len(y) == 1 else int(np.argmax(y))
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _of_pair(own: Any, scalar: Any, change: Any, y: Array, new: Array) -> Array:
-    """Returns what an engine measures that is no norm. `own` are its norm, outputs and threshold."""
-    norm, outputs, threshold = own
+    """Returns what an engine measures that is no norm. `own` are its norm and outputs."""
+    norm, outputs = own
     if scalar is not None:
         return value_of(scalar, as_vector(new)) - value_of(scalar, as_vector(y))
     if change is not None:
@@ -136,8 +146,6 @@ def _of_pair(own: Any, scalar: Any, change: Any, y: Array, new: Array) -> Array:
     y, new = (
         part if outputs is None else part[jnp.array(outputs)] for part in (as_vector(y), as_vector(new))
     )
-    if norm == DECISION:
-        return (decision_of(new, threshold) != decision_of(y, threshold)).astype(y.dtype)
     return measure_of(norm, y, (new - y)[None])[0]
 
 
