@@ -433,6 +433,9 @@ def _of_flip(n: int, flips: Flips, edit: Edit, flip: int, word: Int[np.ndarray, 
             remedy += f": it may read at most {found.size}"
         return _told(what, found, remedy)
     if edit.kind == "groups":
+        places = np.flatnonzero(word == found.index)
+        if len(places):
+            return _of_symbol(found, found.index, f"at position {int(places[0])}")
         return _of_symbol(found, int(word.max()), f"in the group at position {position}")
     return _of_symbol(found, symbol, f"at position {position}")
 
