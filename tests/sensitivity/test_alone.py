@@ -79,7 +79,7 @@ WRONG = ("a rule", "first row", "mean", "remembers")
     [{}, {"norm": "kl"}, {"scalar": lambda y: y[1]}, {"change": lambda y, new: (new - y)[2]}],
     ids=["l2", "kl", "scalar", "change"],
 )
-def test_a_model_that_is_another_in_a_batch_is_refused(name, options):
+def test_a_model_that_is_another_in_a_batch_is_refused(name: str, options: dict[str, Any]):
     with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
         jaxsens.flip_sensitivity(wrong(name), WORD, 3, **options)
 
@@ -94,7 +94,7 @@ def test_a_model_that_is_another_in_a_batch_is_refused(name, options):
     ],
     ids=["deleted", "inserted", "groups"],
 )
-def test_so_it_is_for_every_edit(name, options):
+def test_so_it_is_for_every_edit(name: str, options: dict[str, Any]):
     with pytest.raises(jaxsens.InputError, match="batched form differs"):
         jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), **options)
 
@@ -113,10 +113,10 @@ def test_so_it_is_for_every_edit(name, options):
         {"candidates": jaxsens.repetition(2)},
         {"candidates": [0, 1, 2], "groups": [(0, 1), (2, 3), (4,)]},
     ],
-    ids=str,
+    ids=["l2", "linf", "cosine", "kl", "decision", "scalar", "deleted", "inserted", "repeated", "groups"],
 )
-def test_a_model_that_is_the_same_in_a_batch_is_measured(options):
-    alphabet = {} if "candidates" in options else {"alphabet_size": 3}
+def test_a_model_that_is_the_same_in_a_batch_is_measured(options: dict[str, Any]):
+    alphabet: dict[str, Any] = {} if "candidates" in options else {"alphabet_size": 3}
     for method in ("sequential", "expand_dims"):
         assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, **options, **alphabet))
 
@@ -147,7 +147,8 @@ def test_a_model_in_bfloat16_is_measured():
             x = jnp.tanh(x @ weights / 8)
         return x.mean(0)
 
-    for options in ({}, {"norm": "decision"}, {"norm": "kl"}):
+    several: tuple[dict[str, Any], ...] = ({}, {"norm": "decision"}, {"norm": "kl"})
+    for options in several:
         assert len(jaxsens.flip_sensitivity(model, WORD, 3, **options))
 
 
@@ -229,7 +230,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("model", NOTHING.values(), ids=NOTHING)
 @pytest.mark.parametrize("norm", ["l2", "linf", "decision", "kl"])
-def test_one_warning_tells_that_nothing_changed(model, norm):
+def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):
     with pytest.warns(UnchangedWarning, match=r"exactly 0 under every flip .*tokens\[None\]\)\[0\]") as told:
         jaxsens.flip_sensitivity(model, WORD, 3, norm=norm, readout="last")
     assert len(told) == 1
