@@ -12,6 +12,7 @@ from .errors import EstimateWarning as EstimateWarning
 from .errors import InputError as InputError
 from .errors import PrecisionWarning as PrecisionWarning
 from .errors import ProcessLost as ProcessLost
+from .errors import UnchangedWarning as UnchangedWarning
 from .languages.named import language as language
 from .models.baselines import LSTM as LSTM
 from .models.baselines import RNN as RNN

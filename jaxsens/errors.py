@@ -29,6 +29,10 @@ class EstimateWarning(UserWarning):
     """Issued if an estimate is far from the flips that were also measured exactly. The message says how far."""
 
 
+class UnchangedWarning(UserWarning):
+    """Issued if no flip changed anything that was measured. The message gives the likely reasons, and what to try."""
+
+
 def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
     """Returns the error for a kind of part that a function has no rule for.
 

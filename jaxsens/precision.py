@@ -64,8 +64,8 @@ another is lost."""
 
 
 RESOLVED = 0.01
-"""A change is resolved if the bound of its rounding is at most this part of it. Others are measured in wider arithmetic,
-and those that remain unresolved are said to be."""
+"""A change is resolved if the bound of its rounding is at most this part of it. Others are measured in wider
+arithmetic, and those that remain unresolved are said to be."""
 
 SMALLEST = 1e-300
 """Changes below it are taken for 0: a float64 has digits down to 2e-308, and a change is a sum of products of those."""
@@ -96,3 +96,15 @@ SUBTRACTED = {
     "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
 }
 """The tolerance of engines that run the model on the flipped input, by dtype."""
+
+
+LOW_PRECISION = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
+
+ALONE = {"float64": 1e-11, "float32": 3e-5, "bfloat16": 0.1}
+"""The share of the largest output by which rounding may move an output between a batch and a call alone.
+
+Both are the same arithmetic in another order and fused otherwise, so each sum of n terms differs by about sqrt(n) eps,
+and each layer adds to that: some 250 eps in float32, and in 16 bits, of which XLA leaves out roundings, 25."""
+
+MASKED = 1e6
+"""A larger value in a model is taken for the score of a masked key, which no rounding of an output depends on."""

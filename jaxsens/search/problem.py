@@ -20,9 +20,15 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
 from jaxsens.sensitivity.flips import enumerate_flips, places
-from jaxsens.sensitivity.index_check import check_symbol_reads
+from jaxsens.sensitivity.index_check import check_searched_reads
 from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.output import check_finite, checked_output
+
+MIXED = 256
+"""The random words on which indices are checked before a search."""
+
+_ALONE = 2**10
+"""The most symbols that are each checked at all free positions."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,18 @@ class SearchSpace:
         words[..., list(self.fixed)] = list(self.fixed.values())
         words[..., self.free] = symbols
         return words
+
+    def tried(self, seed: int) -> tuple[Int[np.ndarray, "words n"], Int[np.ndarray, " words"]]:
+        """Returns words on which a model's indices are checked, and the symbol at all free positions of each, or -1.
+
+        Those with a single symbol come first, the largest first of all (of many symbols, a thousand spread evenly);
+        then `MIXED` random words.
+        """
+        mixed = np.random.default_rng(seed).choice(self.alphabet, (MIXED, len(self.free)))
+        spread = np.linspace(len(self.alphabet) - 1, 0, min(len(self.alphabet), _ALONE)).astype(int)
+        symbols = self.alphabet[spread]
+        alone = np.repeat(symbols[:, None], len(self.free), axis=1)
+        return self.word(np.concatenate([alone, mixed])), np.concatenate([symbols, np.full(MIXED, -1)])
 
 
 def search_space(
@@ -212,9 +230,10 @@ def problem_of(
     Raises:
         InputError: For a model or an engine that `flip_sensitivity` refuses.
     """
-    first, last = (space.word(np.full((1, len(space.free)), space.alphabet[k])) for k in (0, -1))
+    first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
     subject, dtype = checked_output(subject, first, outputs)
-    check_symbol_reads(subject, last[0], int(space.alphabet[-1]))
+    if subject.vocabulary_size is None:
+        check_searched_reads(subject, *space.tried(seed))
     runner, choice = choose(subject, engine, norm, outputs, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     return Problem(subject, space, runner, choice, parameters, devices, objective, norm, dtype, seed)

@@ -7,10 +7,12 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Int
 
 from jaxsens.errors import no_rule
 from jaxsens.sensitivity.engine import EngineCost, PreparedPass
+from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
 EditKind = Literal["replace", "delete", "insert", "groups"]
@@ -48,7 +50,7 @@ class DeletionEngine(VmapEngine):
         prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
+    ) -> Array:
         del symbols
         tokens = prepared.tokens
         rest = jnp.arange(tokens.shape[0] - 1)
@@ -78,7 +80,7 @@ class InsertionEngine(VmapEngine):
         prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
+    ) -> Array:
         tokens = prepared.tokens
         place = jnp.arange(tokens.shape[0] + self.copies)
 
@@ -113,7 +115,7 @@ class GroupEngine(VmapEngine):
         prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
+    ) -> Array:
         own, members, insertions = parameters
         tokens = prepared.tokens
 
@@ -136,5 +138,34 @@ def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:
             return InsertionEngine(**given, copies=edit.copies), "insert a symbol"
         case "groups":
             return GroupEngine(**given), "replace the symbols of a group"
+        case _:
+            raise no_rule("flip_sensitivity", "edit", edit.kind, get_args(EditKind))
+
+
+def edited(
+    words: Int[np.ndarray, "batch n"], flips: Flips, edit: Edit, chosen: Int[np.ndarray, " chosen"]
+) -> Int[np.ndarray, "chosen m"]:
+    """Returns the words that some of the flips make, by NumPy and independently of the engines."""
+    rows, positions = words[flips.inputs[chosen]], flips.positions[chosen]
+    count, n = rows.shape
+    match edit.kind:
+        case "replace":
+            rows[np.arange(count), positions] = flips.symbols[chosen]
+            return rows
+        case "delete":
+            return rows[np.arange(n) != positions[:, None]].reshape(count, n - 1)
+        case "insert":
+            made = np.empty((count, n + edit.copies), rows.dtype)
+            after = np.arange(n + edit.copies) - positions[:, None]
+            inserted = (after >= 0) & (after < edit.copies)
+            made[inserted] = np.repeat(flips.symbols[chosen], edit.copies)
+            made[~inserted] = rows.ravel()
+            return made
+        case "groups":
+            if flips.joint is None or flips.insertion is None:
+                raise ValueError("flips of groups without their groups")
+            flip, place, symbols = flips.joint.by_position(positions, flips.insertion[chosen])
+            rows[flip, place] = symbols
+            return rows
         case _:
             raise no_rule("flip_sensitivity", "edit", edit.kind, get_args(EditKind))

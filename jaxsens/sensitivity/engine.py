@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule
@@ -126,10 +127,10 @@ class EngineCost:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PreparedPass:
-    """An input, its output, and a bound of the rounding of each entry of the output and of a flipped input's."""
+    """An input, its output as the model returns it, and a bound of the rounding of each entry's change."""
 
     tokens: Int[Array, " n"]
-    output: Float[Array, " outputs"]
+    output: Array
     doubt: Float[Array, " outputs"]
 
 
@@ -297,6 +298,43 @@ def as_vector(output: Array) -> Float[Array, " outputs"]:
     """Returns a model's output as engines measure it: a vector, in float32 at least."""
     output = jnp.atleast_1d(output)
     return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
+def is_whole(output: Array | np.ndarray) -> bool:
+    """Returns whether an output is of integers or booleans."""
+    return jnp.issubdtype(output.dtype, jnp.integer) or output.dtype == np.bool_
+
+
+def difference(new: Array, old: Array) -> Float[Array, "*shape"]:
+    """Returns new - old, in float32 at least, of outputs as a model returns them.
+
+    Integers beyond 2^24 are not all float32 numbers, and a difference may be beyond their dtype. So the upper and the
+    lower halves of their bits are subtracted, and only the sum is rounded, once.
+    """
+    if not is_whole(old):
+        return as_vector(new) - as_vector(old)
+    if old.dtype == jnp.bool_ or jnp.iinfo(old.dtype).bits < 32:
+        new, old = new.astype(jnp.int32), old.astype(jnp.int32)
+    half = jnp.iinfo(old.dtype).bits // 2
+    whole = jnp.int32 if half == 16 else jnp.int64
+    real = jnp.promote_types(old.dtype, jnp.float32) if half == 16 else jnp.float64
+    upper = (new >> half).astype(whole) - (old >> half).astype(whole)
+    lower = (new & (2**half - 1)).astype(whole) - (old & (2**half - 1)).astype(whole)
+    return upper.astype(real) * 2.0**half + lower.astype(real)
+
+
+def as_exact_vector(output: Array) -> Float[Array, "*shape"]:
+    """Returns `as_vector` of an output for functions of it: NaN for integers that have no float of that dtype."""
+    floats = as_vector(output)
+    if not is_whole(output):
+        return floats
+    largest = 2 ** (jnp.finfo(floats.dtype).nmant + 1)
+    if output.dtype == jnp.bool_ or jnp.iinfo(output.dtype).max <= largest:
+        return floats
+    within = output <= largest
+    if jnp.iinfo(output.dtype).min < 0:
+        within = within & (output >= -largest)
+    return jnp.where(within, floats, jnp.nan)
 
 
 def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:

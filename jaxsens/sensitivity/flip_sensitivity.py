@@ -22,9 +22,11 @@ from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
+from jaxsens.sensitivity.alone import check_alone, warn_of_no_change
 from jaxsens.sensitivity.candidates import Candidates, Selection, Wanted, select
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.doubt import output_doubts
+from jaxsens.sensitivity.edits import Edit
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
@@ -171,6 +173,9 @@ def flip_sensitivity(
             largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
             temperature.
 
+        UnchangedWarning: if nothing that is measured changed under any flip, of a model that is no jaxsens transformer;
+            it says the likely reasons. For measures other than norms, only if the outputs of a few flips are unchanged.
+
         EstimateWarning: if the median error of a first-order estimate, on its random sample, is above 30 %.
 
     Raises:
@@ -178,8 +183,9 @@ def flip_sensitivity(
         InputError: naming each unusable argument and the remedy; also for an f that does not return one finite number
             for the unflipped output; for a model whose output is not finite, differs
             between two identical calls, is not a vector, or has a size that depends on n; for a model that indexes
-            beyond an array (`jax.experimental.checkify`), which JAX would clamp; and for a partial result of another
-            call, naming all differences.
+            beyond an array under any flip (`jax.experimental.checkify`), which JAX would clamp; for a model that
+            gives another value when a few of the flips are measured once more, alone; and for a partial result of
+            another call, naming all differences.
     """
     partial = check_resumable(resume)
     subject = measurable(model)
@@ -203,14 +209,16 @@ def flip_sensitivity(
         runner = dataclasses.replace(runner, threshold=threshold)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
-        check_reads(subject, words, listed, selection.edit.copies)
+        told = check_reads(subject, words, listed, selection.edit)
+        choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
-        found = _measured(subject, words, listed, call, runner, choice, partial, devices, progress)
+        edit = selection.edit
+        found = _measured(subject, words, listed, edit, call, runner, choice, partial, devices, progress)
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -324,6 +332,7 @@ def _measured(
     subject: Measurable,
     words: np.ndarray,
     flips: Flips,
+    edit: Edit,
     call: dict[str, Any],
     runner: Engine,
     choice: EngineChoice,
@@ -367,7 +376,8 @@ def _measured(
         choice = partial.engine
     if interrupted is None:
         check_finite(values[:, 0], flips.positions, call["norm"])
-        values, elsewhere = _refined(runner, subject, words, flips, values, elsewhere)
+        _check_values(subject, words, flips, edit, values[:, 0], runner)
+        values, elsewhere = _refined(runner, subject, words, flips, edit, values, elsewhere)
     values, resolution = values[finished].T
     result = FlipSensitivity(
         norms=np.abs(values),
@@ -395,17 +405,35 @@ def _refined(
     subject: Measurable,
     words: np.ndarray,
     flips: Flips,
+    edit: Edit,
     values: Float[np.ndarray, "flips 2"],
     elsewhere: dict[str, int],
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns the values with those of `refined` flips in their place, and the counts with theirs."""
     with stopping.noting(signal.SIGINT):
-        flips_found, found = refined(runner, subject, words, flips, values)
+        flips_found, found = refined(runner, subject, words, flips, edit, values)
     if not len(flips_found):
         return values, elsewhere
     values = values.astype(np.float64)
     values[flips_found] = found
     return values, {**elsewhere, HOW: len(flips_found)}
+
+
+def _check_values(
+    subject: Measurable,
+    words: np.ndarray,
+    flips: Flips,
+    edit: Edit,
+    values: np.ndarray,
+    runner: Engine,
+) -> None:
+    """Rejects a model that was measured wrongly in batches, and warns if nothing changed under any flip.
+
+    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+    """
+    moved = check_alone(subject, words, flips, edit, values, runner)
+    if subject.config is None and not np.any(values):
+        warn_of_no_change(len(values), _measured_by(runner), moved, stacklevel=6)
 
 
 def _estimated(

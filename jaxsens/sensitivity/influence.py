@@ -30,15 +30,18 @@ from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
+from jaxsens.sensitivity.alone import check_alone
 from jaxsens.sensitivity.candidates import Wanted, select
 from jaxsens.sensitivity.choice import check_measuring
+from jaxsens.sensitivity.edits import REPLACE
+from jaxsens.sensitivity.engine import difference
 from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flips import Flips, Sample
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.output import checked_output
 from jaxsens.sensitivity.several_lengths import encoded
-from jaxsens.sensitivity.vmap_engine import batch_symbols
+from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
 from jaxsens.versions import versions
 
 if TYPE_CHECKING:
@@ -255,6 +258,9 @@ def influence_matrix(
         flips = selection.flips(words)
         check_reads(subject, words, flips)
         norms = _measured(rows, subject.parameters, words[0], flips, norm, chosen, batch_size)
+        if subject.given_layers is None:
+            runner = VmapEngine(norm, chosen, subject.apply)
+            check_alone(subject, words, flips, REPLACE, norms, runner)
         # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
         norms[~(_reached(subject, flips.positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
@@ -346,7 +352,7 @@ def _measured(
     batch = min(batch_size or max(1, batch_symbols(jax.default_backend()) // n), count)
     parameters, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(word)
     before = _before(rows, parameters, tokens)
-    found = np.zeros((count, n), before.dtype)
+    found = np.zeros((count, n), jnp.promote_types(before.dtype, jnp.float32))
     for start in range(0, count, batch):
         # The last batch is padded with its last flip, so that all batches use one compiled program.
         full = np.minimum(np.arange(start, start + batch), count - 1)
@@ -358,8 +364,7 @@ def _measured(
 
 @partial(jax.jit, static_argnums=0)
 def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array, " n"]) -> Array:
-    y = rows(parameters, tokens)
-    return y.astype(jnp.promote_types(y.dtype, jnp.float32))
+    return rows(parameters, tokens)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -375,7 +380,7 @@ def _batch(
 ) -> Float[Array, "flips n"]:
     def one(position: Array, symbol: Array) -> Array:
         y = rows(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
-        change = y.astype(before.dtype) - before
+        change = difference(y, before)
         return norm_of(change if chosen is None else change[:, jnp.asarray(chosen)], norm)
 
     return jax.vmap(one)(positions, symbols)

@@ -71,7 +71,7 @@ def resolution_of(
         InputError: for a name without a rule.
     """
     outputs = y.shape[-1]
-    u = ROUNDINGS * jnp.finfo(changes.dtype).eps
+    u = float(ROUNDINGS * jnp.finfo(changes.dtype).eps)
     match measure:
         case "l2" | "linf":
             return error
@@ -88,14 +88,14 @@ def resolution_of(
             raise no_rule("resolution_of", "norm", measure, (*NORMS, *DISTANCES))
 
 
-def _cosine_resolution(y: Array, dy: Array, error: Array, u: Array) -> Array:
+def _cosine_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
     """The slope of 1 - cos is sin / |y'|; it bends by no more than 1 / |y'|^2. Besides, it is rounded."""
     value = cosine_distance(y, dy)
     step = error / jnp.maximum(norm_of(y + dy, "l2"), jnp.finfo(y.dtype).tiny)
     return step * (jnp.sqrt(jnp.maximum(value * (2 - value), 0)) + step) + u * value
 
 
-def _kl_resolution(y: Array, dy: Array, error: Array, u: Array) -> Array:
+def _kl_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
     """The slope is softmax(y') - softmax(y) = p (e^(t - KL) - 1), and bends by at most 1/2. The rounding of y changes p
     by a part eps |y|."""
     log_p = jax.nn.log_softmax(y)

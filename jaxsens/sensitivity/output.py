@@ -104,6 +104,13 @@ def checked_output(
             f"{other} for length {after}; it must be the same"
         )
     _check_outputs(outputs, int(np.prod(shape)), norm, threshold)
+    if (
+        subject.given_layers is not None
+        and _traced(OneArray(subject.apply), subject, n).dtype.kind not in "fV"
+    ):
+        raise InputError(
+            "model: what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
+        )
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
         output = compiled_output(subject.apply, subject.parameters, words[0])
         _check_values(output.reshape(shape), output.reshape(shape), shape)
@@ -131,8 +138,9 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
         shape = shape[1:]
     elif len(shape) == 1 and _grows(subject, shape, n):
         raise InputError(
-            f"model: its output has one entry per position (shape {shape} at n = {n}); select one, "
-            "e.g. lambda tokens: model(tokens)[-1]"
+            f"model: its output has one entry per position (shape {shape} at n = {n}). If the model takes a batch "
+            "(batch, n), give it a batch axis: lambda tokens: model(tokens[None])[0]; otherwise select an entry, as "
+            "lambda tokens: model(tokens)[-1]"
         )
     if 0 in shape:
         raise InputError(f"model: its output is empty (shape {shape}); return the values to measure")
@@ -148,7 +156,8 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, norm: str = "l2") 
     if bad.any():
         what, remedy = "model: the output", ""
         if norm in SIGNED:
-            what, remedy = f"model: the output, or {norm} of it,", f", or a {norm} that is finite everywhere"
+            what = f"model: the output, or {norm} of it,"
+            remedy = f", a {norm} that is finite everywhere, or floats where the model returns integers beyond 2^24"
         elif norm == "cosine":
             what, remedy = "model: the output, or its direction,", ". An output of 0 has no direction"
         raise InputError(
@@ -163,8 +172,8 @@ def _reading_rows(subject: Measurable, shape: Shape, n: int) -> Measurable:
         inner = "model(tokens)[0]" if shape[0] == 1 else "model(tokens)[-1]"
         raise InputError(
             f"model: its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
-            f"positions. Select the values to measure, e.g. lambda tokens: {inner}; with a batch axis, "
-            "lambda tokens: model(tokens[None])[0]"
+            "positions. If the model takes a batch (batch, n): lambda tokens: model(tokens[None])[0]; otherwise select "
+            f"the values to measure, as lambda tokens: {inner}"
         )
     if subject.readout == "auto":
         raise InputError(

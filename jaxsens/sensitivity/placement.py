@@ -195,8 +195,8 @@ def measure_changes(
 
 
 Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
-"""Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic, and
-the output found in it."""
+"""Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic,
+and the output found in it."""
 
 _Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
 """Measures a block of flips: one number or row per flip, NaN if the engine declines it."""

@@ -8,9 +8,11 @@ scalar operation takes about 0.2 microseconds, so only a budget of them is spent
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -18,7 +20,7 @@ from jaxsens import stopping
 from jaxsens.precision import numerics, resolved
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.doubt import output_program
-from jaxsens.sensitivity.edits import DeletionEngine, GroupEngine, InsertionEngine
+from jaxsens.sensitivity.edits import Edit, edited
 from jaxsens.sensitivity.engine import Engine, value_of
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.measures import measure_of
@@ -50,6 +52,7 @@ def refined(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     flips: Flips,
+    edit: Edit,
     values: Float[np.ndarray, "flips 2"],
 ) -> Refined:
     """Measures the unresolved flips, the largest first, until the budget is spent.
@@ -58,16 +61,18 @@ def refined(
         engine: whose measure it is.
         subject: the model.
         words: the inputs.
-        flips: all flips. Those that do more than replace one symbol are not measured here.
+        flips: all flips.
+        edit: what a flip does to a word.
         values: what was measured of each flip, with its resolution.
     """
     unresolved = np.flatnonzero(np.isfinite(values[:, 0]) & ~resolved(values[:, 0], values[:, 1]))
     nothing = Refined(np.zeros(0, int), np.zeros((0, 2)))
-    if not len(unresolved) or isinstance(engine, DeletionEngine | InsertionEngine | GroupEngine):
+    if not len(unresolved):
         return nothing
     program = output_program(subject, words.shape[1])
+    longer = program if not edit.longer else output_program(subject, words.shape[1] + edit.longer)
     measure = None if program is None else _measure(engine, program)
-    if program is None or measure is None:
+    if program is None or longer is None or measure is None:
         return nothing
     count = int(BUDGET / max(program.operations(), 1.0)) - len(np.unique(flips.inputs[unresolved]))
     if count < 1:
@@ -77,34 +82,43 @@ def refined(
     found = values[chosen].astype(np.float64)
     for bits in BITS:
         left = np.flatnonzero(~resolved(found[:, 0], found[:, 1]))
-        found[left] = _measured(program, measure, subject, words, flips, chosen[left], bits)
+        programs = program, longer, measure
+        found[left] = _measured(programs, subject, words, flips, edit, chosen[left], bits)
     return Refined(chosen, found)
 
 
 def _measured(
-    program: Program,
-    measure: Program,
+    programs: tuple[Program, Program, Program],
     subject: Measurable,
     words: np.ndarray,
     flips: Flips,
+    edit: Edit,
     chosen: Int[np.ndarray, " chosen"],
     bits: int,
 ) -> Float[np.ndarray, "chosen 2"]:
-    """Returns what is measured of flips, in arithmetic of so many bits, and a bound of its rounding."""
+    """Returns what is measured of flips, in arithmetic of so many bits, and a bound of its rounding.
+
+    The programs are those of the output on an input and on a flipped one, and of what is measured of both.
+    """
+    program, flipped, measure = programs
     arithmetic, found = Precise(bits), np.zeros((len(chosen), 2))
+    parameters = jax.tree.map(partial(_lifted, arithmetic), subject.parameters)
     before: dict[int, Any] = {}
-    for row, flip in enumerate(chosen):
+    for row, (flip, word) in enumerate(zip(chosen, edited(words, flips, edit, chosen), strict=True)):
         stopping.check()
         b = int(flips.inputs[flip])
         if b not in before:
-            before = {b: program.evaluate(arithmetic, subject.parameters, words[b])}
-        word = words[b].copy()
-        word[flips.positions[flip]] = flips.symbols[flip]
-        new = program.evaluate(arithmetic, subject.parameters, word)
+            before = {b: program.evaluate(arithmetic, parameters, words[b])}
+        new = flipped.evaluate(arithmetic, parameters, word)
         value = measure.evaluate(arithmetic, before[b], new)
         size = max(float(np.max(np.abs(before[b]), initial=0)), float(np.max(np.abs(new), initial=0)))
         found[row] = float(value.item()), max(size, 1.0) * 2.0 ** (GUARD - bits)
     return found
+
+
+def _lifted(arithmetic: Precise, leaf: Any) -> Any:
+    """Returns an array of numbers in the arithmetic, so that it is converted once; others as they are."""
+    return arithmetic.lift(leaf) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
 
 
 def _measure(engine: Engine, program: Program) -> Program | None:

@@ -91,12 +91,12 @@ def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
     count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
     if not count or (count == zeros and count < len(result)):
         return
-    resolution = result.known_resolution
+    largest = np.max(result.known_resolution[blurred])
     exact = f", {zeros} of them as exactly 0" if zeros else ""
     warnings.warn(
-        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves{exact}. "
-        f"Their change is at most its value plus `result.resolution`, which is up to {np.max(resolution[blurred]):.2g}; "
-        "`result.resolved` says which, statistics of them say at most, and fits leave them out",
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
+        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
+        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
         PrecisionWarning,
         stacklevel=stacklevel,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply, in_float64
-from jaxsens.sensitivity.engine import Engine, EngineCost, PreparedPass, as_vector
+from jaxsens.sensitivity.engine import (
+    Engine,
+    EngineCost,
+    PreparedPass,
+    as_exact_vector,
+    as_vector,
+    difference,
+    is_whole,
+)
 from jaxsens.sensitivity.measures import DECISION, decision_of, where_finite
 from jaxsens.sensitivity.norms import norm_of
 
@@ -56,14 +65,18 @@ class VmapEngine(Engine):
         """True: changes are differences of two rounded outputs."""
         return True
 
-    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
-        """Returns the prepared values with this bound of the rounding of each output."""
-        return dataclasses.replace(prepared, doubt=jnp.asarray(doubt, prepared.output.dtype))
+    def doubting(self, prepared: PreparedPass, doubt: Float[Any, " outputs"]) -> PreparedPass:
+        """Returns the prepared values with this bound of the rounding of each output; integers have none."""
+        if is_whole(prepared.output):
+            return prepared
+        return dataclasses.replace(prepared, doubt=jnp.asarray(doubt, prepared.doubt.dtype))
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        """The input and its output."""
+        """The input and its output, as the model returns it."""
         output = self._output(parameters, tokens)
-        return PreparedPass(tokens, output, HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output))
+        units = 0.0 if is_whole(output) else HALF_UNIT
+        sizes = jnp.abs(as_vector(output))
+        return PreparedPass(tokens, output, units * jnp.finfo(sizes.dtype).eps * sizes)
 
     def changed(
         self,
@@ -73,12 +86,13 @@ class VmapEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
         """Returns the output of each flipped input minus that of the input, and the rounding of both."""
-        changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
-        return changes, jnp.broadcast_to(self._doubt(prepared), changes.shape[:1])
+        new = self._flipped(parameters, prepared, positions, symbols)
+        changes = difference(new, prepared.output)
+        return changes, jnp.broadcast_to(self._doubt(prepared), changes.shape[:1]).astype(changes.dtype)
 
     def output(self, parameters: Any, prepared: PreparedPass) -> Float[Array, " outputs"]:
         """The prepared output."""
-        return prepared.output
+        return as_vector(prepared.output)
 
     def measured(
         self,
@@ -89,21 +103,41 @@ class VmapEngine(Engine):
     ) -> Float[Array, "flips 2"]:
         """As `Engine.measured`. Functions and decisions are those of the outputs themselves: y + (y' - y) may be an ulp
         off y', so it may be on the other side of a step, or not tie with what y' ties with."""
-        y, new = prepared.output, self._flipped(parameters, prepared, positions, symbols)
-        changes, error = new - y, jnp.broadcast_to(self._doubt(prepared), new.shape[:1])
-        values, resolution = self.of_changes(y, changes, error)
+        old, new = prepared.output, self._flipped(parameters, prepared, positions, symbols)
+        changes = difference(new, old)
+        error = jnp.broadcast_to(self._doubt(prepared), changes.shape[:1]).astype(changes.dtype)
         if self.scalar is not None or self.change is not None:
-            f, start = self._function(y)
-            after = jax.vmap(f)(new)
-            values = after if self.change is not None else after - f(y)
-            values = where_finite(new, values)
-            rounding = FUNCTION_UNITS * jnp.finfo(values.dtype).eps * (jnp.abs(after) + jnp.abs(start))
-            resolution = resolution + rounding
-        elif self.norm == DECISION:
-            decided = jax.vmap(lambda y: decision_of(y, self.threshold))(self.chosen(new))
-            same = decided == decision_of(self.chosen(y), self.threshold)
-            values = where_finite(new, (~same).astype(new.dtype))
+            values, resolution = self._of_functions(
+                as_exact_vector(old), as_exact_vector(new), changes, error
+            )
+        else:
+            values, resolution = self.of_changes(as_vector(old).astype(changes.dtype), changes, error)
+        if self.scalar is None and self.change is None and self.norm == DECISION:
+            values = where_finite(as_vector(new), self._decided(old, new).astype(changes.dtype))
         return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
+
+    def _of_functions(
+        self,
+        y: Float[Array, " outputs"],
+        new: Float[Array, "flips outputs"],
+        changes: Float[Array, "flips outputs"],
+        error: Float[Array, " flips"],
+    ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
+        """Returns f's change, or f of both outputs, and its resolution."""
+        f, start = self._function(y)
+        after = jax.vmap(f)(new)
+        values = where_finite(new, after if self.change is not None else after - f(y))
+        rounding = FUNCTION_UNITS * jnp.finfo(values.dtype).eps * (jnp.abs(after) + jnp.abs(start))
+        return values, self.of_changes(y, changes, error)[1] + rounding
+
+    def _decided(self, old: Array, new: Array) -> Array:
+        """Returns which outputs decide otherwise. Integers are compared exactly, and with an integer."""
+        threshold: Any = self.threshold
+        if is_whole(old) and old.dtype.itemsize >= 4:
+            bounds = jnp.iinfo(old.dtype)
+            threshold = min(max(math.floor(threshold), int(bounds.min)), int(bounds.max))
+        decided = jax.vmap(lambda y: decision_of(y, threshold))(self.chosen(new))
+        return decided != decision_of(self.chosen(old), threshold)
 
     def _doubt(self, prepared: PreparedPass) -> Float[Array, ""]:
         """A bound of the l2 norm of the rounding of the outputs that are measured."""
@@ -142,7 +176,8 @@ class VmapEngine(Engine):
         prepared: PreparedPass,
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips outputs"]:
+    ) -> Array:
+        """Returns the output of each flipped input, as the model returns it."""
         tokens = prepared.tokens
 
         def one(position: Array, symbol: Array) -> Array:
@@ -151,7 +186,7 @@ class VmapEngine(Engine):
         return jax.vmap(one)(positions, symbols)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
-        return output_vector(self.apply, parameters, tokens)
+        return jnp.atleast_1d(self.apply(parameters, tokens))
 
 
 def batch_symbols(platform: str) -> int:

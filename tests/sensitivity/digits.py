@@ -11,7 +11,8 @@ import itertools
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,7 +60,6 @@ class Cell:
     beyond: int = 0
     unsaid: int = 0
     worst: float = 0.0
-    slack: list[float] = field(default_factory=list)
 
     def add(self, found: jaxsens.FlipSensitivity, true: np.ndarray) -> None:
         """Adds the flips of one result."""
@@ -88,7 +88,7 @@ def models(depth: int, dtype: str, seed: int) -> Iterator[tuple[str, jaxsens.Tra
         yield f"{weighting} {'+'.join(positions) or 'no positions'}", jaxsens.Transformer(config, seed=seed)
 
 
-def tabulated(depth: int, dtype: str, seeds: int, engine: str, n: int) -> dict[str, Cell]:
+def tabulated(depth: int, dtype: str, seeds: int, engine: Any, n: int) -> dict[str, Cell]:
     """The cells of one depth, dtype and engine, by temperature and positions."""
     cells: dict[str, Cell] = {}
     for seed in range(seeds):
@@ -96,7 +96,7 @@ def tabulated(depth: int, dtype: str, seeds: int, engine: str, n: int) -> dict[s
         for name, model in models(depth, dtype, seed):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = jaxsens.flip_sensitivity(model, word, engine=engine, progress=False)  # pyright: ignore
+                found = jaxsens.flip_sensitivity(model, word, engine=engine, progress=False)
             true = truth(measurable(model), word, found.positions, found.symbols)
             cells.setdefault(name, Cell()).add(found, true)
         jax.clear_caches()

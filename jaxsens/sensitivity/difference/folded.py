@@ -105,9 +105,9 @@ def too_short(n: int) -> str | None:
 class PreparedFold:
     """The folded form's values for an input: `Prepared`, and arrays over rows, padded to whole blocks.
 
-    `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K), and `gain` bounds
-    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `Rest.values` are. `sizes` are those of `b`, and
-    `value_sizes` of `values`.
+    `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K), and `gain` is about
+    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `Rest.values` are. `sizes` are those of
+    `b`, and `value_sizes` of `values`.
     """
 
     prepared: Prepared

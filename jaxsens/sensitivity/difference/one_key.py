@@ -192,7 +192,8 @@ def rest_of(
         mean, pull = mean_of(others, second), mean_of(s, best)
         return best, second, *highest, jax.nn.logsumexp(others, axis=-1), *mean, *pull
 
-    return Rest(*over_row_blocks(rows, layer.heads, n, row), values, value_error, equal)
+    of_rows = over_row_blocks(rows, layer.heads, n, row)
+    return Rest(*of_rows, values=values, value_error=value_error, rows=equal)
 
 
 def one_key_change(

@@ -1,12 +1,13 @@
 """A running bound of the rounding in a change, carried through a layer beside the change itself.
 
 A change dx of a row has one number beside it, `error`: a bound of the l2 norm of what rounding has done to it. Each map
-adds eps times the sizes of what it adds up, and multiplies the error that comes in by its gain. So the bound counts cancellation: where large terms leave a small change, its error is theirs.
+adds eps times the sizes of what it adds up, and multiplies the error that comes in by its gain. So the bound counts
+cancellation: where large terms leave a small change, its error is theirs.
 
 It is an estimate of first order in eps, for errors of random signs and directions: a map's gain is the root mean square
-of its singular values. Bounds by the largest ones would grow a thousandfold in each layer. What is left out, the errors
-of unlucky directions, is what `ROUNDINGS` is for; `tests/sensitivity/digits.py` compares with 400 bits. The cost is O(1)
-for each attention weight and O(width) for each row.
+of its singular values. Bounds by the largest ones would grow a thousandfold in each layer. The errors of unlucky
+directions are what `ROUNDINGS` is for; `tests/sensitivity/digits.py` compares with 400 bits. The cost is O(1) for each
+attention weight and O(width) for each row.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
 from jaxsens.sensitivity.norms import norm_of
 
-ROUNDINGS = 4.0
-"""A result is taken to be off by this many roundings of what was added."""
+ROUNDINGS = 1.0
+"""A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
 
 TERMS = 32.0
 """A sum of this many terms squared is taken to be off by `ROUNDINGS` more: errors of random signs grow like a root."""
@@ -66,8 +67,8 @@ def layer_norm_error(
 ) -> Float[Array, "*rows"]:
     """Returns the error of `layer_norm_change`, whose result is `change`, from that of dx.
 
-    Its slope at x + dx is at most 1 / sqrt(v'). The rounding of x moves the change by a part eps |x| / sqrt(v), with the
-    root mean square of x for |x|.
+    Its slope at x + dx is at most 1 / sqrt(v'). The rounding of x moves the change by a part eps |x| / sqrt(v), where
+    |x| is the root mean square.
     """
     scale = jnp.max(jnp.abs(needed(parameters, "norm").scale))
 

@@ -1,0 +1,258 @@
+"""A model that computes something else in a batch is refused; integers are subtracted exactly; no change is told."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.custom_batching import custom_vmap
+
+import jaxsens
+from jaxsens import Softmax, Transformer, TransformerConfig, UnchangedWarning
+from jaxsens.models.layered_transformer import layered_transformer
+from jaxsens.models.weighting import AverageHard
+from jaxsens.sensitivity.engine import difference
+
+TABLE = np.asarray(jax.random.normal(jax.random.key(0), (3, 4)))
+WORD = np.array([0, 1, 2, 1, 0, 2])
+KIND = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+
+def of_words(t: np.ndarray) -> np.ndarray:
+    """A function of words (..., n), in NumPy."""
+    weights = np.linspace(1, 2, t.shape[-1], dtype=np.float32)[:, None]
+    return np.tanh((TABLE[t] * weights).mean(-2))
+
+
+def model_of_numpy(function: Any, method: str) -> Any:
+    return lambda t: jax.pure_callback(lambda a: function(np.asarray(a)), KIND, t, vmap_method=method)
+
+
+def first_row_only(t: np.ndarray) -> np.ndarray:
+    found = of_words(t)
+    return np.broadcast_to(found.reshape(-1, 4)[0], found.shape)
+
+
+def without_the_mean(t: np.ndarray) -> np.ndarray:
+    found = of_words(t)
+    return found - found.reshape(-1, 4).mean(0) if t.ndim > 1 else found
+
+
+def remembering() -> Any:
+    """Remembers the first result for each shape of the tokens."""
+    kept: dict[tuple[int, ...], np.ndarray] = {}
+    return lambda t: kept.setdefault(t.shape, of_words(t))
+
+
+def in_jax(t):
+    return jnp.tanh((jnp.asarray(TABLE)[t] * jnp.linspace(1, 2, len(t))[:, None]).mean(0))
+
+
+@custom_vmap
+def with_a_wrong_rule(t):
+    return in_jax(t)
+
+
+@with_a_wrong_rule.def_vmap
+def _averaged(size, batched, t):
+    del batched
+    return jnp.broadcast_to(jax.vmap(in_jax)(t).mean(0), (size, 4)), True
+
+
+def wrong(name: str) -> Any:
+    if name == "a rule":
+        return with_a_wrong_rule
+    functions = {"first row": first_row_only, "mean": without_the_mean, "remembers": remembering()}
+    return model_of_numpy(functions[name], "expand_dims" if name != "mean" else "broadcast_all")
+
+
+WRONG = ("a rule", "first row", "mean", "remembers")
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": "kl"}, {"scalar": lambda y: y[1]}, {"change": lambda y, new: (new - y)[2]}],
+    ids=["l2", "kl", "scalar", "change"],
+)
+def test_a_model_that_is_another_in_a_batch_is_refused(name: str, options: dict[str, Any]):
+    with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
+        jaxsens.flip_sensitivity(wrong(name), WORD, 3, **options)
+
+
+@pytest.mark.parametrize("name", ["a rule", "first row", "mean"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidates": jaxsens.deletion()},
+        {"candidates": jaxsens.insertion([2])},
+        {"candidates": [0, 1, 2], "groups": [(k, k + 1) for k in range(0, 20, 2)]},
+    ],
+    ids=["deleted", "inserted", "groups"],
+)
+def test_so_it_is_for_every_edit(name: str, options: dict[str, Any]):
+    with pytest.raises(jaxsens.InputError, match="batched form differs"):
+        jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "linf"},
+        {"norm": "cosine"},
+        {"norm": "kl", "outputs": [0, 2]},
+        {"norm": "decision"},
+        {"scalar": lambda y: y[1]},
+        {"candidates": jaxsens.deletion()},
+        {"candidates": jaxsens.insertion([2])},
+        {"candidates": jaxsens.repetition(2)},
+        {"candidates": [0, 1, 2], "groups": [(0, 1), (2, 3), (4,)]},
+    ],
+    ids=["l2", "linf", "cosine", "kl", "decision", "scalar", "deleted", "inserted", "repeated", "groups"],
+)
+def test_a_model_that_is_the_same_in_a_batch_is_measured(options: dict[str, Any]):
+    alphabet: dict[str, Any] = {} if "candidates" in options else {"alphabet_size": 3}
+    for method in ("sequential", "expand_dims"):
+        assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, **options, **alphabet))
+
+
+def test_the_influence_matrix_refuses_it_too():
+    rows = lambda t: with_a_wrong_rule(t) * (1.0 + jnp.arange(len(t)))[:, None]  # noqa: E731
+    with pytest.raises(jaxsens.InputError, match="batched form differs"):
+        jaxsens.influence_matrix(rows, WORD, alphabet_size=3)
+
+
+def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
+    """What is left is rounding of the large ones, which differs between a batch and a single call."""
+    weights = jax.random.normal(jax.random.key(1), (64, 64)) * 30
+
+    def inner(t):
+        return (jnp.tile(jnp.asarray(TABLE)[t], 16) @ weights).sum(0)
+
+    model = lambda t: inner(t) - inner(t[::-1])  # noqa: E731
+    assert len(jaxsens.flip_sensitivity(model, WORD, 3))
+
+
+def test_a_model_in_bfloat16_is_measured():
+    weights = jax.random.normal(jax.random.key(1), (64, 64), jnp.bfloat16)
+
+    def model(t):
+        x = jnp.tile(jnp.asarray(TABLE, jnp.bfloat16)[t], 16)
+        for _ in range(4):
+            x = jnp.tanh(x @ weights / 8)
+        return x.mean(0)
+
+    several: tuple[dict[str, Any], ...] = ({}, {"norm": "decision"}, {"norm": "kl"})
+    for options in several:
+        assert len(jaxsens.flip_sensitivity(model, WORD, 3, **options))
+
+
+def test_a_torch_module_that_looks_at_the_batch_is_refused():
+    torch = pytest.importorskip("torch")
+
+    class Centred(torch.nn.Module):
+        def forward(self, ids: Any) -> Any:
+            rows = torch.from_numpy(TABLE.copy())[ids].mean(1)
+            return rows - rows[:1] / 2
+
+    with pytest.raises(jaxsens.InputError, match="batched form differs"):
+        jaxsens.flip_sensitivity(jaxsens.from_torch(Centred().eval()), WORD, 3)
+
+
+def test_a_layered_model_is_measured_alone_by_its_forward_pass():
+    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=Softmax())
+    layered = layered_transformer(config)
+    assert layered is not None
+    found = jaxsens.flip_sensitivity((layered, Transformer(config, seed=0).parameters), [0, 1, 0, 1], 2)
+    assert found.norms.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        (lambda t: (2**30 + t.sum())[None], [1, 2, 1, 1]),
+        (lambda t: 2**30 + t.sum(), [1, 2, 1, 1]),
+        (lambda t: (jnp.uint32(10) - t.sum().astype(jnp.uint32))[None], [1, 2, 1, 1]),
+        (lambda t: (jnp.uint8(200) - 50 * t.sum().astype(jnp.uint8))[None], [50, 100, 50, 50]),
+        (lambda t: (t[0] > 0)[None], [1, 1, 0, 0]),
+        (lambda t: jnp.stack([2**30 + t[0], 5 * t[1]]).astype(jnp.int32), [1, 2, 5, 5]),
+        (lambda t: jnp.where(t[0] == 2, 2**31 - 1, -(2**31))[None], [0, 2**32 - 1, 0, 0]),
+    ],
+    ids=["int32", "number", "uint32", "uint8", "bool", "two", "whole range"],
+)
+def test_integer_outputs_are_subtracted_exactly(model, wanted):
+    found = jaxsens.flip_sensitivity(model, [0, 1, 0], 3, norm="l1")
+    np.testing.assert_array_equal(found.norms, np.float32(wanted))
+
+
+def test_differences_of_integers_of_every_dtype_are_rounded_once():
+    with jax.enable_x64(True):
+        for kind in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+            bounds = np.iinfo(kind)
+            rng = np.random.default_rng(0)
+            near = [int(bounds.max) - k for k in rng.integers(0, 50, 20).tolist()]
+            given = np.array([*near, bounds.min, bounds.max, bounds.min + 1], dtype=kind)
+            other = given[::-1].copy()
+            got = difference(jnp.asarray(given), jnp.asarray(other))
+            exact = [int(a) - int(b) for a, b in zip(given, other, strict=True)]
+            np.testing.assert_array_equal(np.asarray(got), np.array(exact, np.float64).astype(got.dtype))
+
+
+def test_decisions_of_large_integers_are_those_of_the_integers():
+    model = lambda t: jnp.stack([2**30 + t[0], jnp.int32(2**30) + 1 + 0 * t[0]])  # noqa: E731
+    found = jaxsens.flip_sensitivity(model, [0, 1, 0], 3, norm="decision", positions=[0])
+    assert found.norms.tolist() == [1, 1]  # float32 has the same number for all of these
+    one = lambda t: (2**24 + t[0])[None]  # noqa: E731
+    found = jaxsens.flip_sensitivity(one, [0, 1], 2, norm="decision", threshold=2**24 + 0.5, positions=[0])
+    assert found.norms.tolist() == [1]
+
+
+def test_functions_of_integers_that_float32_lacks_are_refused():
+    with pytest.raises(jaxsens.InputError, match=r"integers beyond 2\^24"):
+        jaxsens.flip_sensitivity(lambda t: (2**30 + t.sum())[None], [0, 1], 3, scalar=lambda y: y[0])
+    found = jaxsens.flip_sensitivity(lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, scalar=lambda y: y[0])
+    assert found.changes is not None
+    assert found.changes.tolist() == [1, -1]
+
+
+NOTHING = {
+    "a row of a batch": lambda t: jnp.asarray(TABLE)[t],
+    "constant": lambda t: 0 * jnp.asarray(TABLE)[t].mean(0) + 1.0,
+    "clipped": lambda t: jnp.asarray(TABLE)[jnp.clip(t, 5, 0)].max(0),
+    "rounded away": lambda t: 1e9 + jnp.asarray(TABLE)[t].mean(0),
+}
+
+
+@pytest.mark.parametrize("model", NOTHING.values(), ids=NOTHING)
+@pytest.mark.parametrize("norm", ["l2", "linf", "decision", "kl"])
+def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):
+    with pytest.warns(UnchangedWarning, match=r"exactly 0 under every flip .*tokens\[None\]\)\[0\]") as told:
+        jaxsens.flip_sensitivity(model, WORD, 3, norm=norm, readout="last")
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+def test_decisions_that_do_not_change_are_no_news():
+    model = lambda t: jnp.asarray(TABLE)[t].mean(0) + jnp.array([9.0, 0, 0, 0])  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert jaxsens.flip_sensitivity(model, WORD, 3, norm="decision").norms.max() == 0
+
+
+def test_hard_attention_that_no_flip_moves_is_no_news():
+    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=AverageHard())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jaxsens.flip_sensitivity(Transformer(config, seed=0), [0, 1, 0, 1])
+
+
+def test_a_model_for_batches_is_told_to_take_a_batch_axis_first():
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.flip_sensitivity(lambda t: jnp.asarray(TABLE)[t].mean(1), WORD, 3)
+    message = str(caught.value)
+    assert message.index("model(tokens[None])[0]") < message.index("model(tokens)[-1]")
