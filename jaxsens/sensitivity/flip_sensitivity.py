@@ -376,8 +376,11 @@ def _measured(
         choice = partial.engine
     if interrupted is None:
         check_finite(values[:, 0], flips.positions, call["norm"])
-        _check_values(subject, words, flips, edit, values[:, 0], runner)
+        moved = check_alone(subject, words, flips, edit, values[:, 0], runner)
         values, elsewhere = _refined(runner, subject, words, flips, edit, values, elsewhere)
+        if subject.config is None and not np.any(values[:, 0]):
+            # Of a jaxsens transformer with hard attention, exact zeros are what is measured.
+            warn_of_no_change(len(values), _measured_by(runner), moved, stacklevel=5)
     values, resolution = values[finished].T
     result = FlipSensitivity(
         norms=np.abs(values),
@@ -417,23 +420,6 @@ def _refined(
     values = values.astype(np.float64)
     values[flips_found] = found
     return values, {**elsewhere, HOW: len(flips_found)}
-
-
-def _check_values(
-    subject: Measurable,
-    words: np.ndarray,
-    flips: Flips,
-    edit: Edit,
-    values: np.ndarray,
-    runner: Engine,
-) -> None:
-    """Rejects a model that was measured wrongly in batches, and warns if nothing changed under any flip.
-
-    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
-    """
-    moved = check_alone(subject, words, flips, edit, values, runner)
-    if subject.config is None and not np.any(values):
-        warn_of_no_change(len(values), _measured_by(runner), moved, stacklevel=6)
 
 
 def _estimated(

@@ -84,12 +84,12 @@ def _pass(
 def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
     """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
 
-    There is none if all of these are exactly 0 and others are resolved: no path may lead from such a flip to the
-    output.
+    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
+    which all changes are 0 an `UnchangedWarning` says so.
     """
     blurred = ~result.resolved
     count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
-    if not count or (count == zeros and count < len(result)):
+    if not count or count == zeros:
         return
     largest = np.max(result.known_resolution[blurred])
     exact = f", {zeros} of them as exactly 0" if zeros else ""

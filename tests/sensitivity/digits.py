@@ -78,7 +78,7 @@ class Cell:
         return f"{self.flips:6d} {self.worst:10.1e} {shares} {self.beyond:8d} {self.unsaid:7d}"
 
 
-def models(depth: int, dtype: str, seed: int) -> Iterator[tuple[str, jaxsens.Transformer]]:
+def models(depth: int, dtype: Any, seed: int) -> Iterator[tuple[str, jaxsens.Transformer]]:
     """Random transformers over all temperatures, positions and masks."""
     for weighting, positions, mask in itertools.product(TEMPERATURES, POSITIONS, MASKS):
         config = TransformerConfig(

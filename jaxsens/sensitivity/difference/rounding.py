@@ -20,7 +20,7 @@ from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
 from jaxsens.sensitivity.norms import norm_of
 
-ROUNDINGS = 1.0
+ROUNDINGS = 2.0
 """A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
 
 TERMS = 32.0

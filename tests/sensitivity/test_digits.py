@@ -1,0 +1,172 @@
+"""Tiny changes have digits, bounds of rounding hold, and what is not resolved is said (`tests/sensitivity/digits.py`)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import TransformerConfig
+from jaxsens.errors import PrecisionWarning
+from jaxsens.models.weighting import Sigmoid, SinkSoftmax
+from jaxsens.precision import RESOLVED
+from jaxsens.sensitivity import refined
+from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.difference.rounding import product_error, size
+from jaxsens.sensitivity.doubt import output_doubts
+from jaxsens.sensitivity.measures import measure_of, resolution_of
+from tests.sensitivity.digits import truth
+
+ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
+
+
+def transformer(seed: int = 0, **options: Any) -> jaxsens.Transformer:
+    given = {"alphabet_size": 2, "width": 16, "heads": 1, "layers": 1, "feed_forward": 0, **ALIBI, **options}
+    return jaxsens.Transformer(TransformerConfig(**given), seed=seed)
+
+
+def word(n: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, n).astype(np.int32)
+
+
+def compared(model: Any, tokens: np.ndarray, **options: Any) -> tuple[jaxsens.FlipSensitivity, np.ndarray]:
+    found = jaxsens.flip_sensitivity(model, tokens, progress=False, **options)
+    return found, truth(measurable(model), tokens, found.positions, found.symbols)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
+def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
+    """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
+    for seed, largest in ((0, 8.18e-19), (4, 1.59e-35)):
+        found, true = compared(transformer(seed, dtype=dtype), word())
+        np.testing.assert_allclose(found.norms, true, rtol=tolerance, atol=0)
+        assert found.max == pytest.approx(largest, rel=1e-2, abs=0)
+        assert found.resolved.all()
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "no positions, all rows see all": {"positions": (), "mask": "none"},
+    "places tell rows apart": {"positions": ("sinusoidal",), "weighting": "temperature-quadratic"},
+    "nearly equal places": {"positions": ("length",), "weighting": "softmax"},
+    "a sink": {"weighting": SinkSoftmax(logit=1.0), "positions": ()},
+    "two heads and a map": {"heads": 2, "feed_forward": 8, "layer_norm": "pre"},
+    "the flipped row is read": {"readout": 0, "mask": "past", "layers": 1},
+    "two layers of cold heads": {"layers": 2, "width": 8, "feed_forward": 8},
+    "three layers of a mean": {"layers": 3, "width": 8, "readout": "mean", "weighting": "temperature-log"},
+    "hard, of equal values": {"weighting": "average-hard", "positions": (), "mask": "none"},
+    "sigmoid": {"weighting": Sigmoid(), "positions": ("alibi",)},
+}
+
+
+QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
+def test_every_bound_of_rounding_holds_and_nothing_is_off_by_more_than_it_says(name):
+    found, true = compared(transformer(1, **CASES[name]), word(10))
+    off = np.abs(found.norms - true)
+    assert np.all(off <= np.maximum(found.known_resolution, 1e-300)), name
+    assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
+    assert found.resolved.all()
+
+
+def test_forward_passes_that_lose_a_change_are_repeated_in_wider_numbers():
+    found, true = compared(transformer(0, weighting="temperature-log"), word(12), engine="vmap")
+    np.testing.assert_allclose(found.norms, true, rtol=1.5 * RESOLVED, atol=0)
+    tiny, true = compared(transformer(0), word(32), engine="vmap")
+    np.testing.assert_allclose(tiny.norms, true, rtol=1e-6, atol=0)
+    assert refined.HOW in dict(tiny.engine.elsewhere)
+
+
+def test_a_users_model_too():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
+
+    def model(tokens: Any) -> Any:  # one large constant, which hides a change of 1e-12
+        rows = table[tokens]
+        return jnp.asarray([1.0, 3.0]) + 1e-12 * rows.sum(axis=0)[:2] / 3
+
+    found, true = compared(model, word(8), alphabet_size=2)
+    np.testing.assert_allclose(found.norms, true, rtol=1e-6, atol=0)
+
+
+def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
+    monkeypatch.setattr(refined, "BUDGET", 0.0)
+    with pytest.warns(
+        PrecisionWarning, match=r"n = 32: 31 of 31 flips change the output by less than"
+    ) as caught:
+        found = jaxsens.flip_sensitivity(transformer(0), word(32), engine="vmap", progress=False)
+    assert len(caught) == 1
+    assert not found.resolved.any()
+    true = truth(measurable(transformer(0)), word(32), found.positions, found.symbols)
+    assert np.all(np.abs(found.norms - true) <= found.known_resolution)
+
+
+def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = jaxsens.flip_sensitivity(transformer(0, readout=3), word(12), progress=False)
+    assert np.all(found.norms[found.positions > 3] == 0)
+    assert found.resolved.all()
+
+
+def test_deletions_and_groups_are_resolved_too():
+    model = transformer(0, weighting="temperature-log")
+    for options in ({"candidates": jaxsens.deletion()}, {"groups": [(1, 2), (4,)]}):
+        found = jaxsens.flip_sensitivity(model, word(10), progress=False, **options)
+        assert found.resolved.all()
+        assert np.all(found.norms > 0)
+
+
+@pytest.mark.parametrize("measure", ["l2", "l1", "linf", "cosine", "kl"])
+def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(measure):
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for scale in (1e-6, 1e-2, 1.0):
+            y, dy = jnp.asarray(rng.normal(size=5)), jnp.asarray(scale * rng.normal(size=(20, 5)))
+            direction = rng.normal(size=(20, 5))
+            direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+            error = jnp.asarray(scale * 10.0 ** rng.uniform(-6, -1, 20))
+            resolution = resolution_of(measure, y, dy, error)
+            moved = measure_of(measure, y, dy + error[:, None] * direction) - measure_of(measure, y, dy)
+            assert np.all(np.abs(moved) <= resolution * (1 + 1e-6))
+            assert np.max(np.abs(moved) / resolution) > 0.1  # and not much more than that
+
+
+def test_a_decision_that_an_error_may_turn_is_unresolved():
+    y, dy = jnp.asarray([1.0, 0.5]), jnp.asarray([[0.0, 0.499], [0.0, 0.6], [0.0, 0.2]])
+    error = jnp.asarray([1e-2, 1e-3, 1e-3])
+    assert resolution_of("decision", y, dy, error).tolist() == [1, 0, 0]
+    assert resolution_of("decision", y[:1], jnp.asarray([[-0.5]]), error[:1], 0.5).tolist() == [1]
+
+
+def test_the_error_of_a_product_is_that_of_float32():
+    rng = np.random.default_rng(0)
+    rows, matrix = rng.normal(size=(200, 32)).astype(np.float32), rng.normal(size=(32, 16)).astype(np.float32)
+    off = np.linalg.norm(rows @ matrix - rows.astype(np.float64) @ matrix.astype(np.float64), axis=1)
+    said = np.asarray(product_error(size(jnp.asarray(rows)), jnp.zeros(200), jnp.asarray(matrix)))
+    assert np.all(off <= said)
+    assert np.median(off / said) > 0.01
+
+
+def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
+    model = transformer(0, weighting="softmax", layers=2, width=32)
+    subject, tokens = measurable(model), word(24)
+    output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
+    doubts = output_doubts(subject, tokens[None])
+    said = doubts(0, "float32", output)
+    assert 1e-9 < np.max(said / np.max(np.abs(output))) < 1e-4
+
+    def called(tokens: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+        found = jax.pure_callback(lambda t: np.float32([t.sum(), 1]), shape, tokens, vmap_method="sequential")
+        return jnp.asarray(found)
+
+    assumed = output_doubts(measurable(called), tokens[None])(0, "float32", np.float32([3, 1]))
+    np.testing.assert_allclose(assumed, 4 * np.finfo(np.float32).eps * np.array([3, 1]))
