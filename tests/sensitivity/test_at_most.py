@@ -1,4 +1,4 @@
-"""What the arithmetic does not resolve is said to be at most its value and its resolution, and never shown as a value."""
+"""What the arithmetic does not resolve is said to be at most its value plus its resolution, and not shown as a value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import json
 import numpy as np
 import pytest
 
+import jaxsens
 from jaxsens.errors import InputError
 from jaxsens.experiments.single import at_most_of
+from jaxsens.sensitivity import flip_sensitivity
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.output import check_estimates_finite
 from jaxsens.sensitivity.picture import fragment
@@ -145,9 +147,28 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
     assert "3e-08" not in text.replace("1.3e-07", "")
 
 
+def test_an_overflowing_estimate_of_a_finite_model_is_told_as_such(monkeypatch):
+    def overflowing(runner, subject, words, flips, *rest):
+        return np.full(len(flips), np.inf)
+
+    monkeypatch.setattr(flip_sensitivity, "estimated", overflowing)
+    model = jaxsens.Transformer(
+        jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0), seed=0
+    )
+    with pytest.raises(InputError, match=r"the estimate overflows, not the model"):
+        jaxsens.flip_sensitivity(model, np.zeros(4, int), engine="first-order", verify=2)
+
+
 def test_an_estimate_that_overflows_is_not_blamed_on_the_model():
     check_estimates_finite(np.zeros(3), np.arange(3))
-    with pytest.raises(InputError, match="estimate is not finite for 1 of 3 flips, first at position 2") as caught:
+    with pytest.raises(
+        InputError, match="estimate is not finite for 1 of 3 flips, first at position 2"
+    ) as caught:
         check_estimates_finite(np.array([0.0, 1.0, np.inf]), np.arange(3))
-    for said in ("while the model's output is finite", 'dtype="float64"', 'engine="auto"', "layer normalisation"):
+    for said in (
+        "while the model's output is finite",
+        'dtype="float64"',
+        'engine="auto"',
+        "layer normalisation",
+    ):
         assert said in str(caught.value)
