@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.analysis.data import Spread, spreads, statistic_columns
-from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power
+from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power, measured_line
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section
 from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, line_style, variant_styles
@@ -362,7 +362,7 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
         panels.append(_worst_panel(data, searched, styles))
     elif "max" in statistic_columns(data.points):
         lines = [
-            Line(variant, styles[variant], spreads(data.points, variant, "max")) for variant in data.variants
+            measured_line(data.points, variant, "max", variant, styles[variant]) for variant in data.variants
         ]
         panels.append(Panel("Largest change measured", change_label(data.norm), lines, data.lengths))
     both = len(panels) > 1
@@ -382,7 +382,7 @@ def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
     """named: whether the legend belongs to this panel alone, and so has room for the exponents."""
     lines, powers = [], []
     if "max" in statistic_columns(data.points):
-        lines.append(Line("largest measured", line_style(0), spreads(data.points, variant, "max")))
+        lines.append(measured_line(data.points, variant, "max", "largest measured", line_style(0)))
     for column, name in SIDES.items():
         fit = data.fits.get((variant, column))
         if fit is None:

@@ -33,6 +33,7 @@ from jaxsens.experiments.sweep import (
     read_points,
 )
 from jaxsens.models.layered import readout_row
+from jaxsens.precision import resolved
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 
@@ -46,8 +47,8 @@ BINS = 32
 LARGEST_OCTAVE = 40
 """No input is as long as 2 to this power."""
 
-DISTANCE_COLUMNS = ("variant", "n", "seed", "distance", "flips", "mean")
-"""The columns of distances.csv."""
+DISTANCE_COLUMNS = ("variant", "n", "seed", "distance", "flips", "mean", "mean_is")
+"""The columns of distances.csv. `mean_is` is "at most" where rounding may move the mean by over 1 %, else "exact"."""
 
 
 class Spread(NamedTuple):
@@ -62,7 +63,7 @@ class Spread(NamedTuple):
 Profiles = Mapping[tuple[str, int], Float[np.ndarray, " cells"]]
 """The mean sensitivity in equal cells along the input, from first to last, by variant and length of the input.
 
-A cell in which no flip was measured has NaN.
+A cell has NaN if no flip was measured in it, or if rounding may move its mean by over 1 %.
 """
 
 
@@ -72,18 +73,36 @@ class ProfileBuilder:
     def __init__(self) -> None:
         self._totals: dict[tuple[str, int], np.ndarray] = {}
 
-    def add(self, variant: str, n: int, positions: ArrayLike, norms: ArrayLike) -> None:
-        """Adds flips of one variant at length n: their `positions`, from 0 to n - 1, and the `norms` they caused."""
+    def add(
+        self, variant: str, n: int, positions: ArrayLike, norms: ArrayLike, resolution: ArrayLike = 0.0
+    ) -> None:
+        """Adds flips of one variant at length n: their `positions`, from 0 to n - 1, the `norms` they caused, and how
+        far rounding puts these off."""
         bins = min(BINS, n)
         cell = np.asarray(positions, dtype=np.int64) * bins // n
-        sums = np.bincount(cell, weights=np.asarray(norms, dtype=np.float64), minlength=bins)
-        total = self._totals.setdefault((variant, n), np.zeros((2, bins)))
-        total += np.stack([sums, np.bincount(cell, minlength=bins)])
+        errors = _errors(norms, resolution)
+        sums = [
+            np.bincount(cell, each, minlength=bins) for each in (np.asarray(norms, dtype=np.float64), errors)
+        ]
+        total = self._totals.setdefault((variant, n), np.zeros((3, bins)))
+        total += np.stack([*sums, np.bincount(cell, minlength=bins)])
 
     def profiles(self) -> Profiles:
         """The means over all flips added so far, sorted by variant and length."""
         with np.errstate(invalid="ignore"):  # a cell without flips is 0 / 0, which is the NaN that is wanted
-            return {key: sums / counts for key, (sums, counts) in sorted(self._totals.items())}
+            return {
+                key: np.where(resolved(sums, errors), sums, np.nan) / counts
+                for key, (sums, errors, counts) in sorted(self._totals.items())
+            }
+
+
+def _errors(norms: ArrayLike, resolution: ArrayLike) -> Float[np.ndarray, " flips"]:
+    """The resolutions of the flips that are not resolved; 0 for the others, which hardly move a mean."""
+    values, bounds = (
+        np.asarray(norms, np.float64),
+        np.broadcast_to(np.asarray(resolution, np.float64), np.shape(norms)),
+    )
+    return np.where(resolved(values, bounds), 0.0, bounds)
 
 
 def half_octave(distances: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
@@ -111,16 +130,20 @@ class DistanceBuilder:
         readout: int | str | None,
         positions: ArrayLike,
         norms: ArrayLike,
+        resolution: ArrayLike = 0.0,
     ) -> None:
-        """Adds a point's flips: their `positions` and the `norms` they caused. A model that reads no single row, or
-        does not say which, has no distances."""
+        """Adds a point's flips: their `positions`, the `norms` they caused, and how far rounding puts these off. A
+        model that reads no single row, or does not say which, has no distances."""
         row = None if readout is None else readout_row(readout, n)
         if row is None:
             return
         apart = np.abs(np.asarray(positions, np.int64) - row)
         cells, values = half_octave(apart), np.asarray(norms, np.float64)
+        errors = _errors(norms, resolution)
         for cell in np.unique(cells):
             inside = cells == cell
+            mean, error = float(values[inside].mean()), float(errors[inside].mean())
+            known = bool(resolved(np.array(mean), np.array(error)))
             self._rows.append(
                 {
                     "variant": variant,
@@ -128,7 +151,8 @@ class DistanceBuilder:
                     "seed": seed,
                     "distance": 0.0 if cell == 0 else float(np.exp(np.log(apart[inside]).mean())),
                     "flips": int(inside.sum()),
-                    "mean": float(values[inside].mean()),
+                    "mean": mean if known else mean + error,
+                    "mean_is": "exact" if known else "at most",
                     "cell": int(cell),
                 }
             )
@@ -275,8 +299,9 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
     metadata, profiles, distances, decisions = [], ProfileBuilder(), DistanceBuilder(), DecisionBuilder()
     for point, flips in read_points(folder, plan):
         metadata.append(point)
-        profiles.add(point.variant, point.n, flips.positions, flips.norms)
-        distances.add(point.variant, point.n, point.seed, flips.readout, flips.positions, flips.norms)
+        measured = (flips.positions, flips.norms, flips.known_resolution)
+        profiles.add(point.variant, point.n, *measured)
+        distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
         decisions.add(point.variant, point.n, point.seed, flips)
     if not metadata:
         raise InputError(
@@ -295,10 +320,19 @@ def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
 
 def one_sided(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
     """Whether each value of a statistic is only a lower or an upper bound: the largest, or smallest, of a sample."""
+    return _having(points, statistic, ("lower bound", "upper bound"))
+
+
+def unresolved(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is only what it is at most: smaller ones are not resolved."""
+    return _having(points, statistic, ("at most",))
+
+
+def _having(points: pandas.DataFrame, statistic: str, kinds: tuple[str, ...]) -> Bool[np.ndarray, " points"]:
     column = STATUS_COLUMN.format(statistic)
     if column not in points.columns:
         return np.zeros(len(points), bool)
-    return np.array([kind in ("lower bound", "upper bound") for kind in points[column]], bool)
+    return np.array([kind in kinds for kind in points[column]], bool)
 
 
 class InexactLengths(NamedTuple):
@@ -306,7 +340,7 @@ class InexactLengths(NamedTuple):
 
     Attributes:
         lengths: all of them.
-        bounds: those where it is a "lower bound" or an "upper bound", with which of them.
+        bounds: those where it is a "lower bound" or an "upper bound", or not resolved, "at most", with which of them.
         intervals: of the mean of points estimated to first order: from the lowest to the highest end over seeds.
     """
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.analysis.data import DISTANCE_COLUMNS, spreads
-from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label
+from jaxsens.analysis.data import DISTANCE_COLUMNS, unresolved
+from jaxsens.analysis.figures import SPREAD, ReportFigure, about_inexact, change_label, measured_line
 from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, least_squares, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, evenly, variant_styles
+from jaxsens.analysis.panels import Guide, LineStyle, Panel, draw_panels, evenly, variant_styles
 from jaxsens.experiments.job import write_table
 
 if TYPE_CHECKING:
@@ -100,8 +100,10 @@ class Distances:
                 rows = own.query("n == @n")
                 distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
                 if len({*distances}) >= FEWEST:
-                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean")
-                    found.append(DistanceFit(variant, n, fit, *_explained(distances, means)))
+                    blurred = unresolved(rows, "mean")
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", blurred=blurred)
+                    explained = _explained(distances[~blurred], means[~blurred])
+                    found.append(DistanceFit(variant, n, fit, *explained))
         return tuple(found)
 
     @property
@@ -214,6 +216,7 @@ def distance_figure(distances: Distances) -> ReportFigure:
             "flips whose distance is in one half octave, over inputs and symbols. The lines are lengths; below a "
             "panel's title is the power of the distance fitted at the longest. "
             f"{SPREAD} The grey line has slope \N{MINUS SIGN}1."
+            + about_inexact([line for panel in panels for line in panel.lines])
         ),
         description=f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
         draw=partial(
@@ -239,7 +242,7 @@ def _panel(
     for n, (label, style) in zip(distances.lengths, styles.items(), strict=True):
         of_length = own.query(f"n == {n}")
         rows = of_length.assign(n=of_length["distance"].replace(0.0, READ_AT))
-        lines.append(Line(label, style, spreads(rows, variant, "mean")))
+        lines.append(measured_line(rows, variant, "mean", label, style))
     places = sorted({place for line in lines for place in line.values})
     farthest = max(places)
     ticks = [

@@ -21,9 +21,9 @@ from jaxsens.analysis.data import Profiles, inexact, spreads
 from jaxsens.analysis.fits import (
     LEVEL,
     ExponentFit,
-    bounds_left_out,
     by_growth,
     enumeration,
+    left_out,
     signed,
     statistic_name,
     summary_sentence,
@@ -70,6 +70,11 @@ ABOUT_INTERVALS = (
 ABOUT_BOUNDS = (
     " A hollow marker with an arrow up is a lower bound: the largest change of a random sample of the flips, which all "
     "flips may exceed (an arrow down: the smallest change of a sample). Bounds do not enter the fits."
+)
+
+ABOUT_AT_MOST = (
+    " A hollow marker with an arrow down, off the line, is what the value is at most: smaller changes are below what "
+    "the arithmetic resolves, and such values do not enter the fits."
 )
 
 COLOUR_MAP = "viridis_r"
@@ -139,7 +144,7 @@ def sensitivity_figure(
             "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
             "place on a logarithmic axis and are drawn in the grey strip at the bottom, with medians that are smaller "
             "than all others by a factor of a million. 'On' another variant in the legend: the two lines cannot be "
-            "told apart." + _about_inexact([line for panel in panels for line in panel.lines])
+            "told apart." + about_inexact([line for panel in panels for line in panel.lines])
         ),
         description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
         draw=partial(draw_panels, panels, heading=heading),
@@ -157,14 +162,29 @@ def _laws(statistics: Sequence[str]) -> str:
     return enumeration(names)
 
 
-def _about_inexact(lines: Sequence[Line]) -> str:
+def about_inexact(lines: Sequence[Line]) -> str:
     """What hollow markers, error bars and arrows mean, where there are any."""
+    kinds = {kind for line in lines for kind in line.bounds.values()}
     said = (
-        (ABOUT_HOLLOW, any(line.hollow for line in lines)),
+        (ABOUT_HOLLOW, any(line.hollow - blurred_lengths(line) for line in lines)),
         (ABOUT_INTERVALS, any(line.intervals for line in lines)),
-        (ABOUT_BOUNDS, any(line.bounds for line in lines)),
+        (ABOUT_BOUNDS, bool(kinds - {"at most"})),
+        (ABOUT_AT_MOST, "at most" in kinds),
     )
     return "".join(text for text, needed in said if needed)
+
+
+def blurred_lengths(line: Line) -> frozenset[float]:
+    """The lengths at which the line's value is not resolved."""
+    return frozenset(n for n, kind in line.bounds.items() if kind == "at most")
+
+
+def measured_line(
+    points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
+) -> Line:
+    """A statistic of a variant against input length, with what is not exact marked."""
+    hollow, bounds, intervals = inexact(points, variant, statistic)
+    return Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds)
 
 
 def sensitivity_panel(
@@ -179,10 +199,8 @@ def sensitivity_panel(
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
     lines = []
     for variant, style in styles.items():
-        hollow, bounds, intervals = inexact(points, variant, statistic)
         label = f"{variant}:  {fitted_power(of_statistic[variant])}"
-        values = spreads(points, variant, statistic)
-        lines.append(Line(label, style, values, hollow, intervals, bounds))
+        lines.append(measured_line(points, variant, statistic, label, style))
     lengths = sorted({int(n) for n in points["n"]})
     title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
     return Panel(
@@ -229,7 +247,7 @@ def local_slope_figure(
             "The exponent between each length and the next, instead of one exponent for the whole range. A true power "
             "of n is level here. A line that still rises or falls means that the fitted exponent is an average over "
             "the range and not yet the asymptotic law; log(n)/n, for example, sinks slowly towards \N{MINUS SIGN}1. "
-            f"{SPREAD} There is no slope where a value is exactly 0, or only a bound."
+            f"{SPREAD} There is no slope where a value is exactly 0, only a bound, or not resolved."
         ),
         description=f"Slopes between successive lengths for {enumeration(styles)}.",
         draw=partial(
@@ -288,7 +306,9 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figur
         figure.legend(
             handles=[
                 Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
-                Patch(facecolor="white", edgecolor="#c0c0c0", label="no flip measured there"),
+                Patch(
+                    facecolor="white", edgecolor="#c0c0c0", label="no flip measured there, or not resolved"
+                ),
             ],
             loc="outside lower center",
             ncols=2,
@@ -303,12 +323,14 @@ def fitted_power(fit: ExponentFit) -> str:
     if fit.points == 0:
         if fit.bounds:
             return "too few values for a fit: the others are bounds"
+        if fit.unresolved:
+            return "too few resolved values for a fit"
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
     text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}"
     if fit.zeros:
         text += f"  ({fit.zeros} zero{'s' if fit.zeros > 1 else ''} left out)"
-    if fit.bounds:
-        text += f"  ({bounds_left_out(fit)})"
+    if remark := left_out(fit):
+        text += f"  ({remark})"
     return text
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from jaxsens.analysis.data import one_sided, statistic_columns
+from jaxsens.analysis.data import one_sided, statistic_columns, unresolved
 from jaxsens.errors import InputError
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
 
@@ -98,6 +98,8 @@ class ExponentFit:
             no logarithm and are left out.
         bounds: the number of values left out because they are only lower or upper bounds: the largest, or the smallest,
             change of a random sample of flips. They are not among `values`.
+        unresolved: the number of values left out because the arithmetic does not resolve them: what is known is only
+            what they are at most. They are not among `values` either.
         note: what was left out, and why a number is NaN; empty if there is nothing to say.
         local: the slopes between successive lengths, of the seeds that have a slope over the whole range.
         drift: Student's t interval of how fast the local slopes of a seed rise with log(n); NaN with fewer than two
@@ -115,13 +117,14 @@ class ExponentFit:
     zeros: int
     note: str
     bounds: int = 0
+    unresolved: int = 0
     local: tuple[LocalSlope, ...] = ()
     drift: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def always_zero(self) -> bool:
         """Whether every value is exactly 0, so that there is no exponent."""
-        return 0 < self.values == self.zeros and not self.bounds
+        return 0 < self.values == self.zeros and not self.bounds and not self.unresolved
 
     @property
     def growth(self) -> Growth:
@@ -199,7 +202,7 @@ class ExponentFit:
         if math.isnan(self.exponent):
             return what if self.always_zero else f"{what} ({self.note})"
         power = f"exponent {signed(self.exponent)} {self.interval()}".rstrip()
-        return f"{what} ({'; '.join(filter(None, (power, self.unsettled, bounds_left_out(self))))})"
+        return f"{what} ({'; '.join(filter(None, (power, self.unsettled, left_out(self))))})"
 
 
 def fit_exponents(
@@ -225,8 +228,8 @@ def fit_exponents(
         rows = points.query("variant == @variant")
         for statistic in statistic_columns(points):
             columns = (rows["n"], rows[statistic], rows["seed"])
-            bounds = one_sided(rows, statistic)
-            fits.append(fit_exponent(*columns, variant, statistic, minimum_length, bounds))
+            sides = (one_sided(rows, statistic), unresolved(rows, statistic))
+            fits.append(fit_exponent(*columns, variant, statistic, minimum_length, *sides))
     return tuple(fits)
 
 
@@ -238,18 +241,22 @@ def fit_exponent(
     statistic: str = "",
     minimum_length: int = 1,
     bounds: ArrayLike | None = None,
+    blurred: ArrayLike | None = None,
 ) -> ExponentFit:
     """Fits one statistic of one variant, given as three flat arrays with one entry per point.
 
-    Values that are 0 or NaN are left out, and so are those where `bounds` is True, which are only bounds on the value;
-    the note says how many. A seed with positive values at fewer than three lengths has no slope.
+    Values that are 0 or NaN are left out, and so are those where `bounds` is True, which are only bounds on the value,
+    and those where `blurred` is, which are not resolved; the note says how many. A seed with positive values at fewer
+    than three lengths has no slope.
     """
     n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
-    one_sided_too = np.zeros(n.shape, bool) if bounds is None else np.asarray(bounds, bool)
     long_enough = n >= minimum_length
-    left_out = int(np.sum(long_enough & one_sided_too))
-    chosen = long_enough & ~one_sided_too
+    not_resolved = long_enough & (np.zeros(n.shape, bool) if blurred is None else np.asarray(blurred, bool))
+    one_sided_too = long_enough & (np.zeros(n.shape, bool) if bounds is None else np.asarray(bounds, bool))
+    one_sided_too &= ~not_resolved
+    chosen = long_enough & ~one_sided_too & ~not_resolved
     every_seed = np.unique(seed[long_enough]).size
+    omitted = _Omitted(int(np.sum(one_sided_too)), n[not_resolved], np.unique(n[long_enough]).size)
     n, value, seed = n[chosen], value[chosen], seed[chosen]
     slopes, kept = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
@@ -269,8 +276,9 @@ def fit_exponent(
         seeds=len(slopes),
         values=value.size,
         zeros=int(np.sum(value == 0)),
-        note=_note(value, every_seed, len(slopes), left_out),
-        bounds=left_out,
+        note=_note(value, every_seed, len(slopes), omitted),
+        bounds=omitted.bounds,
+        unresolved=omitted.blurred.size,
         local=local,
         drift=drift,
     )
@@ -284,8 +292,8 @@ def local_slopes(points: pandas.DataFrame) -> pandas.DataFrame:
 
     Returns:
         A row per variant, pair of successive lengths and seed, and a column per statistic: NaN unless the seed has a
-        positive value at both lengths that is not only a bound. Column "n" is the geometric mean of the lengths, which
-        is their middle on a logarithmic axis.
+        positive value at both lengths that is resolved and not only a bound. Column "n" is the geometric mean of the
+        lengths, which is their middle on a logarithmic axis.
     """
     import pandas as pd
 
@@ -293,7 +301,7 @@ def local_slopes(points: pandas.DataFrame) -> pandas.DataFrame:
     found = []
     for variant in dict.fromkeys(points["variant"]):
         own = points.query("variant == @variant")
-        bounds = np.stack([one_sided(own, name) for name in columns], axis=1)
+        bounds = np.stack([one_sided(own, name) | unresolved(own, name) for name in columns], axis=1)
         rows = own.set_index(["n", "seed"])[columns].astype(float).mask(bounds)
         logarithms = pd.DataFrame(np.log(rows.where(rows > 0)))
         for low, high in pairwise(sorted(set(logarithms.index.get_level_values("n")))):
@@ -347,14 +355,34 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, bounds: int) -> str:
+@dataclass(frozen=True)
+class _Omitted:
+    """The values that do not enter a fit: how many are only bounds, the lengths of those that are not resolved, one for
+    each, and the number of all lengths."""
+
+    bounds: int
+    blurred: Float[np.ndarray, " blurred"]
+    lengths: int
+
+    def told(self) -> str:
+        """Returns at which lengths the arithmetic does not resolve values."""
+        at = np.unique(self.blurred)
+        which = ", ".join(f"{n:g}" for n in at)
+        told = f"values at {at.size} of {self.lengths} lengths are below what the arithmetic resolves"
+        return f"{told}, left out: {which}"
+
+
+def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, omitted: _Omitted) -> str:
     """What a reader of the fit must know about omitted values and NaN results; `fitted` of the seeds have a slope."""
-    if bounds and not value.size:
+    bounds, blurred = omitted.bounds, omitted.blurred.size
+    if not value.size and bounds and not blurred:
         return f"all {bounds} values are the extremes of samples, which are only bounds: no exponent"
+    if not value.size and blurred and not bounds:
+        return f"all {blurred} values are below what the arithmetic resolves: no exponent"
     zeros, missing, values = int(np.sum(value == 0)), int(np.sum(np.isnan(value))), value.size
-    if values and zeros == values and not bounds:
+    if values and zeros == values and not bounds and not blurred:
         return "exactly 0 at every length: no exponent"
-    parts = []
+    parts = [omitted.told()] if blurred else []
     if bounds:
         parts.append(
             f"{bounds} of {bounds + values} values are the extremes of samples, only bounds, left out"
@@ -387,9 +415,12 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def bounds_left_out(fit: ExponentFit) -> str:
-    """How many values did not enter a fit, as they are only bounds: "12 bounds left out"; empty if all did."""
-    return f"{fit.bounds} bound{'s' if fit.bounds > 1 else ''} left out" if fit.bounds else ""
+def left_out(fit: ExponentFit) -> str:
+    """How many values did not enter a fit, as they are only bounds or not resolved: "12 bounds and 3 unresolved left
+    out"; empty if all did."""
+    bounds = f"{fit.bounds} bound{'s' if fit.bounds > 1 else ''}" if fit.bounds else ""
+    both = " and ".join(filter(None, (bounds, f"{fit.unresolved} unresolved" if fit.unresolved else "")))
+    return f"{both} left out" if both else ""
 
 
 def by_growth(fits: Iterable[ExponentFit]) -> dict[Growth, list[ExponentFit]]:
@@ -405,8 +436,8 @@ def summary_sentence(fits: Iterable[ExponentFit], statistic: str) -> str:
     def named(fit: ExponentFit) -> str:
         if math.isnan(fit.exponent):
             return fit.variant
-        left_out = ("zeros left out" if fit.zeros else "", bounds_left_out(fit), fit.unsettled)
-        return f"{fit.variant} ({', '.join(filter(None, (signed(fit.exponent), *left_out)))})"
+        remarks = ("zeros left out" if fit.zeros else "", left_out(fit), fit.unsettled)
+        return f"{fit.variant} ({', '.join(filter(None, (signed(fit.exponent), *remarks)))})"
 
     grouped = by_growth(fit for fit in fits if fit.statistic == statistic)
     parts = [f"{kind.value} for {enumeration(map(named, members))}" for kind, members in grouped.items()]

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SUMMARY_COLUMNS = (
-    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "settled"),
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "unresolved"),
+    "settled",
 )
-"""The columns of summary.csv. `bounds` counts values left out because they are only bounds."""
+"""The columns of summary.csv. `bounds` counts values left out because they are only bounds,
+`unresolved` those that the arithmetic does not resolve."""
 
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""

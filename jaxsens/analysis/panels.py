@@ -41,7 +41,10 @@ GAP = 1e6
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
     "lower bound": Outline(_UP, [Outline.MOVETO, *[Outline.LINETO] * 4]),
-    "upper bound": Outline([(x, -y) for x, y in _UP], [Outline.MOVETO, *[Outline.LINETO] * 4]),
+    **dict.fromkeys(
+        ("upper bound", "at most"),
+        Outline([(x, -y) for x, y in _UP], [Outline.MOVETO, *[Outline.LINETO] * 4]),
+    ),
 }
 """Arrows that leave room for the marker they start from."""
 
@@ -72,8 +75,9 @@ class Line:
     """One line with its spread over seeds, by position on the horizontal axis.
 
     A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled. From
-    those in `bounds` an arrow points up, for a "lower bound", or down, for an "upper bound". The error bars in
-    `intervals` are drawn with caps; an infinite end goes to the edge of the axes.
+    those in `bounds` an arrow points up, for a "lower bound", or down, for an "upper bound" and for "at most": a value
+    that is not resolved, which no line joins to others. The error bars in `intervals` are drawn with caps; an infinite
+    end goes to the edge of the axes.
     """
 
     label: str
@@ -375,7 +379,8 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
     if line.intervals:
         _draw_intervals(axes, line, factor)
-    (curve,) = axes.plot(x, median, color=style.colour, linewidth=1.6, zorder=3)
+    blurred = np.array([line.bounds.get(n) == "at most" for n in lengths.tolist()], bool)
+    (curve,) = axes.plot(x, np.where(blurred, np.nan, median), color=style.colour, linewidth=1.6, zorder=3)
     curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}

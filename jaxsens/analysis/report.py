@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxsens.analysis.attention import attention_data, attention_sections
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
-from jaxsens.analysis.data import SweepData
+from jaxsens.analysis.data import SweepData, unresolved
 from jaxsens.analysis.decisions import Decisions, decision_sections
 from jaxsens.analysis.distances import Distances, distance_sections, write_distances
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
@@ -123,6 +123,12 @@ ABOUT_ESTIMATES = (
 )
 
 
+ABOUT_UNRESOLVED = (
+    "{variant}, {statistic}: {some} of {all} lengths are below what {dtype} resolves and are left out of fits: n = "
+    "{lengths}. Figures show what they are at most."
+)
+
+
 def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
     """Writes summary.csv, local_slopes.csv, distances.csv, distance_exponents.csv, figures/*.png, figures/*.svg and
     report.html into a directory, each file atomically.
@@ -156,6 +162,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     found = [summary_sentence(fits, statistic) for statistic in main]
     caveats = [ABOUT_SAMPLES] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
+    caveats += about_unresolved(data)
     caveats += [BEYOND_EXACTNESS.format(variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
         Section("What was found", paragraphs=caveats, bullets=found),
@@ -248,6 +255,28 @@ def _about_estimates(data: SweepData) -> str:
         error=max(one["median_error"] or 0 for one in known),
         rank=min(ranks, default=math.nan),
     )
+
+
+def about_unresolved(data: SweepData) -> list[str]:
+    """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
+    table, found = data.points, []
+    dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
+    for variant in data.names:
+        rows = table.query("variant == @variant")
+        for statistic in data.plan.statistics:
+            lengths = sorted(set(rows["n"][unresolved(rows, statistic)]))
+            if lengths:
+                found.append(
+                    ABOUT_UNRESOLVED.format(
+                        variant=variant,
+                        statistic=statistic,
+                        some=len(lengths),
+                        all=rows["n"].nunique(),
+                        dtype=dtypes,
+                        lengths=", ".join(map(str, lengths)),
+                    )
+                )
+    return found
 
 
 def _sensitivity_figures(

@@ -311,6 +311,8 @@ def _check_input(word: str | None, n: int | None, count: int, problems: Problems
 def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from jaxsens.experiments.single import unresolved_facts
+
     console = Console()
     facts = Table.grid(padding=(0, 2))
     flips = (
@@ -325,14 +327,15 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {summary['norm']}": f"{summary['mean']:.6g}",
-        **{name: f"{value:.6g}" for name, value in summary["quantiles"].items()},
-        "max": f"{summary['max']:.6g}",
+        f"mean {summary['norm']}": _told(summary, "mean", summary["mean"]),
+        **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
+        "max": _told(summary, "max", summary["max"]),
         **(
             {}
             if (average := summary["average sensitivity"]) is None
-            else {"average sensitivity": f"{average:.6g}"}
+            else {"average sensitivity": _told(summary, "average sensitivity", average)}
         ),
+        **unresolved_facts(summary["unresolved"]),
         **(summary["estimate"] or {}),
     }
     for name, value in rows.items():
@@ -346,11 +349,20 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if not summary["top"]:
         return
     table = Table(title="Largest flips")
-    for column in summary["top"][0]:
+    columns = [name for name in summary["top"][0] if name != "at most"]
+    for column in columns:
         table.add_column(column, justify="right")
     for flip in summary["top"]:
-        table.add_row(*(_shown(name, value, summary["symbols"]) for name, value in flip.items()))
+        shown = {name: _shown(name, flip[name], summary["symbols"]) for name in columns}
+        shown |= {"norm": f"at most {flip['at most']:.6g}"} if "at most" in flip else {}
+        table.add_row(*shown.values())
     console.print(table)
+
+
+def _told(summary: dict[str, Any], name: str, value: float) -> str:
+    from jaxsens.sensitivity.at_most import told
+
+    return told(value, summary["at most"].get(name), 6)
 
 
 def _shown(column: str, value: float | list[int], symbols: Sequence[str]) -> str:

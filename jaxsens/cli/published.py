@@ -157,6 +157,7 @@ def _print(measured: TextMeasurement, top: int) -> None:
     table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
     for row in rows:
         value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
+        value = f"at most {row['at most']:.4g}" if "at most" in row else value
         about = "~" if estimated and not row["exact"] else ""
         marked = Plain.assemble(row["before"], (f"«{row['token']}»", "bold"), row["after"])
         where = (

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,6 +31,7 @@ from jaxsens.inputs import Measure, is_count
 from jaxsens.precision import MATMUL_PRECISION, numerics
 from jaxsens.sealed import DamagedFile, digest
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.at_most import ceiling, told
 from jaxsens.sensitivity.candidates import edit_of
 from jaxsens.sensitivity.choice import ENGINES
 from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
@@ -77,8 +78,9 @@ STATISTICS = (
 STATUS_COLUMN = "{}_is"
 """The column of points.csv that says what the value of a statistic is."""
 
-Status = Literal["exact", "estimated", "lower bound", "upper bound"]
-"""What a statistic of a point is to the statistic of all its flips."""
+Status = Literal["exact", "estimated", "lower bound", "upper bound", "at most"]
+"""What a statistic of a point is to the statistic of all its flips. "at most": the rounding of flips that are not
+resolved may decide it, and the number is what it is at most."""
 
 _LARGEST, _SMALLEST = ("max", "q100"), ("min", "q0")
 
@@ -345,6 +347,8 @@ class PointMetadata:
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
             statistics are then exact is said by `statistics_of`.
         attention: attention statistics, if the sweep asks for them: see `jaxsens.experiments.attention`.
+        unresolved: how many flips the arithmetic does not resolve.
+        at_most: what those statistics are at most that the rounding of these flips may decide.
     """
 
     key: str
@@ -364,12 +368,16 @@ class PointMetadata:
     seconds: float
     estimated: dict[str, float | int | None] | None = None
     attention: AttentionValues | None = None
+    unresolved: int = 0
+    at_most: dict[str, float] = field(default_factory=dict)
 
     def status(self, statistic: str) -> Status:
         """What the value of a statistic is. The largest change of a random sample of flips is a lower bound on that of
         all flips, the smallest an upper bound; means and quantiles of a sample are estimates, as is every statistic of
         a point with estimates. Its largest change is the largest of the flips measured exactly, among them the largest
-        estimates."""
+        estimates. What rounding may decide is "at most" a value; of a sample, for the flips that were drawn."""
+        if statistic in self.at_most:
+            return "at most"
         drawn = self.flips < self.population
         if drawn and statistic in _LARGEST:
             return "lower bound"
@@ -379,11 +387,13 @@ class PointMetadata:
 
     def summary(self) -> str:
         """The statistics; if they are estimated, how well the mean is known."""
-        told = ", ".join(f"{name} {value:.3g}" for name, value in self.statistics.items())
+        said = ", ".join(
+            f"{name} {told(value, self.at_most.get(name), 3)}" for name, value in self.statistics.items()
+        )
         if self.estimated is None:
-            return told
+            return said
         ends = Interval(self.estimated["mean_low"] or 0.0, self.estimated["mean_high"] or math.inf)
-        return f"{told}; estimated, the mean: {ends.told(3)}"
+        return f"{said}; estimated, the mean: {ends.told(3)}"
 
 
 def write_point(
@@ -428,6 +438,8 @@ def describe_point(
         seconds=seconds,
         estimated=of_estimates(result),
         attention=attention,
+        unresolved=result.unresolved,
+        at_most=ceilings_of(result, statistics),
     )
 
 
@@ -445,6 +457,10 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     try:
         result, described = load_with_metadata(path)
         metadata = PointMetadata(**described)
+        if "at_most" not in described:
+            raise DamagedFile(
+                f"{path}: of an earlier version, which did not say what its arithmetic resolves"
+            )
     except InputError as error:
         raise DamagedFile(str(error)) from error
     except TypeError as error:
@@ -453,6 +469,7 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     metadata = _shares(metadata)
     missing = tuple(name for name in statistics if name not in metadata.statistics)
     metadata.statistics.update(statistics_of(result, missing))
+    metadata.at_most.update(ceilings_of(result, missing))
     return (replace(metadata, estimated=of_estimates(result)) if _may_be_old(metadata) else metadata), result
 
 
@@ -514,6 +531,16 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
     if result.estimated is not None:
         found |= {name: getattr(result, name) for name in ("mean", "max") if name in found}
     return found
+
+
+def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
+    """What those of the named statistics are at most that rounding may decide (`jaxsens.sensitivity.at_most`)."""
+    found = {name: ceiling(result, partial(_statistic_of, name=name)) for name in names}
+    return {name: most for name, most in found.items() if most is not None}
+
+
+def _statistic_of(result: FlipSensitivity, name: str) -> float:
+    return statistics_of(result, (name,))[name]
 
 
 def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:

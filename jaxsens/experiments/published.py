@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.errors import InputError, collecting
-from jaxsens.experiments.single import estimate_facts, place_and_symbol
+from jaxsens.experiments.single import at_most_of, estimate_facts, place_and_symbol, unresolved_facts
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.pretrained.log_probability import LogProbability
 from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.sensitivity.at_most import told
 from jaxsens.sensitivity.candidates import masking, neighbours
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.pieces import in_context
@@ -63,8 +64,9 @@ class TextMeasurement:
             "measured": self.about or f"{view.measure}, {view.unit}",
             "flips": f"{len(result)}{part}",
             "engine": f"{result.engine.name}: {result.engine.reason}",
-            f"mean {sizes}": f"{result.mean:.6g}",
-            f"largest {sizes}": f"{result.max:.6g}",
+            f"mean {sizes}": told(result.mean, result.at_most("mean"), 6),
+            f"largest {sizes}": told(result.max, result.at_most("max"), 6),
+            **unresolved_facts(result.unresolved),
             **(estimate_facts(result) or {}),
         }
 
@@ -72,7 +74,7 @@ class TextMeasurement:
         """Returns the largest flips, the largest first and the first of equals first, each with its context."""
         result, view = self.result, self.result.view()
         names = [view.name(int(symbol)) for symbol in result.tokens[0]]
-        found = []
+        found, resolved = [], result.resolved
         for k in np.argsort(-result.norms, kind="stable")[:count]:
             position, symbol = place_and_symbol(result, int(k))
             places, inserted = np.atleast_1d(position).tolist(), np.atleast_1d(symbol).tolist()
@@ -87,6 +89,11 @@ class TextMeasurement:
                     "replacement": " ".join(map(view.name, inserted)),
                     "value": float(result.values[k]),
                     "exact": bool(result.exact[k]),
+                    **(
+                        {}
+                        if resolved[k]
+                        else {"at most": float(result.norms[k] + result.known_resolution[k])}
+                    ),
                 }
             )
         return found
@@ -104,6 +111,8 @@ class TextMeasurement:
             "dtype": result.dtype,
             "mean": result.mean,
             "max": result.max,
+            "unresolved": result.unresolved,
+            "at most": at_most_of(result),
             "estimate": estimate_facts(result),
             "top": self.top(top),
             "text": self.text,

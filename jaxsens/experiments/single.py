@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_sour
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
+from jaxsens.sensitivity.at_most import ceiling
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, read_table, read_toml
@@ -132,9 +133,14 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     `top` lists its largest flips, the largest first, and the first of equals first; -1 is the symbol of a deletion, and
     flips of groups have lists of positions and symbols. `symbols` are the names of the
     tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
-    measured.
+    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at most` has those statistics,
+    with what they are at most, that their rounding may decide.
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
+    average = result.average_sensitivity if result.norm == DECISION else None
+    blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
+    if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
+        blurred["average sensitivity"] = most
     return {
         "n": result.n,
         "inputs": len(result.tokens),
@@ -145,7 +151,9 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "dtype": result.dtype,
         "mean": result.mean,
         "max": result.max,
-        "average sensitivity": result.average_sensitivity if result.norm == DECISION else None,
+        "average sensitivity": average,
+        "unresolved": result.unresolved,
+        "at most": blurred,
         "estimate": estimate_facts(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [
@@ -156,6 +164,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
                 # An insertion leaves the symbol at the position behind it.
                 "before" if result.copies else "replaces": result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
+                **({} if resolved[k] else {"at most": float(result.norms[k] + result.known_resolution[k])}),
             }
             for k in largest
             for position, symbol in [place_and_symbol(result, int(k))]
@@ -166,6 +175,20 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "symbols": source.names,
         "training": source.training,
     }
+
+
+def at_most_of(result: FlipSensitivity, quantiles: Sequence[float] = ()) -> dict[str, float]:
+    """Returns what the mean, the largest and quantiles are at most: those that rounding may move by over 1 %."""
+    asked = {"mean": "mean", "max": "max", **{f"q{100 * q:g}": q for q in quantiles}}
+    found = {name: result.at_most(statistic) for name, statistic in asked.items()}
+    return {name: most for name, most in found.items() if most is not None}
+
+
+def unresolved_facts(flips: int) -> dict[str, str]:
+    """Returns how many flips the arithmetic does not resolve, for a list of facts; nothing if it resolves all."""
+    if not flips:
+        return {}
+    return {"not resolved": f"{flips} flips, whose changes are below the rounding of the arithmetic"}
 
 
 def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple[list[int], list[int]]:

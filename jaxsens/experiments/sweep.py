@@ -48,8 +48,9 @@ PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
 _REPORT = ("report.html", "summary.csv", "local_slopes.csv", "distances.csv", "distance_exponents.csv")
 
-KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips")
-"""The columns of points.csv before the statistics."""
+KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips", "unresolved")
+"""The columns of points.csv before the statistics. `unresolved` is the number of flips that the arithmetic does not
+resolve."""
 
 ESTIMATE_COLUMNS = ("measured", "mean_low", "mean_high", "median_error", "rank_correlation", "exceeding")
 """The columns of points.csv after the statistics, if the config has estimates. Empty for points without."""
@@ -121,11 +122,10 @@ class SweepPlan(Record):
     def columns(self) -> tuple[str, ...]:
         """The columns of points.csv."""
         estimates = self.measure.get("engine") == FIRST_ORDER or self.measure.get("exact_up_to") is not None
-        inexact = estimates or self.measure.get("sample") is not None
         return (
             *KEY_COLUMNS,
             *self.statistics,
-            *((STATUS_COLUMN.format(name) for name in self.statistics) if inexact else ()),
+            *(STATUS_COLUMN.format(name) for name in self.statistics),
             *(ESTIMATE_COLUMNS if estimates else ()),
         )
 
@@ -272,9 +272,10 @@ def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
 
 
 def point_row(point: PointMetadata) -> dict[str, Any]:
-    """The row of points.csv that a point makes, with more than a plan's columns."""
+    """The row of points.csv that a point makes, with more than a plan's columns. A statistic that is not resolved has
+    what it is at most."""
     status = {STATUS_COLUMN.format(name): point.status(name) for name in point.statistics}
-    return row_of(point, KEY_COLUMNS) | point.statistics | status | (point.estimated or {})
+    return row_of(point, KEY_COLUMNS) | point.statistics | point.at_most | status | (point.estimated or {})
 
 
 def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:

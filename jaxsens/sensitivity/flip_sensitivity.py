@@ -36,7 +36,7 @@ from jaxsens.sensitivity.flips import DELETED, Flips, Sample
 from jaxsens.sensitivity.functions import FUNCTIONS, SIGNED, check_functions, checked_function
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.measures import DECISION
-from jaxsens.sensitivity.output import check_finite, checked_output
+from jaxsens.sensitivity.output import check_estimates_finite, check_finite, checked_output
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.refined import HOW, refined
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
@@ -444,7 +444,7 @@ def _estimated(
     try:
         with stopping.noting(signal.SIGINT), telling(progress) as told:
             values = estimated(runner, subject, words, flips, asked, devices, told)
-            check_finite(values, flips.positions, call["norm"])
+            check_estimates_finite(values, flips.positions)
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)
             exact, compared, how = verified(runner, subject, words, flips, chosen, asked, devices, None)

@@ -33,6 +33,7 @@ class ShownToken:
         strength: 0 to 1, or None if it was not flipped.
         kind: of its bar: "up", or "down" for a negative change.
         exact: whether its value was measured; only told apart if some are estimates.
+        blurred: whether its value is not resolved, so that it has no colour.
         title: what is shown on hover.
     """
 
@@ -41,6 +42,7 @@ class ShownToken:
     strength: float | None
     kind: str
     exact: bool
+    blurred: bool
     title: str
 
 
@@ -123,13 +125,14 @@ def _parts(view: ResultView, by: By | None, most: int) -> dict[str, object]:
         "explained": _explained(view, by),
         "facts": _facts(view),
         "unflipped": any(token.strength is None for one in shown for token in one.tokens),
+        "blurred": any(token.blurred for one in shown for token in one.tokens),
         "top": _most_sensitive(view, by),
     }
 
 
 def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
     """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
-    sizes = [np.nan_to_num(np.abs(values_by(one, by)), nan=-1) for one in view.inputs]
+    sizes = [np.nan_to_num(np.abs(_known_by(one, by)), nan=-1) for one in view.inputs]
     places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
     order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
     chosen = [places[j] for j in order]
@@ -141,22 +144,33 @@ def values_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
     return one.largest if by == "largest" else one.mean
 
 
+def _at_most_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    return one.largest_at_most if by == "largest" else one.mean_at_most
+
+
+def _known_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    """Returns the values that colours show; 0 where they are not resolved."""
+    return np.where(np.isnan(_at_most_by(one, by)), values_by(one, by), 0.0)
+
+
 def _scale(view: ResultView, by: By) -> float:
     """Returns the largest size of a value; 0 if there is none."""
-    sizes = [np.abs(found) for one in view.inputs if (found := values_by(one, by)[one.flipped]).size]
+    sizes = [np.abs(found) for one in view.inputs if (found := _known_by(one, by)[one.flipped]).size]
     return max((float(one.max()) for one in sizes), default=0.0)
 
 
 def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
     """Yields the first tokens of an input."""
     one, read = view.inputs[k], view.position_read(k)
-    values, pieces = values_by(one, by), text_pieces([view.name(int(s)) for s in one.tokens[:count]])
+    blurred = np.isfinite(_at_most_by(one, by))
+    values, pieces = _known_by(one, by), text_pieces([view.name(int(s)) for s in one.tokens[:count]])
     for i, (space, text) in enumerate(pieces):
         value = float(values[i])
         known = bool(one.flipped[i])
         strength = (abs(value) / scale if scale else 0.0) if known else None
         title = _title(view, k, i, read == i)
-        yield ShownToken(text, space, strength, "down" if value < 0 else "up", bool(one.measured[i]), title)
+        kind = "down" if value < 0 else "up"
+        yield ShownToken(text, space, strength, kind, bool(one.measured[i]), bool(blurred[i]), title)
 
 
 def _title(view: ResultView, k: int, i: int, read: bool) -> str:
@@ -168,9 +182,10 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
         return "\n".join([*lines, "not flipped"])
     how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
     instead = view.name(int(one.symbol[i]))
-    lines.append(f"largest: {number(one.largest[i], view.signed)} with {instead!r}{how}")
+    largest = _told(one.largest[i], one.largest_at_most[i], view.signed)
+    lines.append(f"largest: {largest} with {instead!r}{how}")
     if one.count[i] > 1:
-        lines.append(f"mean of {one.count[i]} flips: {number(one.mean[i], view.signed)}")
+        lines.append(f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.signed)}")
     return "\n".join(lines)
 
 
@@ -178,6 +193,13 @@ def number(value: float, signed: bool = False, digits: int = 3) -> str:
     """Returns a value to some digits, with a sign if values have signs."""
     return (
         f"{value:+.{digits}g}".replace("-", "\N{MINUS SIGN}") if signed and value else f"{value:.{digits}g}"
+    )
+
+
+def _told(value: float, most: float, signed: bool) -> str:
+    """Returns a value, or what its size is at most if that is a number."""
+    return (
+        number(value, signed) if np.isnan(most) else f"at most {number(most)}{' in size' if signed else ''}"
     )
 
 
@@ -214,7 +236,8 @@ def _facts(view: ResultView) -> str:
     how = f", engine {view.engine}"
     if view.estimated:
         how = f": {view.exact:,} measured, the others estimated to first order"
-    return f"{view.flips:,}{part} flips{how}{where or ''}"
+    blurred = f"; {view.unresolved:,} flips are not resolved by the arithmetic" if view.unresolved else ""
+    return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
 
 
 def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
@@ -229,6 +252,6 @@ def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
         token,
         after,
         instead,
-        number(one.largest[position], view.signed),
+        _told(one.largest[position], one.largest_at_most[position], view.signed),
         bool(one.measured[position]),
     )

@@ -13,7 +13,7 @@ from jaxsens.sensitivity.view import InputView, ResultView
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LARGEST, MEAN, DOWN = "#D55E00", "#000000", "#0072B2"
+LARGEST, MEAN, DOWN, GREY = "#D55E00", "#000000", "#0072B2", "#767676"
 """Of Okabe and Ito's palette, which colour-blind readers can tell apart. Markers and dashes differ as well."""
 
 MOST_LABELS = 60
@@ -69,13 +69,15 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
     places = np.arange(len(one.tokens))
     few = len(places) <= MOST_LABELS
     size = 6.0 if few else 2.0
+    largest = np.where(np.isnan(one.largest_at_most), one.largest, np.nan)
     if view.signed:
-        _draw_signed(axes, one, places, size)
+        _draw_signed(axes, one, largest, places, size)
     else:
         if few:
-            axes.vlines(places, 0, one.largest, color=LARGEST, linewidth=1, alpha=0.4)
-        _markers(axes, places, one.largest, one.measured, "o", LARGEST, "largest", size)
-    mean = np.where(one.count > 1, one.mean, np.nan)
+            axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
+        _markers(axes, places, largest, one.measured, "o", LARGEST, "largest", size)
+    _draw_at_most(axes, one.largest_at_most, places, size, view.signed)
+    mean = np.where((one.count > 1) & np.isnan(one.mean_at_most), one.mean, np.nan)
     if np.isfinite(mean).any():
         style: dict[str, Any] = (
             {"linestyle": "none", "marker": "_"} if few else {"linestyle": "-", "linewidth": 0.6}
@@ -84,7 +86,7 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
     unflipped = np.flatnonzero(~one.flipped)
     if len(unflipped):
         bottom = axes.get_xaxis_transform()
-        axes.plot(unflipped, np.full(len(unflipped), 0.02), "x", color="#767676", markersize=0.7 * size,
+        axes.plot(unflipped, np.full(len(unflipped), 0.02), "x", color=GREY, markersize=0.7 * size,
                   transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
     _label(axes, view, k, places if few and _inches(axes) >= LABEL_INCHES * len(places) else None)
 
@@ -93,14 +95,31 @@ def _inches(axes: Axes) -> float:
     return axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def _draw_signed(axes: Axes, one: InputView, places: np.ndarray, size: float) -> None:
-    axes.axhline(0, color="#767676", linewidth=0.8)
-    axes.vlines(places, np.fmin(one.low, 0), np.fmax(one.high, 0), color="#767676", linewidth=1, alpha=0.5)
+def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float, signed: bool) -> None:
+    """Draws what flips change at most, where no more is known: a floor of rounding is never drawn as a value."""
+    blurred = np.isfinite(most)
+    if not blurred.any():
+        return
+    said = "below resolution: at most"
+    if signed:
+        range_of = (places[blurred], -most[blurred], most[blurred])
+        axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=said)
+    else:
+        axes.plot(places[blurred], most[blurred], "v", color=GREY, markerfacecolor="none", markersize=size,
+                  label=said)  # fmt: skip
+
+
+def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    known = np.where(np.isnan(largest), np.nan, 0.0)
+    axes.vlines(
+        places, np.fmin(one.low, 0) + known, np.fmax(one.high, 0) + known, color=GREY, linewidth=1, alpha=0.5
+    )
     for rising, marker, colour, label in (
         (True, "^", LARGEST, "largest, increase"),
         (False, "v", DOWN, "largest, decrease"),
     ):
-        of_sign = np.where((one.largest >= 0) == rising, one.largest, np.nan)
+        of_sign = np.where((largest >= 0) == rising, largest, np.nan)
         _markers(axes, places, of_sign, one.measured, marker, colour, label, size)
 
 

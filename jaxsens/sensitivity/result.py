@@ -20,6 +20,7 @@ from jaxsens.files import write_text
 from jaxsens.inputs import choice, is_count
 from jaxsens.precision import resolved
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
+from jaxsens.sensitivity.at_most import ceiling, told
 from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
@@ -245,6 +246,36 @@ class FlipSensitivity:
         for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see `accuracy`.
         """
         return resolved(self.norms, self.known_resolution)
+
+    @cached_property
+    def unresolved(self) -> int:
+        """The number of flips that are not `resolved`."""
+        return int(np.sum(~self.resolved))
+
+    def at_most(self, statistic: Literal["max", "mean"] | float) -> float | None:
+        """Returns what a statistic is at most, if rounding may move it by over 1 %; None if it is resolved.
+
+        `max`, `mean` and `quantile` are those of the values as measured, which may be nothing but rounding. The rule
+        is that of `jaxsens.sensitivity.at_most`.
+
+        Args:
+            statistic: "max", "mean", or a number q from 0 to 1 for the q-quantile.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        match statistic:
+            case "max":
+                return ceiling(self, lambda one: one.max)
+            case "mean":
+                return ceiling(self, lambda one: one.mean)
+            case str():
+                raise InputError(
+                    f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
+                )
+            case q:
+                _check_unit("statistic", q)
+                return ceiling(self, lambda one: one.quantile(q))
 
     @property
     def n(self) -> int:
@@ -620,11 +651,11 @@ class FlipSensitivity:
         return self.populations[k]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a table with the columns input, position, symbol, norm; change if a function was measured; and for an
-        estimated result estimate, and exact: whether the norm was measured. If the model knows strings, the columns
-        token, after position, and replacement, after symbol, say what stood there and what was inserted. Flips of
-        groups have the columns positions and symbols as well: tuples of all that a flip replaces and inserts, of which
-        token and replacement have the strings, with blanks between them."""
+        """Returns a table with the columns input, position, symbol, norm; resolution if it is known; change if a
+        function was measured; and for an estimated result estimate, and exact: whether the norm was measured. If the
+        model knows strings, the columns token, after position, and replacement, after symbol, say what stood there and
+        what was inserted. Flips of groups have the columns positions and symbols as well: tuples of all that a flip
+        replaces and inserts, of which token and replacement have the strings, with blanks between them."""
         import pandas as pd
 
         columns = {name: getattr(self, field) for name, field in self._columns().items()}
@@ -670,7 +701,8 @@ class FlipSensitivity:
             word = self.tokens[k, : self.length(k)]
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
-            shown.append(input_view(word, positions[mine], symbols[mine], values, exact))
+            resolution = self.known_resolution[flip][mine]
+            shown.append(input_view(word, positions[mine], symbols[mine], values, exact, resolution))
         return ResultView(
             inputs=shown,
             names=self.names,
@@ -681,6 +713,7 @@ class FlipSensitivity:
             flips=len(self),
             population=self.population,
             exact=int(self.exact.sum()),
+            unresolved=self.unresolved,
             engine=self.engine.name,
             flipped_input=flipped_input(self.alphabet, self.joint is not None, self.copies),
         )
@@ -688,7 +721,9 @@ class FlipSensitivity:
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
 
-        Of a function's signed changes it draws the one of largest size, and the range. Hollow markers are estimates.
+        Of a function's signed changes it draws the one of largest size, and the range. Hollow markers are estimates,
+        hollow triangles that point down (a dotted range of signed changes) what a position's flips change at most,
+        where the arithmetic does not resolve them.
         New axes are made by `matplotlib.pyplot`, so that notebooks and `pyplot.show()` show them.
 
         Args:
@@ -787,9 +822,10 @@ class FlipSensitivity:
         if self.accuracy is not None:
             return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
+        blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
         return (
-            f"FlipSensitivity({self._size()}, {what}, {self.norm}: mean={self.mean:.4g}, "
-            f"max={self.max:.4g}{place}, engine={self.engine.name})"
+            f"FlipSensitivity({self._size()}, {what}, {self.norm}: mean={told(self.mean, self.at_most('mean'))}, "
+            f"max={told(self.max, self.at_most('max'))}{place}, {blurred}engine={self.engine.name})"
         )
 
     def _size(self) -> str:
@@ -803,7 +839,8 @@ class FlipSensitivity:
         kind = f"{self.norm}, engine={self.engine.name}"
         return (
             f"FlipSensitivity({self._size()}, {what}, {kind})\n"
-            f"  mean={self.mean:.4g}, {self.mean_interval().told()}; largest measured={self.max:.4g}{place}\n"
+            f"  mean={told(self.mean, self.at_most('mean'))}, {self.mean_interval().told()}; "
+            f"largest measured={told(self.max, self.at_most('max'))}{place}\n"
             f"  {accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
         )

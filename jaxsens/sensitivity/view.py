@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import rule_for
+from jaxsens.precision import RESOLVED, SMALLEST, resolved
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME
 
 MEASURED: dict[str, tuple[str, str]] = {
@@ -37,6 +38,8 @@ class InputView:
         measured: whether it was measured rather than estimated.
         mean: the mean of the values at each position.
         low, high: their smallest and largest.
+        largest_at_most, mean_at_most: what the sizes of `largest` and `mean` are at most, where the rounding of flips
+            that are not resolved may move them by over 1 %; NaN elsewhere.
     """
 
     tokens: Int[np.ndarray, " n"]
@@ -47,6 +50,8 @@ class InputView:
     mean: Float[np.ndarray, " n"]
     low: Float[np.ndarray, " n"]
     high: Float[np.ndarray, " n"]
+    largest_at_most: Float[np.ndarray, " n"]
+    mean_at_most: Float[np.ndarray, " n"]
 
     @property
     def flipped(self) -> Bool[np.ndarray, " n"]:
@@ -68,6 +73,7 @@ class ResultView:
         flips: the number of flips in the result.
         population: the number of all flips.
         exact: the number of flips that were measured.
+        unresolved: the number of flips that the arithmetic does not resolve.
         engine: the engine that ran.
         flipped_input: what x′ is, in words.
     """
@@ -81,6 +87,7 @@ class ResultView:
     flips: int
     population: int
     exact: int
+    unresolved: int
     engine: str
     flipped_input: str
 
@@ -130,10 +137,12 @@ def input_view(
     symbols: Int[np.ndarray, " flips"],
     values: Float[np.ndarray, " flips"],
     measured: Bool[np.ndarray, " flips"],
+    resolution: Float[np.ndarray, " flips"],
 ) -> InputView:
     """Returns the summary of one input's flips. Values that are not finite, as a partial result may have, are left
     out."""
     n, finite = len(tokens), np.isfinite(values)
+    resolution = np.where(resolved(values, resolution), 0.0, resolution)[finite]
     positions, symbols, measured = positions[finite], symbols[finite], measured[finite]
     values = values[finite].astype(np.float64)
     count = np.bincount(positions, minlength=n)
@@ -150,4 +159,16 @@ def input_view(
     np.fmin.at(low, positions, values)
     np.fmax.at(high, positions, values)
     mean = np.divide(total, count, out=nothing, where=count > 0)
-    return InputView(tokens, count, largest, symbol, exact, mean, low, high)
+    highest, spread = np.full(n, np.nan), np.bincount(positions, weights=resolution, minlength=n)
+    np.fmax.at(highest, positions, np.abs(values) + resolution)
+    most = np.abs(mean) + np.divide(spread, count, out=np.full(n, np.nan), where=count > 0)
+    ceilings = (_where_it_moves(largest, highest), _where_it_moves(mean, most))
+    return InputView(tokens, count, largest, symbol, exact, mean, low, high, *ceilings)
+
+
+def _where_it_moves(
+    values: Float[np.ndarray, " n"], most: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Returns the largest sizes of values, NaN where they are resolved."""
+    sizes = np.abs(values)
+    return np.where(most - sizes > np.maximum(RESOLVED * sizes, SMALLEST), most, np.nan)

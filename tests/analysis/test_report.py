@@ -251,7 +251,7 @@ def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
     assert [row[:3] for row in rows] == [
         (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
     ]
-    assert rows[0] == ("b", "8", "0", "1", "7", "0.125")
+    assert rows[0] == ("b", "8", "0", "1", "7", "0", "0.125", "exact")
 
 
 def test_a_table_of_very_many_points_is_cut_short_and_says_so(monkeypatch):

@@ -279,7 +279,7 @@ def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
             assert row["measured"] == "16"
             assert float(row["mean_low"]) <= float(row["mean"]) <= float(row["mean_high"])
     exact = parse_sweep_config(SOFT)
-    assert exact.plan.columns == (*KEY_COLUMNS, "mean", "max", "q90")
+    assert exact.plan.columns == (*KEY_COLUMNS, "mean", "max", "q90", "mean_is", "max_is", "q90_is")
 
 
 def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path):

@@ -55,7 +55,7 @@ def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
     assert read_plan(tmp_path) == sweep.plan
     assert (tmp_path / "sweep.toml").read_text() == read_plan(tmp_path).config == TINY
     lines = csv(tmp_path).decode().splitlines()
-    assert lines[0] == "variant,n,seed,inputs,flips,mean,max,q90"
+    assert lines[0] == "variant,n,seed,inputs,flips,unresolved,mean,max,q90,mean_is,max_is,q90_is"
     assert [line.split(",")[:5] for line in lines[1:]] == [
         [variant, n, seed, "1", str(int(n) - 1)]
         for variant in ("softmax", "leftmost-hard")
@@ -89,7 +89,11 @@ def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
     run(tiny_sweep(), tmp_path)
     outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
     assert outcome.computed == 0
-    assert csv(tmp_path).decode().startswith("variant,n,seed,inputs,flips,min,mean\nsoftmax,4,0,1,3,")
+    assert (
+        csv(tmp_path)
+        .decode()
+        .startswith("variant,n,seed,inputs,flips,unresolved,min,mean,min_is,mean_is\nsoftmax,4,0,1,3,0,")
+    )
 
 
 def test_parts_of_a_sweep_add_up_to_the_whole(calls, tmp_path):

@@ -26,7 +26,7 @@ def result():
 
 def test_the_table_has_a_row_a_flip(result):
     frame = result.to_pandas()
-    assert list(frame.columns) == ["input", "position", "symbol", "norm"]
+    assert list(frame.columns) == ["input", "position", "symbol", "norm", "resolution"]
     assert len(frame) == len(result) == 2 * 39
 
 
