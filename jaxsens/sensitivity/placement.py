@@ -223,7 +223,8 @@ def _measure(
     doubts: Doubts | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
-    found, done = np.full(total, np.nan, np.float32), np.zeros(total, bool)
+    shape = (total, 2) if quantity is _numbers else (total,)
+    found, done = np.full(shape, np.nan, np.float32), np.zeros(total, bool)
     given_flips = tokens, inputs, positions, symbols
     try:
         with _together(engine, given_flips, placement):
