@@ -1,4 +1,4 @@
-"""Tiny changes have digits, bounds of rounding hold, and what is not resolved is said (`tests/sensitivity/digits.py`)."""
+"""Tiny changes have digits, bounds of rounding hold, and what is not resolved is said; see `digits.py` beside."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
 
 def test_deletions_and_groups_are_resolved_too():
     model = transformer(0, weighting="temperature-log")
-    for options in ({"candidates": jaxsens.deletion()}, {"groups": [(1, 2), (4,)]}):
+    tried: list[dict[str, Any]] = [{"candidates": jaxsens.deletion()}, {"groups": [(1, 2), (4,)]}]
+    for options in tried:
         found = jaxsens.flip_sensitivity(model, word(10), progress=False, **options)
         assert found.resolved.all()
         assert np.all(found.norms > 0)
@@ -163,10 +164,15 @@ def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cann
     said = doubts(0, "float32", output)
     assert 1e-9 < np.max(said / np.max(np.abs(output))) < 1e-4
 
+    def on_host(tokens: Any) -> np.ndarray:
+        return np.asarray([tokens.sum(), 1], np.float32)
+
     def called(tokens: Any) -> Any:
         shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-        found = jax.pure_callback(lambda t: np.float32([t.sum(), 1]), shape, tokens, vmap_method="sequential")
+        found = jax.pure_callback(
+            lambda t: np.asarray([t.sum(), 1], np.float32), shape, tokens, vmap_method="sequential"
+        )
         return jnp.asarray(found)
 
-    assumed = output_doubts(measurable(called), tokens[None])(0, "float32", np.float32([3, 1]))
+    assumed = output_doubts(measurable(called), tokens[None])(0, "float32", np.array([3.0, 1.0]))
     np.testing.assert_allclose(assumed, 4 * np.finfo(np.float32).eps * np.array([3, 1]))
