@@ -23,7 +23,7 @@ from jaxsens.sensitivity.measures import BOUNDED
 class Blurred(Protocol):
     """A dataclass of norms with their resolutions: `jaxsens.sensitivity.result.FlipSensitivity`."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
     def norms(self) -> Float[np.ndarray, " flips"]:
@@ -45,18 +45,13 @@ class Blurred(Protocol):
         """Which are known to 1 %."""
         ...
 
-    @property
-    def unresolved(self) -> int:
-        """How many are not."""
-        ...
-
 
 Result = TypeVar("Result", bound=Blurred)
 
 
 def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | None:
     """Returns what a statistic of a result is at most; None if it is resolved. It is computed three times at most."""
-    if not result.unresolved:
+    if result.resolved.all():
         return None
     value, highest = statistic(result), statistic(_moved(result, 1))
     if math.isnan(value) or highest <= SMALLEST:
