@@ -11,20 +11,47 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from jaxsens.precision import RESOLVED, SMALLEST
 from jaxsens.sensitivity.measures import BOUNDED
 
-if TYPE_CHECKING:
-    from jaxsens.sensitivity.result import FlipSensitivity
+
+class Blurred(Protocol):
+    """A dataclass of norms with their resolutions: `jaxsens.sensitivity.result.FlipSensitivity`."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def norms(self) -> Float[np.ndarray, " flips"]:
+        """One norm a flip."""
+        ...
+
+    @property
+    def norm(self) -> str:
+        """What they are."""
+        ...
+
+    @property
+    def known_resolution(self) -> Float[np.ndarray, " flips"]:
+        """A bound of their rounding."""
+        ...
+
+    @property
+    def resolved(self) -> Bool[np.ndarray, " flips"]:
+        """Which are known to 1 %."""
+        ...
 
 
-def ceiling(result: FlipSensitivity, statistic: Callable[[FlipSensitivity], float]) -> float | None:
+Result = TypeVar("Result", bound=Blurred)
+
+
+def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | None:
     """Returns what a statistic of a result is at most; None if it is resolved. It is computed three times at most."""
-    if not result.unresolved:
+    if result.resolved.all():
         return None
     value, highest = statistic(result), statistic(_moved(result, 1))
     if math.isnan(value) or highest <= SMALLEST:
@@ -35,7 +62,7 @@ def ceiling(result: FlipSensitivity, statistic: Callable[[FlipSensitivity], floa
     return highest
 
 
-def _moved(result: FlipSensitivity, sign: int) -> FlipSensitivity:
+def _moved(result: Result, sign: int) -> Result:
     """Returns the result with the norms of unresolved flips moved by their resolutions, up or down."""
     by = np.where(result.resolved, 0.0, sign * result.known_resolution.astype(np.float64))
     norms = np.clip(result.norms.astype(np.float64) + by, 0, BOUNDED.get(result.norm, np.inf))

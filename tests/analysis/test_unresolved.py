@@ -110,6 +110,6 @@ def test_cells_of_profiles_and_distances_that_rounding_decides_are_no_values():
     assert np.isnan(profiles.profiles()["a", 8]).tolist() == [True] * 4 + [False] * 4
     distances.add("a", 8, 0, "last", positions, norms, resolution)
     table = distances.table()
-    blurred = table["distance"] > 3.5
+    blurred = table["distance"].to_numpy() > 3.5
     assert table["mean_is"].tolist() == ["at most" if far else "exact" for far in blurred]
     assert table["mean"][blurred].tolist() == pytest.approx([1e-7] * int(np.sum(blurred)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,8 +63,9 @@ def test_a_plateau_of_rounding_is_not_fitted():
 
 @pytest.mark.slow
 def test_engine_vmap_on_a_linear_temperature_widens_its_plateau_or_says_at_most():
-    sizes: dict[str, Any] = {"width": 4, "heads": 1, "layers": 1, "feed_forward": 0}
-    config = jaxsens.TransformerConfig(alphabet_size=2, weighting="temperature-linear", **sizes)
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, weighting="temperature-linear", width=4, heads=1, layers=1, feed_forward=0
+    )
     model = jaxsens.Transformer(config, seed=0)
     for n in (16, 64):
         word = np.random.default_rng(1).integers(0, 2, n)

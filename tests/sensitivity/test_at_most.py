@@ -1,4 +1,4 @@
-"""What arithmetic does not resolve is said to be at most its value plus its resolution, and not shown as a value."""
+"""What the arithmetic does not resolve is at most its value plus its resolution, and is not shown as a value."""
 
 from __future__ import annotations
 
