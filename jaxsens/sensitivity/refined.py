@@ -33,8 +33,11 @@ BITS = (256, 1152)
 GUARD = 60
 """So many of the last bits are taken to be rounding: a pass of 10^18 operations, or scores of 10^18."""
 
+COST = 4.0
+"""What a flip costs, in operations of 256 bits for each of its program's: with 1152 bits one takes three times that."""
+
 BUDGET = 2.0e7
-"""The scalar operations that a call spends: some 5 seconds."""
+"""The operations of 256 bits that a call spends: some 5 seconds."""
 
 HOW = "two forward passes in numbers of 256 bits or more"
 """How results name these flips' method."""
@@ -74,7 +77,8 @@ def refined(
     measure = None if program is None else _measure(engine, program)
     if program is None or longer is None or measure is None:
         return nothing
-    count = int(BUDGET / max(program.operations(), 1.0)) - len(np.unique(flips.inputs[unresolved]))
+    each = COST * max(program.operations(), 1.0)
+    count = int(BUDGET / each) - len(np.unique(flips.inputs[unresolved]))
     if count < 1:
         return nothing
     upper = np.abs(values[unresolved, 0]) + values[unresolved, 1]

@@ -263,15 +263,21 @@ class FoldedEngine(Engine):
         u = unit(dy.dtype, last.x.shape[0])
         weight, gained = weights
         keys, pulls = size(last.keys[:, positions]).T, prepared.value_sizes[:, positions].T
-        scored = (moves.dq_error + u * size(moves.dq)) * keys
-        scored = scored + moves.size * (dy_error + u * size(dy))[:, None]
+        # The errors of the query and of a row have random directions.
+        queried = (moves.dq_error + u * size(moves.dq)) / np.sqrt(value.shape[2]).astype(dy.dtype)
+        along = moves.size / np.sqrt(value.shape[1]).astype(dy.dtype)
+        scored = queried * keys + along * (dy_error + u * size(dy))[:, None]
         through = gain(value)
         own = (weight + gained) * (
             scored * (pulls + through * size(dy)[:, None]) + through * (dy_error + u * size(dy))[:, None]
         )
-        # b, and with it every v_j - b, was rounded once in the dtype of the preparation.
-        spread = jnp.max(size(last.values), axis=1) * u
-        rows = sums.pulled_error + through * (sums.moved_error + u * sums.moved_size) + u * sums.pulled_size
+        # Every v_j - b is a difference of two numbers in float64, in which the engine prepares.
+        spread = jnp.max(size(last.values), axis=1) * float(np.finfo(np.float64).eps)
+        # Each row is rounded on its own: the errors of many add up like roots.
+        of_rows = jnp.sqrt(sums.moved_square)
+        widest = jnp.max(prepared.value_sizes, axis=1)
+        rows = queried * sums.pulled_by_keys + (along * widest + through) * of_rows
+        rows = rows + through * u * size(sums.moved) + u * sums.pulled_size
         return rows + own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
 
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
@@ -311,7 +317,7 @@ class FoldedEngine(Engine):
             jnp.zeros((flips, second.heads, second.head_width), dtype),
             jnp.zeros((flips, second.heads, config.width), dtype),
             jnp.zeros(flips, bool),
-            *(jnp.zeros((flips, second.heads), dtype) for _ in range(5)),
+            *(jnp.zeros((flips, second.heads), dtype) for _ in range(4)),
         )
         add = partial(_with_block, prepared, positions, moves)
 
@@ -368,7 +374,7 @@ class FoldedEngine(Engine):
         both = parts * (step.value_sizes.T[:, None] + _cut(prepared.sizes, k, 1)[..., None])
         added_up = jnp.sum(both + grown * step.dv_sizes.T[:, None], axis=0)
         size_of_change = (prepared.gain * added_up).T
-        sizes = _Sizes(size_of_change, 2 * unit(dtype) * size_of_change)
+        sizes = _Sizes(size_of_change, unit(dtype) * size_of_change)
         return jnp.moveaxis(dy, 0, 1), sizes, jnp.any(reached | strange, axis=0)
 
     @property
@@ -460,8 +466,11 @@ class _Sizes(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; which are declined; and
-    for the errors the sums of the first two's sizes, of the second's error, and of the third's size and error."""
+    """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; which are declined.
+
+    For the errors, the sums of the first two's sizes; of the new weights times the sizes of keys and of v_j - b, which
+    the query's error is multiplied by; and of the squares of what each row's own error does to the third.
+    """
 
     total: Float[Array, "flips heads"]
     pulled: Float[Array, "flips heads head_width"]
@@ -469,9 +478,8 @@ class _Sums:
     declined: Bool[Array, " flips"]
     gained_size: Float[Array, "flips heads"]
     pulled_size: Float[Array, "flips heads"]
-    pulled_error: Float[Array, "flips heads"]
-    moved_size: Float[Array, "flips heads"]
-    moved_error: Float[Array, "flips heads"]
+    pulled_by_keys: Float[Array, "flips heads"]
+    moved_square: Float[Array, "flips heads"]
 
 
 def _cut(array: Array, k: Array, axis: int) -> Array:
@@ -502,14 +510,11 @@ def _with_block(
     far = (jnp.abs(change) > LARGEST_SCORE_CHANGE) & jnp.isfinite(log_weight) & others
     new, grown = weight + gained, jnp.abs(gained)
     pulls = _cut(prepared.value_sizes, k, 1)
-    # The errors of scores are products of one number of the flip and one of the row: sums over rows are products.
-    own = (moves.dq_error + u * size(moves.dq))[..., None] * size(keys)
-    moved, moved_size, moved_error = sums.moved, sums.moved_size, sums.moved_error
+    moved, moved_square = sums.moved, sums.moved_square
     if dy is not None and sizes is not None:
         moved = moved + jnp.einsum("fhj,fjd->fhd", new, dy)
-        moved_size = moved_size + jnp.einsum("fhj,fj->fh", new, sizes.size)
-        moved_error = moved_error + jnp.einsum("fhj,fj->fh", new, sizes.error)
-        own = own + moves.size[..., None] * (sizes.error + u * sizes.size)[:, None]
+        doubt = (sizes.error + u * sizes.size) ** 2
+        moved_square = moved_square + jnp.einsum("fhj,fj->fh", new * new, doubt)
     return _Sums(
         sums.total + jnp.sum(gained, axis=-1),
         sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, values),
@@ -517,7 +522,6 @@ def _with_block(
         sums.declined | declined | jnp.any(far, axis=(1, 2)),
         sums.gained_size + jnp.sum(grown, axis=-1),
         sums.pulled_size + jnp.einsum("fhj,hj->fh", grown, pulls),
-        sums.pulled_error + jnp.sum(new * own * pulls, axis=-1),
-        moved_size,
-        moved_error,
+        sums.pulled_by_keys + jnp.einsum("fhj,hj->fh", new, size(keys) * pulls),
+        moved_square,
     )
