@@ -186,9 +186,8 @@ class Engine(abc.ABC):
 
     @property
     def widens(self) -> bool:
-        """Whether flips that float32 cannot resolve are measured in float64, here or by another engine."""
-        others = (self.fallback, self.wider)
-        return self.widened or any(other is not None and other.widens for other in others)
+        """Whether scores that float32 cannot resolve are formed in float64, here or by a fallback."""
+        return self.widened or (self.fallback is not None and self.fallback.widens)
 
     @property
     def fallback(self) -> Engine | None:

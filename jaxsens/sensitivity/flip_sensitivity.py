@@ -376,11 +376,7 @@ def _measured(
         choice = partial.engine
     if interrupted is None:
         check_finite(values[:, 0], flips.positions, call["norm"])
-        moved = check_alone(subject, words, flips, edit, values[:, 0], runner)
         values, elsewhere = _refined(runner, subject, words, flips, edit, values, elsewhere)
-        if subject.config is None and not np.any(values[:, 0]):
-            # Of a jaxsens transformer with hard attention, exact zeros are what is measured.
-            warn_of_no_change(len(values), _measured_by(runner), moved, stacklevel=5)
     values, resolution = values[finished].T
     result = FlipSensitivity(
         norms=np.abs(values),
@@ -412,14 +408,20 @@ def _refined(
     values: Float[np.ndarray, "flips 2"],
     elsewhere: dict[str, int],
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
-    """Returns the values with those of `refined` flips in their place, and the counts with theirs."""
+    """Returns the values with those of `refined` flips in their place, and the counts with theirs.
+
+    Before, it rejects a model that was measured wrongly in batches; after, it warns if nothing changed under any flip. A
+    jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+    """
+    moved = check_alone(subject, words, flips, edit, values[:, 0], runner)
     with stopping.noting(signal.SIGINT):
         flips_found, found = refined(runner, subject, words, flips, edit, values)
-    if not len(flips_found):
-        return values, elsewhere
-    values = values.astype(np.float64)
-    values[flips_found] = found
-    return values, {**elsewhere, HOW: len(flips_found)}
+    if len(flips_found):
+        values, elsewhere = values.astype(np.float64), {**elsewhere, HOW: len(flips_found)}
+        values[flips_found] = found
+    if subject.config is None and not np.any(values[:, 0]):
+        warn_of_no_change(len(values), _measured_by(runner), moved, stacklevel=6)
+    return values, elsewhere
 
 
 def _estimated(

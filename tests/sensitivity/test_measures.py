@@ -246,7 +246,7 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
         with jax.disable_jit(not case.compiled), numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
-            values[engine] = np.asarray(jax.jit(runner.measured)(given, prepared, pairs[:, 0], pairs[:, 1]))
+            values[engine] = np.asarray(jax.jit(runner.norms)(given, prepared, pairs[:, 0], pairs[:, 1]))
     declined = np.isnan(values["difference"])
     assert not declined.all()
     np.testing.assert_allclose(
@@ -269,7 +269,9 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     for engine in ("vmap", "difference"):
         values = flip_sensitivity(model, tokens, positions=where, norm=name, engine=engine)
         errors[engine] = np.median(np.abs(values.norms - truth.norms) / truth.norms)
-    assert errors["difference"] < 1e-5 < 1e-4 < errors["vmap"]
+        if engine == "vmap":  # float32 has lost them
+            assert dict(values.engine.elsewhere)["a forward pass each in float64"] > 12
+    assert max(errors.values()) < 1e-5
 
 
 # A function of both outputs

@@ -135,9 +135,9 @@ def test_a_read_beyond_an_array_at_a_longer_word_is_refused(model, candidates):
 
 
 def test_a_group_that_makes_a_bad_pair_is_refused():
-    assert "in the group at position 0" in refused(
-        AT_SEVERAL["a pair"], candidates=[2, 3], groups=[(0, 1), (2, 3)]
-    )
+    message = refused(AT_SEVERAL["a pair"], candidates=[2, 3], groups=[(0, 1), (2, 3)])
+    assert "symbols: with" in message
+    assert "the model takes index" in message
 
 
 def test_the_influence_matrix_refuses_a_symbol_in_the_middle():
@@ -171,7 +171,7 @@ def test_where_the_check_costs_as_much_as_the_model_some_flips_are_checked_and_t
 
     def model(t):
         scores = jnp.tanh(jnp.tile(EIGHT[t], 16) @ jnp.ones((64, 64)))
-        return EIGHT[jnp.argmax(scores.sum(1))] + EIGHT[t].mean(0)
+        return EIGHT[jnp.argmax(scores.sum(1)) % 8] + EIGHT[t].mean(0)
 
     found = jaxsens.flip_sensitivity(model, np.zeros(40, int), 8)
     assert "indices depend on much of the model, and were checked for" in found.engine.reason

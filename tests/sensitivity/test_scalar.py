@@ -117,7 +117,6 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     truth = flip_sensitivity(wide, tokens, positions=where, scalar=log_probability, engine="difference")
     found = flip_sensitivity(model, tokens, positions=where, scalar=log_probability, engine="difference")
     assert np.median(np.abs(found.changes - truth.changes) / np.abs(truth.changes)) < 1e-6
-    assert "float64" not in found.engine.reason
     subtracted = flip_sensitivity(model, tokens, positions=where, scalar=log_probability, engine="vmap")
     assert dict(subtracted.engine.elsewhere)["a forward pass each in float64"] > 0
     if layers == 2:

@@ -232,7 +232,7 @@ class DifferenceEngine(Engine):
         for k in range(config.layers):
             heads = config.layer(k).heads * config.layer(k).head_width
             reach = changed_rows(config.layer(k).mask, reach, 3)
-            maps = (2 * config.width + 4) * (heads + 2 * config.layer(k).feed_forward)
+            maps = (2 * config.width + 12) * (heads + 2 * config.layer(k).feed_forward)  # with their errors
             if k == 0:
                 flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (
                     4 * n * heads if rows > 1 else 0
