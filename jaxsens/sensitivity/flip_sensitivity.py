@@ -410,7 +410,7 @@ def _refined(
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns the values with those of `refined` flips in their place, and the counts with theirs.
 
-    Before, it rejects a model that was measured wrongly in batches; after, it warns if nothing changed under any flip. A
+    Before, it rejects a model that was measured wrongly in batches; after, it warns if nothing changed at all. A
     jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     moved = check_alone(subject, words, flips, edit, values[:, 0], runner)
