@@ -288,7 +288,9 @@ def own_row(
     q, key = kept.queries[:, rows], kept.keys[:, rows]
     ds = score_change(layer, parameters, q, dq.db, kept.keys, None, rows, n)
     own = score_change(layer, parameters, q, dq.db, key, flip.dk.db, rows, n)
-    here = jnp.arange(n) == position  # compared rather than scattered: scatters are not fused with what surrounds them
+    here = (
+        jnp.arange(n) == position
+    )  # compared rather than scattered: scatters are not fused with what surrounds them
     ds = jnp.where(here, own, ds)
     sizes = size(q), Doubt.of(dq)
     es = score_error(layer, parameters, *sizes, size(kept.keys), None, rows, n)
