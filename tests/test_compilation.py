@@ -120,6 +120,50 @@ def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_w
     assert "cannot be written to" in str(kept)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775], ids=oct)
+@pytest.mark.parametrize("which", ["the folder", "the folder in it"])
+def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
+    with programs_kept(str(tmp_path)) as own:
+        assert own.folder is not None
+    folder = tmp_path if which == "the folder" else own.folder
+    folder.chmod(mode)
+    with pytest.raises(InputError, match=rf"(?s)others can write to {folder}, .*: .*chmod go-w {folder}$"):
+        programs_kept(str(tmp_path)).__enter__()
+    folder.chmod(mode & 0o755)
+    with programs_kept(str(tmp_path)) as kept:
+        assert kept.folder == own.folder
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    monkeypatch.setattr(compilation, "_ROOT", -1)
+    with pytest.raises(InputError, match="belongs to another user, whose programs would run as you"):
+        programs_kept(str(tmp_path)).__enter__()
+
+
+def test_where_nobody_chose_a_folder_that_others_can_write_to_it_is_warned_of(tmp_path, monkeypatch):
+    base, before = tmp_path / "jaxsens" / "compiled", SETTINGS.jax_compilation_cache_dir
+    base.mkdir(parents=True)
+    base.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        with pytest.warns(UserWarning, match=f"chmod go-w {base}"), programs_kept(None) as kept:
+            assert kept.folder is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert "others can write" in str(kept)
+
+
+def test_folders_are_made_so_that_others_cannot_write_to_them_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        with programs_kept(str(tmp_path / "made")) as kept:
+            assert kept.folder is not None
+    finally:
+        os.umask(before)
+
+
 def test_programs_that_nobody_uses_are_removed(tmp_path):
     with programs_kept(str(tmp_path)):
         compiled(0.741)

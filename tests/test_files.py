@@ -42,6 +42,33 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_the_old_one
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_all_of_a_file_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
+    flush, rename, done = os.fsync, os.replace, []
+
+    def fsync(number):
+        done.append(("flushed", os.fstat(number).st_ino, os.fstat(number).st_size))
+        flush(number)
+
+    def replace(source, target):
+        done.append(("renamed", os.stat(source).st_ino, os.stat(source).st_size))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    write_text(tmp_path / "file", "x" * 100_000)
+    inode = (tmp_path / "file").stat().st_ino
+    assert done == [("flushed", inode, 100_000), ("renamed", inode, 100_000)]
+
+
+def test_who_reads_the_old_file_meanwhile_reads_all_of_it(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old" * 1000)
+    with path.open() as reader:
+        write_text(path, "new" * 1000)
+        assert reader.read() == "old" * 1000
+    assert path.read_text() == "new" * 1000
+
+
 def test_what_a_library_says_of_a_full_disk_is_an_error_of_the_system(tmp_path):
     text = "RESOURCE_EXHAUSTED: Failed to write 14 bytes to file 14: No space left [os_error_code='28']"
     with pytest.raises(OSError, match="No space left on device") as failed, atomic_path(tmp_path / "file"):

@@ -13,10 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import socket
+import stat
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +38,7 @@ CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
 _FORGET_SECONDS = 30 * 24 * 3600
+_ROOT = 0
 _SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
 
 
@@ -71,13 +75,17 @@ def programs_kept(given: str | None) -> Iterator[Compilations]:
 
     The backend must be chosen before: with `jax.distributed`, call this after its initialisation. JAX's own settings
     are respected: nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off, and JAX_COMPILATION_CACHE_DIR takes the
-    place of the user's cache folder. Programs that nobody used for 30 days are removed.
+    place of the user's cache folder. Programs that nobody used for 30 days are removed. A folder that others can write
+    to, or that belongs to another user, is not used: what lies there would run as this user.
 
     Args:
         given: the base folder; "off" to keep nothing; None for the user's cache folder, if it can be written to.
 
     Raises:
-        InputError: if the folder that was given cannot be written to.
+        InputError: if the folder that was given cannot be written to, or can be by others.
+
+    Warns:
+        UserWarning: if the user's cache folder can be written to by others.
     """
     counts = Compilations()
     if given == "off" or not _setting("jax_enable_compilation_cache"):
@@ -102,18 +110,37 @@ def _made_ready(given: str | None, counts: Compilations) -> Path | None:
     name = f"jaxlib-{version('jaxlib')}-{jax.default_backend()}-{processor()}"
     try:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (base / name).mkdir(exist_ok=True)
-        try_writing_to(base / name)
+        (base / name).mkdir(exist_ok=True, mode=0o755)
+        why = _strangers(base) or _strangers(base / name)
+        if why is None:
+            try_writing_to(base / name)
+            _forget_unused(base)
+            return base / name
+        if given is None:
+            warnings.warn(f"compiled programs are not kept between commands: {why}", stacklevel=2)
     except OSError as error:
         why = f"{base} cannot be written to ({error.strerror or error})"
-        if given is not None:
-            problems = Problems("compilation cache")
-            problems.add("--compilation-cache", given, f"another folder, or off: {why}")
-            problems.raise_if_any()
-        counts.why_not = why
+    if given is not None:
+        problems = Problems("compilation cache")
+        problems.add("--compilation-cache", given, f"another folder, or off: {why}")
+        problems.raise_if_any()
+    counts.why_not = why
+    return None
+
+
+def _strangers(folder: Path) -> str | None:
+    """Returns who else could put programs there, which would run as this user, and the remedy; None if nobody could.
+
+    A sticky bit does not help: it keeps others from removing files, and not from adding some.
+    """
+    if not hasattr(os, "getuid"):
         return None
-    _forget_unused(base)
-    return base / name
+    found, name = folder.stat(), shlex.quote(str(folder))
+    if found.st_uid not in (os.getuid(), _ROOT):
+        return f"{folder} belongs to another user, whose programs would run as you; make one of your own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to {folder}, and their programs would run as you: empty it, then chmod go-w {name}"
+    return None
 
 
 def _default_base() -> Path:

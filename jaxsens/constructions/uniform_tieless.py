@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from jaxsens.models.scores import scores
 from jaxsens.models.transformer import Transformer, check_runs, check_tokens
 from jaxsens.models.weighting import AverageHard
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 
 MAX_INPUTS = 2**16
 """Most inputs of a length that are all tried."""
@@ -216,9 +217,9 @@ def _measured(
     return gaps, where, magnitudes, spreads
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _run(
-    config: TransformerConfig, parameters: TransformerParameters, words: Array
+    config: TransformerConfig, parameters: TransformerParameters, words: Any
 ) -> tuple[list[tuple[Array, Array]], Array]:
     """For each layer gaps (words, heads, n), spreads (words, heads, width); magnitudes (words, layers + 1, width)."""
 

@@ -6,6 +6,7 @@ the convolution falls as 1/n because of the average. Pure functions of (config, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from jaxsens.models.baselines_config import (
 )
 from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 
 
 @jax.tree_util.register_dataclass
@@ -211,7 +213,7 @@ class Baseline(nnx.Module):
         """Returns the last layer at every position of each input, before any pooling. Compiled once per shape."""
         return self._run(_activations, tokens)
 
-    def _run(self, function: jax.stages.Wrapped, tokens: Int[Array, "*batch n"]) -> Array:
+    def _run(self, function: Callable[..., Array], tokens: Int[Array, "*batch n"]) -> Array:
         check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
             return function(self.config, self.parameters, on_device(tokens))
@@ -244,12 +246,12 @@ class Convolution(Baseline):
         super().__init__(*checked_making("Convolution", config, ConvolutionConfig, seed), parameters)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _apply(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
     return jnp.vectorize(partial(apply, config, parameters), signature="(n)->(d)")(tokens)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _activations(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
     return jnp.vectorize(partial(activations, config, parameters), signature="(n)->(n,d)")(tokens)
 

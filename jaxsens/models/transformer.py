@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -18,6 +19,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 
 
 class Transformer(nnx.Module):
@@ -63,18 +65,18 @@ class Transformer(nnx.Module):
         """Returns y^(L) at every position of each input. Compiled once per shape."""
         return self._run(_activations, tokens)
 
-    def _run(self, function: jax.stages.Wrapped, tokens: ArrayLike) -> Array:
+    def _run(self, function: Callable[..., Array], tokens: ArrayLike) -> Array:
         check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
             return function(self.config, self.parameters, on_device(tokens))
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _apply(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
     return jnp.vectorize(partial(layers.apply, config, parameters), signature="(n)->(d)")(tokens)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _activations(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
     return jnp.vectorize(partial(layers.activations, config, parameters), signature="(n)->(n,d)")(tokens)
 

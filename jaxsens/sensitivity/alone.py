@@ -6,7 +6,6 @@ Engines run a model in batches, compiled. A custom batching rule or a callback m
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import InputError, UnchangedWarning
 from jaxsens.inputs import NORMS
 from jaxsens.precision import ALONE, LOW_PRECISION, MASKED
+from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.edits import Edit, edited
 from jaxsens.sensitivity.engine import Engine, as_vector, is_whole, value_of
@@ -135,7 +135,7 @@ def _decision(y: np.ndarray, engine: Engine) -> int:
     return int(y[0] > engine.threshold) if len(y) == 1 else int(np.argmax(y))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@compiled(static=3)
 def _of_pair(own: Any, scalar: Any, change: Any, y: Array, new: Array) -> Array:
     """Returns what an engine measures that is no norm. `own` are its norm and outputs."""
     norm, outputs = own

@@ -6,7 +6,6 @@ Weights are summarised a block of rows at a time, so that nothing is n x n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -21,6 +20,7 @@ from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layered import Layered, readout_row
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import checked_input, measurable
 from jaxsens.sensitivity.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
 from jaxsens.sensitivity.first_order.blocks import summed_over_blocks
@@ -201,7 +201,7 @@ def _stacked(layers: list[np.ndarray], n: int) -> Float[np.ndarray, "layers head
     return np.stack(padded) if padded else np.zeros((0, 0, n))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@compiled(static=2)
 def _statistics(
     attending: TransformerConfig | Layered, read: int | None, parameters: Any, tokens: Int[Array, " n"]
 ) -> list[dict[str, Float[Array, "heads n"]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jaxtyping import Array, Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems
+from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import value_of
 from jaxsens.sensitivity.vmap_engine import compiled_output
@@ -172,7 +172,7 @@ def _output(subject: Measurable, word: Int[np.ndarray, " n"]) -> Array:
     return jnp.asarray(compiled_output(subject.apply, subject.parameters, word))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@compiled(static=2)
 def _value(function: Callable[..., Array], outputs: int, output: Array) -> Array:
     return value_of(lambda y: function(*[y] * outputs), output)
 

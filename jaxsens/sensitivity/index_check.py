@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Int
 
 from jaxsens.errors import InputError
+from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.edits import REPLACE, Edit, edited
 from jaxsens.sensitivity.flips import Flips
@@ -274,7 +274,7 @@ def _check_of(subject: Measurable, n: int) -> _Check | None:
     return _compiled_check(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
 
 
-@lru_cache(maxsize=256)
+@kept
 def _compiled_check(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> _Check | None:

@@ -10,7 +10,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -28,6 +27,7 @@ from jaxsens.models.layered import Layered, rows_of
 from jaxsens.models.masks import Span, mask_of
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.alone import check_alone
@@ -362,12 +362,12 @@ def _measured(
     return found
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array, " n"]) -> Array:
     return rows(parameters, tokens)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@compiled(static=3)
 def _batch(
     rows: Callable[[Any, Any], Any],
     norm: str,

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -29,6 +28,7 @@ from jaxsens.models.parameters import TransformerParameters
 from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
@@ -326,18 +326,18 @@ def levels(
     return jnp.stack([*(one.x for one in traced), last])
 
 
-_levels = jax.jit(levels, static_argnums=0)
+_levels = compiled(static=1)(levels)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@compiled(static=2)
 def _batch(
     config: TransformerConfig,
     norm: str,
     parameters: TransformerParameters,
     tokens: Array,
     before: Array,
-    positions: Array,
-    symbols: Array,
+    positions: Any,
+    symbols: Any,
 ) -> Array:
     """Returns the norms of the changes of all rows in all layers under each flip: (flips, layers + 1, n)."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxsens.models.layered import Layered
+from jaxsens.programs import kept
 
 _HERE = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -44,7 +44,7 @@ def layer_costs(model: Layered, parameters: Any, layer: int) -> LayerCosts:
     return _costs(model, structure, shapes, layer, jnp.result_type(float) == jnp.float64)
 
 
-@lru_cache(maxsize=256)
+@kept
 def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, wide: bool) -> LayerCosts:
     """Counts. `wide` (64-bit types are on) is part of the cache key."""
     parameters = jax.tree.unflatten(structure, shapes)

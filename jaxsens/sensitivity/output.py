@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Float, Int
 
 from jaxsens.errors import InputError
+from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.sensitivity.edits import REPLACE, Edit
 from jaxsens.sensitivity.functions import SIGNED
@@ -288,7 +288,7 @@ def _traced(function: Callable[[Any, Any], Any], subject: Measurable, n: int) ->
         raise InputError(raised(error, n)) from error
 
 
-@lru_cache(maxsize=256)
+@kept
 def _shape_of(
     function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> Any:

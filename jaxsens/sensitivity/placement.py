@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.precision import numerics, resolved
+from jaxsens.programs import compiled, kept
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.process_group import ProcessGroup
@@ -470,7 +471,7 @@ class _Program:
     bytes: int
 
 
-@lru_cache(maxsize=256)
+@kept
 def _compiled(
     quantity: _Quantity,
     engine: Engine,
@@ -542,13 +543,13 @@ def prepared_on(
     return jax.device_put(parameters, everywhere), jax.device_put(prepared, everywhere)
 
 
-@partial(jax.jit, static_argnums=0)
-def _prepare(engine: Engine, parameters: Any, tokens: Array) -> Any:
+@compiled(static=1)
+def _prepare(engine: Engine, parameters: Any, tokens: Any) -> Any:
     return engine.prepare(parameters, tokens)
 
 
-@partial(jax.jit, static_argnums=0)
-def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Array) -> Any:
+@compiled(static=1)
+def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Any) -> Any:
     prepared = engine.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters), tokens)
     narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
     return jax.tree.map(lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), prepared)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import TYPE_CHECKING
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -16,6 +14,7 @@ from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.parameters import TransformerParameters
 from jaxsens.precision import UNRESOLVED
+from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.difference import engine as difference
 
@@ -70,7 +69,7 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
     )
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _pass(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> tuple[Bool[Array, ""], Float[Array, " layers"]]:

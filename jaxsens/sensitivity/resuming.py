@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.flips import Flips
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -174,7 +174,7 @@ def _function(subject: Measurable, n: int) -> str:
     return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
 
 
-@lru_cache(maxsize=16)
+@kept
 def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> str:
     """Returns the SHA-256 of the program. `wide` (64-bit types are on) is part of the cache key."""
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply, in_float64
 from jaxsens.sensitivity.engine import (
     Engine,
@@ -214,7 +214,7 @@ def compiled_output(
     return np.asarray(_compiled_output(apply, parameters, jnp.asarray(tokens)))
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _compiled_output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Array:
     return output_vector(apply, parameters, tokens)
 

@@ -7,7 +7,6 @@ parameters, or rows of nearly equal coordinates that layer normalisation blows u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from jaxsens.models.parameters import needed
 from jaxsens.models.trace import LayerTrace
 from jaxsens.models.transformer import check_tokens
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 from jaxsens.training.evaluation import network_of
 
 
@@ -81,7 +81,7 @@ def layer_norm_blowup(subject: Any, tokens: Any) -> LayerNormBlowup:
     return LayerNormBlowup(tuple(names), found)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _factors(
     config: TransformerConfig, parameters: Any, tokens: Int[Array, "inputs n"]
 ) -> Float[Array, "inputs norms n"]:

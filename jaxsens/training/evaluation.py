@@ -21,6 +21,7 @@ from jaxsens.models.config_tables import CONFIGS, NetworkConfig
 from jaxsens.models.trace import SCORES_IN_MEMORY
 from jaxsens.models.transformer import check_tokens
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 from jaxsens.training.config import Task, logits_of
 from jaxsens.training.data import with_boundary
 from jaxsens.training.sequence import readout_logits, sequence_logits
@@ -157,7 +158,7 @@ def next_symbols(subject: Any, language: Language, n: int, words: int = 256, see
     return NextSymbols(n, words, *_mean(right.all(axis=-1).astype(np.float64)), float(right.mean()))
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def _rows(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
     return jax.lax.map(partial(sequence_logits, config, parameters), tokens, batch_size=16)
 
@@ -184,8 +185,8 @@ def logits(
     return np.concatenate(parts)[: len(tokens)]
 
 
-@partial(jax.jit, static_argnums=0)
-def _logits(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
+@compiled(static=1)
+def _logits(config: NetworkConfig, parameters: Any, tokens: Any) -> Array:
     return jax.vmap(partial(readout_logits, config, parameters))(tokens)
 
 

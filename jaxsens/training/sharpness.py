@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
+from jaxsens.programs import compiled
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def sharpness(
     return Sharpness(base, tuple((losses - base).tolist()), float(noise), relative, number, norm)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@compiled(static=4)
 def _losses(
     loss: Callable[..., Any],
     noise: float,

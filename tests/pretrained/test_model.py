@@ -94,6 +94,21 @@ def test_names_of_used_symbols(text):
     assert not UNUSED.fullmatch(text)
 
 
+def test_only_whole_names_of_unused_symbols_are_reserved(tmp_path):
+    names = ["the", "[unused1]", "my[unused2]", "[unused3]s", "unused4"]
+    table = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "BPE", "vocab": {one: k for k, one in enumerate(names)}, "merges": []},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    with collecting("test") as problems:
+        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", 7, problems)
+    assert tokenizer is not None
+    assert tokenizer.reserved(7) == (1, 5, 6)
+    assert tokenizer.reserved(2) == (1,)
+
+
 def test_pieces_of_byte_level_tokenizers_are_read_as_text(tmp_path):
     vocabulary = ["Ġthe", "hello", "Ċ", "Ã©", "â", "▁x", "Ġ", "<|endoftext|>"]
     table = {

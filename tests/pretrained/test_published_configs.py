@@ -11,7 +11,7 @@ from jaxsens.errors import Problems
 from jaxsens.pretrained.architecture import Architecture
 from jaxsens.pretrained.families.named import FAMILIES
 from jaxsens.pretrained.options import HARMLESS, REASONS, Options
-from jaxsens.pretrained.rotary import Llama3Angles, YarnAngles
+from jaxsens.pretrained.rotary import DynamicAngles, Llama3Angles, YarnAngles
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False,
@@ -119,6 +119,32 @@ def test_scaled_angles_of_llama_and_qwen():
         assert np.all(np.diff(ratio) >= -1e-9)  # fast pairs are kept, slow ones divided
         np.testing.assert_allclose(ratio[[0, -1]], [1, factor])
     assert abs(qwen.amplitude - (0.1 * np.log(4) + 1)) < 1e-12
+
+
+def test_a_dynamic_base_grows_beyond_the_trained_length_only():
+    angles = DynamicAngles(10000.0, 8, factor=2.0, trained_length=16)
+    for n in (1, 9, 16):
+        np.testing.assert_allclose(
+            angles.frequencies(n), 10000.0 ** -np.array([0, 0.25, 0.5, 0.75]), rtol=1e-15
+        )
+    # At 32 the base is 10000 (2 * 32 / 16 - 1)^(8 / 6).
+    wanted = (10000.0 * 3.0 ** (8 / 6)) ** -np.array([0, 0.25, 0.5, 0.75])
+    np.testing.assert_allclose(angles.frequencies(32), wanted, rtol=1e-14)
+
+
+def test_yarn_keeps_and_divides_the_pairs_that_qwen_was_trained_with():
+    # Pairs with 32 turns and 1 turn in 32768 positions, at base 10^6 and width 128, are 23.6 and 39.7.
+    qwen = YarnAngles(1e6, 128, 4.0, 32.0, 1.0, 32768, 1.0, truncate=True)
+    pairs = np.arange(64)
+    slow = np.clip((pairs - 23) / (40 - 23), 0, 1)
+    wanted = 1e6 ** (-pairs / 64) * (slow / 4 + 1 - slow)
+    np.testing.assert_allclose(qwen.frequencies(100), wanted, rtol=1e-13)
+    exact = YarnAngles(1e6, 128, 4.0, 32.0, 1.0, 32768, 1.0, truncate=False)
+    first, last = (64 * np.log(32768 / (turns * 2 * np.pi)) / np.log(1e6) for turns in (32, 1))
+    slow = np.clip((pairs - first) / (last - first), 0, 1)
+    np.testing.assert_allclose(
+        exact.frequencies(100), 1e6 ** (-pairs / 64) * (slow / 4 + 1 - slow), rtol=1e-13
+    )
 
 
 def test_every_refused_option_says_why():

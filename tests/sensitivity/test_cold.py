@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.models.parameters import initialise
-from jaxsens.precision import numerics
+from jaxsens.precision import LARGEST_TIED, numerics
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
-from jaxsens.sensitivity.difference.softmax_change import softmax_change
+from jaxsens.sensitivity.difference.softmax_change import best_tied, log1p, softmax_change
 from tests import wide_reference
 from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small
@@ -91,6 +91,39 @@ def test_weights_and_their_change_are_right_to_the_rounding_of_the_scores(case):
     np.testing.assert_array_less(np.abs(new - expected_new), 8 * eps * size * expected_new + tiny)
     allowed = 8 * eps * (size * np.abs(expected) + old * (size * np.abs(expected).sum() + moved))
     np.testing.assert_array_less(np.abs(change - expected), allowed + tiny)
+
+
+def test_a_draw_where_the_logarithm_of_jax_loses_digits():
+    s, ds = np.array([7.22748261, 5.40775635]), np.array([-0.47158699, -0.830392])
+    with numerics("float64"):
+        found = np.asarray(jax.jit(softmax_change)(jnp.asarray(s), jnp.asarray(ds))[1], np.longdouble)
+    np.testing.assert_allclose(found, true_change(s, ds)[2], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_log1p_has_all_its_digits(compiled, dtype):
+    near = np.concatenate([np.linspace(-0.999, 4, 40_001), np.geomspace(1, 1e3, 2000)])
+    x = np.concatenate([near, *(sign * np.geomspace(1e-30, 0.9, 5000) for sign in (1, -1)), [0.0]]).astype(
+        dtype
+    )
+    with numerics(dtype):
+        found = np.asarray((jax.jit(log1p) if compiled else log1p)(jnp.asarray(x)), np.longdouble)
+    expected = np.log1p(x.astype(np.longdouble))
+    np.testing.assert_array_less(
+        np.abs(found - expected), 4 * np.finfo(dtype).eps * np.abs(expected) + np.finfo(dtype).tiny
+    )
+
+
+def test_a_best_key_that_one_other_ties_with_is_told_from_one_that_none_does():
+    large = 2 * LARGEST_TIED
+    s = np.array([[large, large, 0, -np.inf], [large, large - 1, 0, 0], [large, 1, 0, -np.inf]])
+    ds = np.array([[0, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]])
+    with numerics("float64"):
+        assert best_tied(jnp.asarray(s), jnp.zeros((3, 4)))[:, 0].tolist() == [True, False, False]
+        assert best_tied(jnp.asarray(s), jnp.asarray(ds))[:, 0].tolist() == [True, True, False]
+        small = np.where(np.isfinite(s), s / 4, s)
+        assert not best_tied(jnp.asarray(small), jnp.zeros((3, 4))).any()
 
 
 def test_a_row_that_sees_nothing_has_no_weights_and_no_change():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
 from jaxsens.sensitivity.accuracy import accuracy_of
@@ -235,6 +235,30 @@ def test_accuracy_is_that_of_the_random_flips():
     assert found.sketch_error is None
     assert found.exceeding == pytest.approx(1 - 0.05 ** (1 / 32))
     assert 0.0885 < found.exceeding < 0.0895
+
+
+def share_at(found: int, drawn: int, tail: float) -> float:
+    """The share at which at most so many of those drawn exceed with this probability."""
+    root: Any = optimize.brentq(lambda p: stats.binom.cdf(found, drawn, p) - tail, 1e-9, 1 - 1e-9)
+    return root
+
+
+def test_of_several_measurements_each_is_bounded_with_its_share_of_the_error():
+    # Three parts of 40 random and 400 estimated flips, of which none, one and five of the random exceed the largest.
+    stratum = np.array(([TOP] + [RANDOM] * 40 + [ESTIMATED] * 400) * 3, np.int8)
+    parts, norms = np.repeat([0, 1, 2], 441), np.where(stratum == TOP, 1.0, 0.5)
+    for part, exceeding in ((1, 1), (2, 5)):
+        norms[np.flatnonzero((parts == part) & (stratum == RANDOM))[:exceeding]] = 2.0
+    estimated = Estimated(norms, stratum, np.where(stratum == ESTIMATED, np.nan, norms))
+    found = accuracy_of(estimated, norms, parts)
+    # Clopper and Pearson's limit is the share with which so few of 40 exceed with probability 0.05 / 3.
+    shares = [share_at(k, 40, 0.05 / 3) for k in (0, 1, 5)]
+    assert found.exceeding == pytest.approx(np.mean(shares))
+    # Of these, the ones that were measured are no more among the unmeasured.
+    assert found.exceeding_count == sum(
+        int(share * 440) - k for share, k in zip(shares, (0, 1, 5), strict=True)
+    )
+    assert accuracy_of(estimated, norms).exceeding == pytest.approx(share_at(6, 120, 0.05))
 
 
 def test_errors_where_the_exact_value_is_0_are_0_or_infinite():

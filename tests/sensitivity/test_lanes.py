@@ -59,6 +59,16 @@ def test_the_error_of_one_lane_is_raised_once_all_lanes_have_ended():
         assert ended.is_set()
 
 
+def test_of_several_errors_the_first_lanes_is_raised():
+    def work(k: int) -> None:
+        if k:
+            time.sleep(0.1 * (3 - k))  # the last lane fails first
+            raise jaxsens.InputError(f"of lane {k}")
+
+    with Lanes(3) as threads, pytest.raises(jaxsens.InputError, match="of lane 1"):
+        threads.run(work)
+
+
 def test_after_ctrl_c_while_a_lane_is_started_none_runs_any_more(monkeypatch):
     start, begun, ended = threading.Thread.start, threading.Event(), threading.Event()
 

@@ -41,6 +41,25 @@ def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_s
     assert not declined
 
 
+def test_what_is_prepared_in_float64_is_rounded_once():
+    model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
+    engine, word = DifferenceEngine("l2", None, model.config), np.append(np.arange(30) % 3, 3)
+    with numerics("float32"):
+        _, prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word)
+    with numerics("float64"):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), model.parameters)
+        exact = jax.tree.map(np.asarray, jax.jit(engine.prepare)(wide, word))
+    for found, wanted in zip(jax.tree.leaves(prepared), jax.tree.leaves(exact), strict=True):
+        assert found.dtype in (np.float32, np.int32, np.bool_)
+        if wanted.dtype != np.float64:
+            np.testing.assert_array_equal(found, wanted)
+            continue
+        known = np.isfinite(wanted)
+        np.testing.assert_array_equal(np.asarray(found)[~known], wanted[~known])
+        off = np.abs(np.asarray(found, np.float64) - wanted)[known]
+        assert (off <= 0.51 * np.spacing(np.abs(wanted[known]).astype(np.float32)) + 1e-13).all()
+
+
 @pytest.mark.parametrize("every", [0, 2, 4])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):

@@ -16,7 +16,7 @@ from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensit
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.resuming import fingerprint
+from jaxsens.sensitivity.resuming import fingerprint, weights_of
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
@@ -243,6 +243,32 @@ def test_the_hash_of_a_function_is_of_what_it_computes():
         of(jax.tree_util.Partial(bound(jnp.take, axis=0), table + 1)),
     }
     assert len(others) == 6
+
+
+def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
+    def of(parameters):
+        return weights_of(measurable((lambda weights, tokens: jnp.zeros(2), parameters)))
+
+    zeros = np.zeros((2, 3), np.float32)
+    different = [
+        [zeros],
+        [zeros.reshape(3, 2)],
+        [zeros.view(np.int32)],
+        [zeros, zeros],
+        [np.zeros((4, 3), np.float32)],
+        [zeros + 1],
+        [jax.random.key(0)],
+        [jax.random.key(1)],
+    ]
+    assert len({of(parameters) for parameters in different}) == len(different)
+    model = small()
+    swapped = dataclasses.replace(
+        model.parameters.layers[0], query=model.parameters.layers[0].key, key=model.parameters.layers[0].query
+    )
+    other = dataclasses.replace(model.parameters, layers=(swapped,))
+    assert weights_of(measurable(Transformer(model.config, parameters=other))) != weights_of(
+        measurable(model)
+    )
 
 
 def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):

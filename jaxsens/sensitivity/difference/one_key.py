@@ -44,7 +44,7 @@ from jaxsens.sensitivity.difference.attention import (
 from jaxsens.sensitivity.difference.moved import Doubt, HeadsMoved
 from jaxsens.sensitivity.difference.rounding import size, unit
 from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
-from jaxsens.sensitivity.difference.softmax_change import cancelled, tied, too_large
+from jaxsens.sensitivity.difference.softmax_change import cancelled, log1p, tied, too_large
 
 
 @jax.tree_util.register_dataclass
@@ -217,7 +217,7 @@ def one_key_change(
     is_best = rest.best[:, rows] == position
     # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
     small = jnp.where(is_best, 0, p)
-    others = jnp.where(is_best, rest.normaliser[:, rows], kept.normaliser[:, rows] + jnp.log1p(-small))
+    others = jnp.where(is_best, rest.normaliser[:, rows], kept.normaliser[:, rows] + log1p(-small))
     pull = rest.pull_of(flip, jnp.where(is_best, rest.second[:, rows], rest.best[:, rows]))
     u = unit(s.dtype)
     part = u * (1 + jnp.abs(s) + jnp.where(jnp.isfinite(others), jnp.abs(others), 0))

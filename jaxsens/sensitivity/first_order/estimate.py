@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from jaxsens import inputs
 from jaxsens.errors import EngineRefusal, InputError, Problems, collecting, rule_for
 from jaxsens.memory import check_fits
+from jaxsens.programs import kept
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.engine import ChangeFunction, EngineCost, Scalar
@@ -181,7 +182,7 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
         ) from error
 
 
-@lru_cache(maxsize=64)
+@kept
 def _abstract_estimate(
     engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> PreparedEstimate:

@@ -1,0 +1,130 @@
+"""Compiled programs, and what was traced of a function, kept no longer than the function itself.
+
+`functools.lru_cache`, and `jax.jit` with static arguments, hold what they were called with: a user's function, all that
+it closes over, and its programs, each with a dozen memory maps, of which a process may have 65530. Here a function is
+held weakly. What was made for it goes when it goes, and at most `LARGEST` results are kept of each kind.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import fields, is_dataclass
+from functools import partial, wraps
+from types import MethodType
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+import jax
+import numpy as np
+
+LARGEST = 128
+"""The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
+    """Makes a function of hashable positional arguments keep its results, as `functools.lru_cache` does.
+
+    Its results must not hold the functions among its arguments: these would never go.
+    """
+    results: _Results[Result] = _Results()
+
+    @wraps(make)
+    def found(*args: *Arguments) -> Result:
+        mortal: list[Any] = []
+        key = tuple(_weakly(one, mortal) for one in args)
+        return results.get(key, mortal, partial(make, *args))
+
+    return found
+
+
+def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:
+    """Compiles a function with `jax.jit`, whose first `static` arguments are hashable, and the others trees of arrays.
+
+    There is a program for each set of static arguments, shapes and dtypes. The programs do not hold static arguments,
+    which are at hand while one is traced. O(leaves) per call.
+    """
+
+    def decorate(function: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
+        programs: _Results[Callable[..., Result]] = _Results()
+
+        @wraps(function)
+        def run(*args: *Arguments) -> Result:
+            mortal: list[Any] = []
+            given = tuple(_weakly(one, mortal) for one in args[:static])
+            leaves, structure = jax.tree.flatten(args[static:])
+            shapes = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+            program = programs.get((given, structure, shapes), mortal, partial(_program, function))
+            return program(args[:static], args[static:])
+
+        return run
+
+    return decorate
+
+
+def _program(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a program of (static arguments, arrays), which knows the former only while it is called."""
+    at_hand = threading.local()
+
+    def traced(*arrays: Any) -> Result:
+        return function(*at_hand.static, *arrays)
+
+    traced.__name__ = function.__name__  # what profiles call it
+    run = jax.jit(traced)
+
+    def call(static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Result:
+        before = getattr(at_hand, "static", None)
+        at_hand.static = static
+        try:
+            return run(*arrays)
+        finally:
+            at_hand.static = before
+
+    return call
+
+
+class _Results(Generic[Result]):
+    """Results by key. A key holds references to mortal objects; with the first of them that dies, the result goes.
+
+    An object may die, and so an entry go, between any two operations: each of them allows for that.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, tuple[Result, list[Any]]] = {}
+
+    def get(self, key: Hashable, mortal: list[Any], make: Callable[[], Result]) -> Result:
+        """Returns the result for a key, making it if it is not known."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            entry = make(), [weakref.ref(one, partial(self._forget, key)) for one in mortal]
+        self._entries[key] = entry  # the last is the one used last
+        for oldest in [*self._entries][:-LARGEST]:
+            self._entries.pop(oldest, None)
+        return entry[0]
+
+    def _forget(self, key: Hashable, dead: Any) -> None:
+        del dead
+        self._entries.pop(key, None)
+
+
+def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
+    """Returns a key that is equal for equal arguments and holds no function; adds the objects that it refers to.
+
+    These are all that are equal to themselves alone: functions, and objects of classes without equality. The engines
+    and adapters of jaxsens, which hold functions, are taken apart.
+    """
+    kind = type(argument)
+    if kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__ and kind.__weakrefoffset__:
+        mortal.append(argument)
+        return weakref.ref(argument)
+    if kind is MethodType and type(argument.__self__).__eq__ is object.__eq__:
+        return kind, _weakly(argument.__self__, mortal), _weakly(argument.__func__, mortal)
+    if kind is tuple:
+        return tuple(_weakly(one, mortal) for one in argument)
+    if kind.__module__.startswith("jaxsens.") and is_dataclass(kind):
+        own = (getattr(argument, one.name) for one in fields(kind) if one.compare)
+        return kind, *(_weakly(one, mortal) for one in own)
+    return argument
