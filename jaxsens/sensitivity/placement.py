@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -62,6 +62,26 @@ class Interrupted(KeyboardInterrupt):
     ) -> None:
         super().__init__("interrupted")
         self.values, self.done, self.elsewhere, self.signal = values, done, elsewhere, number
+
+
+@dataclass
+class Finished:
+    """What a measurement has finished so far. Another thread may take a copy at any time.
+
+    Attributes:
+        values: of all flips, with their resolutions; None as long as nothing is finished.
+        done: which of them are finished.
+        elsewhere: how many were measured by each fallback.
+    """
+
+    values: Float[np.ndarray, "flips 2"] | None = None
+    done: Bool[np.ndarray, " flips"] | None = None
+    elsewhere: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Finished:
+        """Returns a copy, whose flips marked as done have their values, also while others are added."""
+        done = None if self.done is None else self.done.copy()
+        return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,7 @@ def measure(
     placement: Placement,
     progress: Progress | None = None,
     doubts: Doubts | None = None,
+    finished: Finished | None = None,
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
@@ -163,14 +184,24 @@ def measure(
     those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
 
     `doubts` gives, for the number of an input and the dtype of an engine that subtracts outputs, the rounding of each
-    output; without it, a few roundings are assumed.
+    output; without it, a few roundings are assumed. `finished` is kept up to date with what is finished.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with the finished values.
     """
     return _measure(
-        _numbers, engine, parameters, tokens, inputs, positions, symbols, placement, progress, doubts
+        _numbers,
+        engine,
+        parameters,
+        tokens,
+        inputs,
+        positions,
+        symbols,
+        placement,
+        progress,
+        doubts,
+        finished,
     )
 
 
@@ -221,8 +252,10 @@ def _measure(
     placement: Placement,
     progress: Progress | None,
     doubts: Doubts | None = None,
+    so_far: Finished | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
+    so_far = Finished() if so_far is None else so_far
     shape = (total, 2) if quantity is _numbers else (total,)
     found, done = np.full(shape, np.nan, np.float32), np.zeros(total, bool)
     given_flips = tokens, inputs, positions, symbols
@@ -260,6 +293,8 @@ def _measure(
                             # A value from the last engine that is not finite comes from the model itself.
                             final = ~(missing & (runner.fallback is not None))
                             final &= ~(blurred & (runner.wider is not None))
+                            # In this order, so that what is marked as done has its value.
+                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
                             done[here] = final
                             if runner != engine:
                                 elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
