@@ -86,7 +86,7 @@ def sweep(
     elif finished == 0:
         say(console, "no point could be measured")
     elif shard is not None and (finished < first.planned or bounded < len(bounds.items)):
-        say(progress, f"{done}; `jaxsens report {out}` plots them")
+        say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
             _report_all(out, quiet)

@@ -37,6 +37,7 @@ from jaxsens.experiments.claims import (
 )
 from jaxsens.experiments.progress import Reporter, TimeLeft, reporting, say
 from jaxsens.files import (
+    DirectoryGone,
     clear_leftovers,
     only_inside,
     place_of,
@@ -197,6 +198,9 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
             running.work()
         except KeyboardInterrupt as stop:
             interrupted = getattr(stop, "signal", signal.SIGINT)
+        except DirectoryGone as error:
+            unwritable = why_unwritable(error, job.directory)
+            running = _Run(job, console, chosen)  # Nothing is done any more, and there is nothing to write.
         except OSError as error:
             unwritable = why_unwritable(error, job.directory)
         try:

@@ -7,6 +7,7 @@ which takes some milliseconds each; a quick look goes by names and times of file
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ class SweepStatus:
                 f"not checked: the seals of {unchecked} records, which are taken for sound by their names"
             )
         if self.state == "finished" and not self.report:
-            lines.append(f"no report yet: `jaxsens report {self.directory}` writes it")
+            report = shlex.join(["jaxsens", "report", self.directory])
+            lines.append(f"no report yet: `{report}` writes it")
         return lines
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
-from jaxsens.files import only_inside
+from jaxsens.files import only_inside, place_of
 from jaxsens.precision import numerics
 from jaxsens.stopping import ENDING, Request, noting
 from jaxsens.training import checkpoints, storage
@@ -62,6 +62,9 @@ def train(
     _check_alone()
     place = Path(directory)
     with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:
+        place_of(
+            place / checkpoints.FOLDER / "step"
+        )  # A link that leads out is refused before anything is computed.
         _Training(config, place, progress, request).run()
     return load_checkpoint(place)
 
