@@ -81,22 +81,33 @@ def place_of(path: str | os.PathLike[str]) -> Path:
         InputError: if a link in place of a folder leads out of such a directory.
         DirectoryGone: if such a directory was there before, and is not now.
     """
-    named = Path(os.path.abspath(path))
-    inside = [one for one in _guarded if named.is_relative_to(one.directory)]
+    named, inside = Path(os.path.abspath(path)), _guarding(path)
     if not inside:
         return Path(os.path.realpath(path))
     folder = Path(os.path.realpath(named.parent))
     for one in inside:
-        there = one.directory.is_dir()
-        if one.was_there and not there:
+        if one.was_there and not one.directory.is_dir():
             raise DirectoryGone(one.directory)
-        one.was_there = there
         if not folder.is_relative_to(os.path.realpath(one.directory)):
             raise InputError(
                 f"directory = {str(one.directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
                 "written: remove that link, or name the directory that it leads to"
             )
     return folder / named.name
+
+
+def made_place(path: str | os.PathLike[str]) -> Path:
+    """Returns `place_of` a file, after making the folders that it belongs in. Raises as it does, and OSError."""
+    place = place_of(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for one in _guarding(path):
+        one.was_there = True
+    return place
+
+
+def _guarding(path: str | os.PathLike[str]) -> list[_Guarded]:
+    named = Path(os.path.abspath(path))
+    return [one for one in _guarded if named.is_relative_to(one.directory)]
 
 
 def never_a_link(path: str, flags: int) -> int:
@@ -142,8 +153,7 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
         OSError: naming `path`, if it cannot be written.
         InputError, DirectoryGone: as `place_of` does.
     """
-    final = place_of(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
+    final = made_place(path)
     if clear:
         clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
     temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from jaxsens import stopping
+from jaxsens.cli import supervise
 from jaxsens.stopping import Stopped, check, noting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -283,6 +284,17 @@ def test_a_second_signal_ends_a_command_at_once_also_in_compiled_code(kind, numb
     _, said = process.communicate(timeout=20)
     assert process.returncode == code
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("seconds", ["0.2", "30"])
+def test_the_parent_of_a_job_awaits_its_child_and_ends_one_that_does_not_end(monkeypatch, seconds):
+    monkeypatch.setattr(supervise, "_LATE", 0.3)
+    monkeypatch.setattr(stopping, "WRITING_SECONDS", 0.3)
+    child = subprocess.Popen(["sleep", seconds])
+    began = time.monotonic()
+    supervise._awaited(child)
+    assert 0.3 < time.monotonic() - began < 5
+    assert child.wait(5) == (0 if seconds == "0.2" else -signal.SIGKILL)
 
 
 def test_a_measurement_ends_with_what_is_finished_wherever_the_signal_comes(monkeypatch):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxsens.errors import InputError
-from jaxsens.files import never_a_link, place_of, write_text
+from jaxsens.files import made_place, never_a_link, place_of, write_text
 from jaxsens.processes import has_ended, own_mark
 
 STALE_SECONDS = 15 * 60.0
@@ -93,8 +93,7 @@ def is_claimed(path: Path | None) -> bool:
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
     """Claims the record that belongs at `path` for the length of a block, and touches the claim meanwhile."""
-    claimed = place_of(claim_of(path))
-    claimed.parent.mkdir(parents=True, exist_ok=True)
+    claimed = made_place(claim_of(path))
     ended = threading.Event()
 
     def keep_alive() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from orbax import checkpoint as orbax
 
 from jaxsens.errors import InputError, Problems
-from jaxsens.files import named_failures, never_a_link, place_of, takes_no_more
+from jaxsens.files import made_place, named_failures, never_a_link, takes_no_more
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import writing
 
@@ -60,7 +60,7 @@ def write(
         OSError: naming the checkpoint, if it cannot be written.
     """
     final = folder / f"step-{step:08d}"
-    hidden = place_of(folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    hidden = made_place(folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with named_failures(final, hidden), writing():
             hidden.mkdir(parents=True)
