@@ -190,19 +190,8 @@ def measure(
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with the finished values.
     """
-    return _measure(
-        _numbers,
-        engine,
-        parameters,
-        tokens,
-        inputs,
-        positions,
-        symbols,
-        placement,
-        progress,
-        doubts,
-        finished,
-    )
+    given = engine, parameters, tokens, inputs, positions, symbols, placement, progress
+    return _measure(_numbers, *given, finished or Finished(), doubts)
 
 
 def measure_changes(
@@ -220,7 +209,9 @@ def measure_changes(
     Raises as `measure` does, except for a plain KeyboardInterrupt on Ctrl-C.
     """
     try:
-        return _measure(_changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+        return _measure(
+            _changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress, Finished()
+        )
     except Interrupted:
         raise KeyboardInterrupt from None
 
@@ -251,11 +242,10 @@ def _measure(
     symbols: np.ndarray,
     placement: Placement,
     progress: Progress | None,
+    so_far: Finished,
     doubts: Doubts | None = None,
-    so_far: Finished | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
-    so_far = Finished() if so_far is None else so_far
     shape = (total, 2) if quantity is _numbers else (total,)
     found, done = np.full(shape, np.nan, np.float32), np.zeros(total, bool)
     given_flips = tokens, inputs, positions, symbols
@@ -275,9 +265,7 @@ def _measure(
                             _wait(waiting, runner.fallback, chosen)
                             continue
                         if runner.subtracts and doubts is not None:
-                            dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-                            output = np.asarray(runner.output(*given))
-                            given = given[0], runner.doubting(given[1], doubts(int(b), dtype, output))
+                            given = _doubting(runner, given, int(b), doubts)
                         left = np.ones(len(chosen), bool)
                         for finished, values in _chunks(
                             quantity, runner, given, len(tokens[b]), *flips, room, placement
@@ -293,8 +281,11 @@ def _measure(
                             # A value from the last engine that is not finite comes from the model itself.
                             final = ~(missing & (runner.fallback is not None))
                             final &= ~(blurred & (runner.wider is not None))
-                            # In this order, so that what is marked as done has its value.
-                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
+                            so_far.values, so_far.done, so_far.elsewhere = (
+                                found,
+                                done,
+                                elsewhere,
+                            )  # before `done`
                             done[here] = final
                             if runner != engine:
                                 elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
@@ -305,6 +296,13 @@ def _measure(
     except KeyboardInterrupt as stop:
         raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
     return found, {how: count for how, count in elsewhere.items() if count}
+
+
+def _doubting(runner: Engine, given: tuple[Any, Any], b: int, doubts: Doubts) -> tuple[Any, Any]:
+    """Returns what `prepared_on` gave for input b, with the rounding of each output, for an engine that subtracts."""
+    dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
+    output = np.asarray(runner.output(*given))
+    return given[0], runner.doubting(given[1], doubts(b, dtype, output))
 
 
 def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:

@@ -448,6 +448,7 @@ def test_the_command_that_installs_the_extra(tmp_path, monkeypatch):
 def test_the_commands_that_are_told_do_nothing_but_what_they_say(change, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path(name)
+    folder.mkdir()
     write_folder(folder)
     change(folder)
     with pytest.raises(InputError) as caught:
