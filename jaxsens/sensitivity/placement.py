@@ -79,7 +79,7 @@ class Finished:
     elsewhere: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Finished:
-        """Returns a copy, whose flips marked as done have their values, also while others are added."""
+        """Returns a copy. Flips marked as done have their values: a measurement marks a flip after it sets its value."""
         done = None if self.done is None else self.done.copy()
         return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
 
@@ -281,11 +281,7 @@ def _measure(
                             # A value from the last engine that is not finite comes from the model itself.
                             final = ~(missing & (runner.fallback is not None))
                             final &= ~(blurred & (runner.wider is not None))
-                            so_far.values, so_far.done, so_far.elsewhere = (
-                                found,
-                                done,
-                                elsewhere,
-                            )  # before `done`
+                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
                             done[here] = final
                             if runner != engine:
                                 elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
