@@ -79,7 +79,7 @@ class Finished:
     elsewhere: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Finished:
-        """Returns a copy. Flips marked as done have their values: a measurement marks a flip after it sets its value."""
+        """Returns a copy. Flips that are done have their values: a measurement marks a flip after setting its value."""
         done = None if self.done is None else self.done.copy()
         return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
 
