@@ -226,11 +226,9 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
             _request.leave(number)
         if which == 1:
             _let_go(terminals)
-            if _request.leave is None:
-                _print(_SAID)
-            else:
+            if own_process:
                 _after(DEADLINE_SECONDS, lambda: _give_up(number))
-                _print(_SAID_WITH_DEADLINE)
+            _print(_SAID_WITH_DEADLINE if own_process else _SAID)
 
     with noting(*ENDING) as request, _heard_at_once(heard):
         request.leave = _leave if own_process else None
