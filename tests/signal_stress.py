@@ -251,6 +251,9 @@ class Stress:
             self.tally.seconds.append(took)
             if took > PROMISED:
                 self._wrong(name, delay, f"it ended only after {took:.1f} s", log)
+        if process.returncode == 0 and took < 1.0 and "stopping" not in log and self._complete():
+            self.tally.exits[f"{number.name}: too late, at its very end"] += 1
+            return True
         self._ended(name, delay, number, process.returncode, log)
         for lost in shrunk(before, tables(self.out)):
             self._wrong(name, delay, lost, log)
