@@ -11,9 +11,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from jaxsens.errors import InputError
 from jaxsens.processes import has_ended, own_mark
+from jaxsens.stopping import writing
 
 _REMEDIES = {
     errno.ENOSPC: "make room there",
@@ -26,15 +29,92 @@ _TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8}-\d+)|\d+)-[0-9a-f]{8}\.tmp")
 _ABANDONED_SECONDS = 24 * 3600
 
 
+class DirectoryGone(FileNotFoundError):
+    """Raised if a directory that a program writes to was removed while it ran: what it wrote before is lost."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(errno.ENOENT, "removed while the command ran", os.fspath(directory))
+
+
 def takes_no_more(error: BaseException) -> bool:
-    """Returns whether a write failed because the disk is full or read-only, a quota is used up, or the file would be
-    longer than the process may write. Results computed later could not be saved either."""
-    return isinstance(error, OSError) and error.errno in _REMEDIES
+    """Returns whether a write failed because the disk is full or read-only, a quota is used up, the file would be
+    longer than the process may write, or its directory is gone. Results computed later could not be saved either."""
+    return isinstance(error, DirectoryGone) or (isinstance(error, OSError) and error.errno in _REMEDIES)
 
 
 def remedy(error: OSError) -> str:
     """Returns the remedy for an error for which `takes_no_more` is true."""
+    if isinstance(error, DirectoryGone):
+        return "put it back, or begin anew"
     return _REMEDIES[error.errno or errno.ENOSPC]
+
+
+@dataclass
+class _Guarded:
+    """A directory that what is written below it does not leave, and whether it has been there."""
+
+    directory: Path
+    was_there: bool
+
+
+_guarded: list[_Guarded] = []
+
+
+@contextmanager
+def only_inside(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps what the block writes below a directory inside: see `place_of`. The directory itself may be a link."""
+    absolute = Path(os.path.abspath(directory))
+    guarded = _Guarded(absolute, absolute.is_dir())
+    _guarded.append(guarded)
+    try:
+        yield
+    finally:
+        _guarded.remove(guarded)
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Returns where a file is to be written: for a link, its target; below a directory of `only_inside`, its own name.
+
+    A link in place of a file is then replaced rather than followed.
+
+    Raises:
+        InputError: if a link in place of a folder leads out of such a directory.
+        DirectoryGone: if such a directory was there before, and is not now.
+    """
+    named, inside = Path(os.path.abspath(path)), _guarding(path)
+    if not inside:
+        return Path(os.path.realpath(path))
+    folder = Path(os.path.realpath(named.parent))
+    for one in inside:
+        if one.was_there and not one.directory.is_dir():
+            raise DirectoryGone(one.directory)
+        if not folder.is_relative_to(os.path.realpath(one.directory)):
+            raise InputError(
+                f"directory = {str(one.directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
+                "written: remove that link, or name the directory that it leads to"
+            )
+    return folder / named.name
+
+
+def made_place(path: str | os.PathLike[str]) -> Path:
+    """Returns `place_of` a file, after making the folders that it belongs in. Raises as it does, and OSError."""
+    place = place_of(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for one in _guarding(path):
+        one.was_there = True
+    return place
+
+
+def _guarding(path: str | os.PathLike[str]) -> list[_Guarded]:
+    named = Path(os.path.abspath(path))
+    return [one for one in _guarded if named.is_relative_to(one.directory)]
+
+
+def never_a_link(path: str, flags: int) -> int:
+    """Opens a file, as `opener` of `open`. A link in its place is removed first, and not followed."""
+    if os.path.islink(path):
+        os.unlink(path)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -62,7 +142,7 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
 
     The temporary file is flushed to disk before the rename, and removed if the block fails. So `path` holds either its
     old content or all of the new content, even after a crash. Parent folders are created. Concurrent writers are safe:
-    the last rename wins. If `path` is a symbolic link, its target is written.
+    the last rename wins. If `path` is a symbolic link, its target is written, except where `only_inside` holds.
 
     Args:
         path: of the file.
@@ -71,14 +151,14 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
 
     Raises:
         OSError: naming `path`, if it cannot be written.
+        InputError, DirectoryGone: as `place_of` does.
     """
-    final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
+    final = made_place(path)
     if clear:
         clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
     temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")
     try:
-        with named_failures(path, temporary):
+        with named_failures(path, temporary), writing():
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())

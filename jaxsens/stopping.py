@@ -2,6 +2,9 @@
 
 The handler cannot simply raise. Python discards exceptions raised inside a garbage-collector callback, and JAX installs
 one: one Ctrl-C in ten was lost. A recorded signal is never lost and never interrupts a half-finished step.
+
+A step may take longer than whoever sent the signal waits. So a command gives its step up `DEADLINE_SECONDS` after the
+first signal: a thread hands over what is finished, waits for files that are being written, and ends the process.
 """
 
 from __future__ import annotations
@@ -12,14 +15,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 SAME_SECONDS = 0.1
 """A signal repeated within this time counts once: `timeout` sends it to the process and again to its group."""
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
+
+DEADLINE_SECONDS = 8.0
+"""A command that has not ended this long after the first signal gives its step up. Schedulers wait for 10 to 30 s."""
+
+WRITING_SECONDS = 60.0
+"""How much longer a file that is being written gets. None is damaged by a later end: they are renamed when complete."""
+
 _SAID = "stopping after this step; again to stop now"
+_SAID_WITH_DEADLINE = (
+    f"stopping after this step, or without it in {DEADLINE_SECONDS:.0f} s; again to stop now"
+)
+_GAVE_UP = (
+    f"jaxsens: stopped in the middle of a step that took over {DEADLINE_SECONDS:.0f} s; every file is whole"
+)
 
 
 class Stopped(KeyboardInterrupt):
@@ -86,6 +104,52 @@ class Request:
 _request = Request()  # Signals are sent to the process, so there is one.
 
 
+class _Writes:
+    """Counts the files that are being written, and waits for them."""
+
+    def __init__(self) -> None:
+        self._count, self._changed = 0, threading.Condition()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Counts a file while the block runs."""
+        with self._changed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until none is being written, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count, seconds)
+
+
+_writes = _Writes()
+_handing_over: list[Callable[[], object]] = []
+
+
+def writing() -> AbstractContextManager[None]:
+    """Returns a block that writes a file: a command that gives its step up waits for its end."""
+    return _writes.one()
+
+
+@contextmanager
+def handing_over(act: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, a command that gives its step up calls `act` first, in another thread than the block's.
+
+    `act` saves what the block has finished. Whatever it raises is dropped.
+    """
+    _handing_over.append(act)
+    try:
+        yield
+    finally:
+        _handing_over.remove(act)
+
+
 def check() -> None:
     """Raises `Stopped` if a signal was recorded. The cost is negligible: call it wherever the work so far is saved.
 
@@ -146,12 +210,13 @@ def noting(*numbers: int) -> Iterator[Request]:
 
 @contextmanager
 def of_a_command(own_process: bool) -> Iterator[Request]:
-    """Like `noting` for Ctrl-C and SIGTERM, but also prints at once that the command stops after the current step.
+    """Like `noting` for `ENDING`, but also prints at once that the command stops after the current step.
 
-    own_process: whether the process runs only this command. A second signal then ends it immediately, even while the
-        main thread is in compiled code. Files are written atomically, so those on disk are intact.
+    own_process: whether the process runs only this command. It then ends `DEADLINE_SECONDS` after the first signal even
+        if its step has not, and immediately at a second one, also while the main thread is in compiled code. Files are
+        written atomically, so those on disk are intact.
     """
-    counter = Counter()
+    counter, terminals = Counter(), [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def heard(number: int) -> None:
         if number not in _request.previous:
@@ -160,10 +225,12 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
         if which > 1 and _request.leave is not None:
             _request.leave(number)
         if which == 1:
-            with suppress(OSError, ValueError):  # Stderr may be closed.
-                print(_SAID, file=sys.stderr, flush=True)
+            _let_go(terminals)
+            if own_process:
+                _after(DEADLINE_SECONDS, lambda: _give_up(number))
+            _print(_SAID_WITH_DEADLINE if own_process else _SAID)
 
-    with noting(signal.SIGINT, signal.SIGTERM) as request, _heard_at_once(heard):
+    with noting(*ENDING) as request, _heard_at_once(heard):
         request.leave = _leave if own_process else None
         try:
             yield request
@@ -172,6 +239,37 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
             # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL
+
+
+def _let_go(terminals: list[int]) -> None:
+    """Makes what is printed to a terminal that was closed go nowhere: printing there fails, and would end the work."""
+    for descriptor in terminals:
+        if not os.isatty(descriptor):
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
+def _after(seconds: float, act: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True  # The process may end before.
+    timer.start()
+
+
+def _give_up(number: int) -> None:
+    """Ends the process in the middle of a step, with what is finished."""
+    for act in reversed(_handing_over):
+        with suppress(Exception):
+            act()
+    _writes.wait(WRITING_SECONDS)
+    _print(_GAVE_UP)
+    _leave(number)
+
+
+def _print(text: str) -> None:
+    with suppress(OSError, ValueError):  # Stderr may be closed.
+        print(text, file=sys.stderr, flush=True)
 
 
 def end_process(code: int) -> NoReturn:

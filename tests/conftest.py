@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
@@ -18,6 +20,12 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# A suite that is started in the background inherits that Ctrl-C is ignored, and would hand it on to what it starts.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "jax" in sys.modules:
     raise RuntimeError("jax was imported before tests/conftest.py could set its environment")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,8 +1,9 @@
 """Signals at random moments, sent to real commands: `python -m tests.signal_stress --signals 100 --seed 0 --busy 2`.
 
-Every command is started again in the directory in which it was stopped, until it comes to its end, and some more times
-after that. Looked at is how it exits, that no table loses a row, and that the end is that of an undisturbed run. What
-goes wrong is printed, and the exit code is 1. The slow test beside this sends a few.
+Ctrl-C, SIGTERM and SIGHUP, once or twice, and with `--kills` SIGKILL. Every command is started again in the directory
+in which it was stopped, until it comes to its end, and some more times after that. Looked at is how it exits, that it
+has ended `PROMISED` seconds after the signal, that no table loses a row and no result a flip, and that the end is that
+of an undisturbed run. What goes wrong is printed, and the exit code is 1. The slow test beside this sends a few.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
+
+from jaxsens import load_result
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,13 +69,18 @@ end_probability = 0.5
 """
 CONFIGS = {"sweep": SWEEP, "bounds": BOUNDS, "theorem6": THEOREM6, "train": TRAINING}
 MODEL = ("--alphabet-size", "2", "--n", "96", "--width", "8", "--heads", "1", "--layers", "2")
-MEASURE = ("measure", *MODEL, "--engine", "vmap", "--batch-size", "1", "--json", "--save")
+MEASURE = ("measure", *MODEL, "--engine", "vmap", "--batch-size", "1", "--inputs", "12", "--json", "--save")
+KINDS = (*CONFIGS, "measure", "report")
 
 # Of metrics.csv and evaluation.csv only the end is compared: a training goes on from a checkpoint, and says no more
 # than that until it is saved again.
 GROWING = ("points.csv", "bounds.csv", "cross_entropy.csv", "sensitivity.csv")
 WRONG = ("Traceback", "Exception ignored", "Fatal Python error", "terminate called")
 PATIENCE = 180.0
+PROMISED = 10.0
+"""Seconds after a signal until a command has ended."""
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -81,13 +91,29 @@ class Tally:
     exits: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     finished: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    def told(self) -> str:
+        """How many signals were obeyed in time, and how long they took."""
+        late = sum(one > PROMISED for one in self.seconds)
+        ordered = sorted(self.seconds) or [0.0]
+        return (
+            f"ended within {PROMISED:.0f} s of the signal: {len(self.seconds) - late} of {len(self.seconds)}; "
+            f"median {ordered[len(ordered) // 2]:.2f} s, longest {ordered[-1]:.2f} s"
+        )
+
+
+FLIPS = "flips.parquet"
 
 
 def command(kind: str, folder: Path, out: Path) -> list[str]:
     """The command line of a kind, in `folder` where the configs are."""
     start = [sys.executable, "-m", "jaxsens.cli"]
     if kind == "measure":
-        return [*start, *MEASURE, str(out / "flips.parquet")]
+        file = str(out / FLIPS)
+        return [*start, *MEASURE, file, "--resume", file]
+    if kind == "report":
+        return [*start, "report", str(out)]
     name = "sweep" if kind == "bounds" else kind
     return [*start, name, str(folder / f"{kind}.toml"), "--out", str(out)]
 
@@ -101,6 +127,22 @@ def write_configs(folder: Path) -> None:
 def tables(out: Path) -> dict[str, bytes]:
     """Every CSV file below a directory."""
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*.csv"))}
+
+
+def flips_of(out: Path) -> dict[str, np.ndarray]:
+    """What a measurement has kept: the flips and their norms."""
+    if not (out / FLIPS).exists():
+        return {}
+    found = load_result(out / FLIPS)
+    return {name: getattr(found, name) for name in ("inputs", "positions", "symbols", "norms")}
+
+
+def same_flips(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    """Whether two measurements found the same, up to the rounding of flips that end up in other batches."""
+    names = ("inputs", "positions", "symbols")
+    if not one or any(not np.array_equal(one[name], other[name]) for name in names):
+        return False
+    return np.allclose(one["norms"], other["norms"], rtol=1e-5, atol=0)
 
 
 def shrunk(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
@@ -137,14 +179,25 @@ class Stress:
             if process.returncode != 0:
                 raise RuntimeError(f"{kind}: it does not run undisturbed: {log}")
             self.seconds, self.expected = time.monotonic() - began, tables(self.out)
+            self.flips = flips_of(self.out)
         self.out = self._new()
 
     def _new(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix=f"{self.kind}-", dir=self.folder))
+        out = Path(tempfile.mkdtemp(prefix=f"{self.kind}-", dir=self.folder))
+        if self.kind == "report":
+            if not (self.folder / "measured").exists():
+                ran = [sys.executable, "-m", "jaxsens.cli", "sweep", str(self.folder / "bounds.toml")]
+                where = ["--out", str(self.folder / "measured")]
+                subprocess.run([*ran, *where], env=self.environment, check=True, capture_output=True)
+            shutil.copytree(self.folder / "measured", out, dirs_exist_ok=True)
+            for name in ("report.html", "points.csv", "bounds.csv", "summary.csv"):
+                (out / name).unlink(missing_ok=True)
+        return out
 
     def _start(self) -> subprocess.Popen[str]:
-        def python_listens() -> None:  # Also where this was started in the background, with Ctrl-C ignored.
+        def python_listens() -> None:  # Also where this was started in the background or by nohup.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
         return subprocess.Popen(
             command(self.kind, self.folder, self.out),
@@ -156,38 +209,57 @@ class Stress:
             preexec_fn=python_listens,
         )
 
-    def run(self, signals: int) -> None:
-        """Sends so many signals."""
-        while signals > 0:
-            before = tables(self.out)
-            process = self._start()
-            number = self.rng.choice((signal.SIGINT, signal.SIGTERM))
-            twice = self.rng.random() < 0.2
-            name = f"{self.kind} {number.name}{' twice' if twice else ''}"
-            delay = self.rng.uniform(0.02, self.seconds)
-            if not self._sent(process, number, delay):
-                log = process.communicate(timeout=PATIENCE)[1]
-                self._finished(process.returncode, log)
-                continue
-            signals -= 1
-            self.tally.sent[name] += 1
-            if twice:
-                self._sent(process, number, self.rng.uniform(0.15, 1.0))
-            try:
-                log = process.communicate(timeout=PATIENCE)[1]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                log = process.communicate()[1]
-                self._wrong(name, delay, "LOST: it did not end", log)
-                continue
-            print(f"{name} after {delay:.1f} of {self.seconds:.1f} s: {process.returncode}", flush=True)
-            self._ended(name, delay, number, process.returncode, log)
-            for lost in shrunk(before, tables(self.out)):
-                self._wrong(name, delay, lost, log)
+    def run(self, signals: int, kills: int = 0) -> None:
+        """Sends so many signals, and kills so many processes, in a random order."""
+        numbers = [*(self.rng.choice(NUMBERS) for _ in range(signals)), *[signal.SIGKILL] * kills]
+        self.rng.shuffle(numbers)
+        while numbers:
+            if self._sent_one(numbers[-1]):
+                numbers.pop()
         while not self._complete():
             process = self._start()
             log = process.communicate(timeout=PATIENCE)[1]
             self._finished(process.returncode, log)
+
+    def _sent_one(self, number: signal.Signals) -> bool:
+        """Starts a command and sends it a signal; whether it came while the command was running."""
+        before, kept, process = tables(self.out), flips_of(self.out), self._start()
+        twice = number != signal.SIGKILL and self.rng.random() < 0.35
+        name = f"{self.kind} {number.name}{' twice' if twice else ''}"
+        delay = self.rng.uniform(0.02, self.seconds)
+        if not self._sent(process, number, delay):
+            log = process.communicate(timeout=PATIENCE)[1]
+            self._finished(process.returncode, log)
+            return False
+        self.tally.sent[name] += 1
+        began = time.monotonic()
+        if twice:
+            self._sent(process, number, self.rng.uniform(0.15, 1.0))
+        try:
+            log = process.communicate(timeout=PATIENCE)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            log = process.communicate()[1]
+            self._wrong(name, delay, "LOST: it did not end", log)
+            return True
+        took = time.monotonic() - began
+        print(
+            f"{name} after {delay:.1f} of {self.seconds:.1f} s: {process.returncode}, {took:.2f} s",
+            flush=True,
+        )
+        if number != signal.SIGKILL:
+            self.tally.seconds.append(took)
+            if took > PROMISED:
+                self._wrong(name, delay, f"it ended only after {took:.1f} s", log)
+        if process.returncode == 0 and took < 1.0 and "stopping" not in log and self._complete():
+            self.tally.exits[f"{number.name}: too late, at its very end"] += 1
+            return True
+        self._ended(name, delay, number, process.returncode, log)
+        for lost in shrunk(before, tables(self.out)):
+            self._wrong(name, delay, lost, log)
+        if len(flips_of(self.out).get("norms", ())) < len(kept.get("norms", ())):
+            self._wrong(name, delay, f"{FLIPS} lost flips", log)
+        return True
 
     def _sent(self, process: subprocess.Popen[str], number: signal.Signals, delay: float) -> bool:
         """Whether the signal came while the process was running."""
@@ -210,9 +282,10 @@ class Stress:
 
     def _complete(self) -> bool:
         found = tables(self.out)
-        return (
-            bool(found) and found == self.expected if self.expected else (self.out / "flips.parquet").exists()
-        )
+        if self.kind == "measure":
+            return same_flips(flips_of(self.out), self.flips)
+        page = self.kind in ("train", "measure") or (self.out / "report.html").exists()
+        return page and bool(found) and found == self.expected
 
     def _finished(self, code: int, log: str) -> None:
         """A run came to its end: with what an undisturbed one has. Then looks at it again, or begins anew."""
@@ -244,23 +317,24 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def stress(kinds: list[str], signals: int, seed: int, folder: Path, loaded: int = 0) -> Tally:
-    """Sends `signals` signals, spread over the kinds."""
+def stress(kinds: list[str], signals: int, seed: int, folder: Path, loaded: int = 0, kills: int = 0) -> Tally:
+    """Sends `signals` signals and kills `kills` processes, spread over the kinds."""
     tally, rng = Tally(), random.Random(seed)
     write_configs(folder)
     with busy(loaded):
         for k, kind in enumerate(kinds):
-            share = signals * (k + 1) // len(kinds) - signals * k // len(kinds)
-            Stress(kind, folder, rng, tally).run(share)
+            shares = [many * (k + 1) // len(kinds) - many * k // len(kinds) for many in (signals, kills)]
+            Stress(kind, folder, rng, tally).run(*shares)
             print(f"{kind}: {dict(tally.sent)} {dict(tally.exits)} wrong: {len(tally.wrong)}", flush=True)
     return tally
 
 
 def main() -> int:
     """The command line."""
-    kinds = [*CONFIGS, "measure"]
+    kinds = [*KINDS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--signals", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--busy", type=int, default=0, help="so many processes that only keep the machine busy"
@@ -268,8 +342,11 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", default=kinds, choices=kinds)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="signal-stress-") as folder:
-        tally = stress(options.kinds, options.signals, options.seed, Path(folder), options.busy)
+        tally = stress(
+            options.kinds, options.signals, options.seed, Path(folder), options.busy, options.kills
+        )
     print(f"signals sent: {tally.sent.total()}; runs that came to their end: {tally.finished}")
+    print(tally.told())
     for exits, count in sorted(tally.exits.items()):
         print(f"{count:5} {exits}")
     print(f"wrong: {len(tally.wrong)}")

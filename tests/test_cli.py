@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,33 @@ def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(
     assert not (out / "report.html").exists()
     run(capsys, "sweep", config, "--out", out, "--shard", "1/2")
     assert (out / "report.html").exists()
+
+
+def test_an_out_directory_that_is_removed_during_the_run_is_exit_code_1_and_is_not_made_again(
+    monkeypatch, config, tmp_path, capsys
+):
+    out = tmp_path / "out"
+
+    def removing(model, tokens, **options):
+        shutil.rmtree(out, ignore_errors=True)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", removing)
+    code, _, err = run(capsys, "sweep", config, "--out", out)
+    assert code == 1
+    assert "removed while the command ran" in err
+    assert "0 of 12 points are done" in err
+    assert not out.exists()
+
+
+def test_the_commands_that_a_sweep_tells_are_quoted(faked, undrawn, config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = "$(touch x) 'y'"
+    _, _, err = run(capsys, "sweep", config, "--out", name, "--shard", "0/2")
+    assert f"`{shlex.join(['jaxsens', 'report', name])}` plots them" in err
+    run(capsys, "sweep", config, "--out", name)
+    (tmp_path / name / "report.html").unlink()
+    assert f"`{shlex.join(['jaxsens', 'report', name])}` writes it" in run(capsys, "status", name)[1]
 
 
 def test_listing_points_runs_nothing(config, tmp_path, capsys):

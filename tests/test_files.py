@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jaxsens.errors import InputError
 from jaxsens.files import (
+    DirectoryGone,
     atomic_path,
     clear_leftovers,
     keep_text,
+    never_a_link,
+    only_inside,
     remedy,
     takes_no_more,
     there_are,
@@ -129,6 +134,54 @@ def test_a_symbolic_link_is_written_through(tmp_path):
     write_text(link, "written")
     assert link.is_symlink()
     assert (tmp_path / "elsewhere" / "real.csv").read_text() == "written"
+
+
+def test_a_link_within_a_guarded_directory_is_replaced_and_what_it_leads_to_is_left_alone(tmp_path):
+    outside, out = tmp_path / "outside.csv", tmp_path / "out"
+    outside.write_text("mine")
+    out.mkdir()
+    (out / "table.csv").symlink_to(outside)
+    with only_inside(out):
+        write_text(out / "table.csv", "written")
+    assert outside.read_text() == "mine"
+    assert not (out / "table.csv").is_symlink()
+    assert (out / "table.csv").read_text() == "written"
+
+
+@pytest.mark.parametrize("named", ["out", "link to out"])
+def test_a_folder_that_leads_out_of_a_guarded_directory_is_refused_and_one_within_is_not(tmp_path, named):
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    (out / "a").mkdir(parents=True)
+    outside.mkdir()
+    (tmp_path / "link to out").symlink_to(out)
+    (out / "b").symlink_to(outside)
+    (out / "c").symlink_to("a")
+    with only_inside(tmp_path / named):
+        with pytest.raises(InputError, match=r"/b leads out of it, to .*outside.*remove that link"):
+            write_text(tmp_path / named / "b" / "file", "written")
+        write_text(tmp_path / named / "c" / "file", "written")
+    assert not any(outside.iterdir())
+    assert (out / "a" / "file").read_text() == "written"
+
+
+def test_a_guarded_directory_that_is_removed_is_not_made_again(tmp_path):
+    out = tmp_path / "out"
+    with only_inside(out):
+        write_text(out / "points" / "a", "written")
+        shutil.rmtree(out)
+        with pytest.raises(DirectoryGone, match="removed while the command ran") as gone:
+            write_text(out / "points" / "b", "written")
+    assert takes_no_more(gone.value)
+    assert not out.exists()
+
+
+def test_a_file_opened_in_place_of_a_link_is_not_the_one_it_leads_to(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with open(tmp_path / "link", "w", opener=never_a_link) as file:
+        file.write("written")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "link").read_text() == "written"
 
 
 def test_trying_a_folder_leaves_nothing_and_says_why_it_cannot_be_written_to(tmp_path):

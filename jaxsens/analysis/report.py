@@ -33,6 +33,7 @@ from jaxsens.experiments.attention import AttentionTable
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, MEDIAN, PER_POSITION
 from jaxsens.experiments.positions import READOUT
 from jaxsens.experiments.sweep import SweepPlan
+from jaxsens.files import only_inside
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
@@ -147,11 +148,12 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
     """
     folder = Path(directory)
     fits = fit_exponents(data.points)
-    write_summary(folder / "summary.csv", fits)
-    write_local_slopes(folder / "local_slopes.csv", fits)
-    if (distances := distances_of(data)) is not None:
-        write_distances(folder, distances)
-    return write_page(build_report(data, fits), folder), fits
+    with only_inside(folder):
+        write_summary(folder / "summary.csv", fits)
+        write_local_slopes(folder / "local_slopes.csv", fits)
+        if (distances := distances_of(data)) is not None:
+            write_distances(folder, distances)
+        return write_page(build_report(data, fits), folder), fits
 
 
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:

@@ -41,6 +41,7 @@ from jaxsens.experiments.theorem6_results import (
     read_cells,
     read_plan,
 )
+from jaxsens.files import only_inside
 from jaxsens.languages import Dyck, Language
 from jaxsens.training.recurrent_parity import NEVER
 
@@ -241,9 +242,10 @@ def write_theorem6_report(
     folder = Path(directory)
     data = load_theorem6(folder)
     fits = tuple(fit for group in data.groups for fit in group.fits)
-    write_summary(folder / "summary.csv", fits)
     report = build_theorem6_report(data)
-    page = write_page(report, folder)
+    with only_inside(folder):
+        write_summary(folder / "summary.csv", fits)
+        page = write_page(report, folder)
     kept = {figure.name for figure in report.figures}
     for path in [path for kind in ("*.svg", "*.png") for path in (folder / "figures").glob(kind)]:
         if path.stem.startswith(_FIGURES) and path.stem not in kept:

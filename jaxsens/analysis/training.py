@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, write_figure
 from jaxsens.errors import InputError
+from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +33,8 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
     if metrics.empty:
         return None
     figure = training_figure(metrics, read_table(folder / "evaluation.csv"))
-    return write_figure(folder, "training", figure)
+    with only_inside(folder):
+        return write_figure(folder, "training", figure)
 
 
 def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) -> Figure:

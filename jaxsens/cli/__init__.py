@@ -22,14 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), or
     128 + the signal's number.
 
-    In the main thread, Ctrl-C and SIGTERM stop the command once its work is saved; a second signal has its usual
-    effect immediately.
+    In the main thread, Ctrl-C, SIGTERM and SIGHUP stop the command once its work is saved; a second signal has its
+    usual effect immediately.
     """
     return _stoppable(arguments, own_process=False)
 
 
 def run() -> NoReturn:
-    """Runs this process's command line and exits with its exit code. A second signal ends the process immediately."""
+    """Runs this process's command line and exits with its exit code, within 10 s of a signal even in the middle of a
+    step. A second signal ends the process immediately."""
     stopping.end_process(_stoppable(None, own_process=True))
 
 
@@ -59,11 +60,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         theorem6,
         train,
     )
-    from jaxsens.cli.shared import Folded, warnings_in_words
+    from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    note_command_line(arguments)
     if list(arguments) == ["--version"]:
         from jaxsens.versions import package_version
 
@@ -99,12 +101,13 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _in_words(error: InputError | OSError) -> str:
-    from jaxsens.files import remedy, takes_no_more
+    from jaxsens.files import DirectoryGone, remedy, takes_no_more
 
     if not isinstance(error, OSError):
         return str(error)
     where = "" if error.filename is None else f"{error.filename}: "
     why = f"{where}{error.strerror or error}"
     if takes_no_more(error):
-        why += f": what was written so far is kept; {remedy(error)}, then run the same command again"
+        kept = "" if isinstance(error, DirectoryGone) else "what was written so far is kept; "
+        why += f": {kept}{remedy(error)}, then run the same command again"
     return why

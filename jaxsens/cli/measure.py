@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,13 @@ from rich.console import Console
 
 from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.flipped import check_flipped
-from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions, check_options
+from jaxsens.cli.measuring import (
+    MEASURED_BY,
+    MeasuringOptions,
+    OutputOptions,
+    check_nothing_is_lost,
+    check_options,
+)
 from jaxsens.cli.published import PublishedOptions, check_absent, check_published, measure_published
 from jaxsens.cli.shared import (
     Count,
@@ -217,20 +222,20 @@ def measure(
         model.check(problems)
         check_flipped(measuring.candidates, measuring.groups, published.pretrained is not None, problems)
         check_options(measuring, output, problems)
-    from jaxsens.sensitivity.resuming import MeasurementInterrupted
+    from jaxsens.sensitivity.resuming import MeasurementInterrupted, keeping
 
+    check_nothing_is_lost(measuring, output)
     try:
         if published.pretrained is not None:
-            with programs_kept(compilation_cache):
+            with programs_kept(compilation_cache), keeping(output.keep):
                 return measure_published(published, model.dtype or "float32", measuring, output)
         trained = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
         asked = _Asked(config, variant, {**options, **trained}, tokens, n, inputs)
-        with programs_kept(compilation_cache):
+        with programs_kept(compilation_cache), keeping(output.keep):
             return _measure(asked, measuring, output)
     except MeasurementInterrupted as stop:
-        done = f"{len(stop.partial)} of {stop.partial.population} flips were measured; nothing was written"
-        say(Console(stderr=True), f"stopped; {done}")
-        return 128 + signal.SIGINT
+        output.keep(stop.partial)
+        return 128 + stop.signal
 
 
 @dataclass(frozen=True)

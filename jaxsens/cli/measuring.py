@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,14 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxsens.cli.flipped import flipped_by
-from jaxsens.cli.shared import Count, File, Flag, Names, Number, check_output, default, one_of, write_output
-from jaxsens.errors import Problems
+from jaxsens.cli.shared import (
+    Count,
+    File,
+    Flag,
+    Names,
+    Number,
+    check_output,
+    command_line,
+    default,
+    flags_named,
+    one_of,
+    write_output,
+)
+from jaxsens.errors import InputError, Problems
 
 if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
-MEASURED_BY = ("engine", "candidates", "groups", "sketch", "verify", "batch_size", "memory_budget")
+MEASURED_BY = ("engine", "candidates", "groups", "sketch", "verify", "batch_size", "memory_budget", "resume")
 """The arguments of `flip_sensitivity` whose errors name the option instead."""
 
 
@@ -37,6 +53,8 @@ class MeasuringOptions:
         sample: Measure this many flips, drawn at random.
         batch_size: The number of flips per batch.
         memory_budget: Bytes of temporary memory to use if --batch-size is not given.
+        resume: Go on from this file, the --save of a command that was stopped, with the same other options. It may be
+            the --save of this command, which may then be missing.
     """
 
     seed: Number = 0
@@ -55,6 +73,7 @@ class MeasuringOptions:
     sample: Annotated[Count, default("all flips")] = None
     batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None
     memory_budget: Annotated[Count, default("2 GiB on CPUs, 8 GiB on accelerators")] = None
+    resume: Annotated[File, default("begin anew")] = None
 
     def arguments(self, quiet: bool) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that these options give."""
@@ -72,9 +91,19 @@ class MeasuringOptions:
             "batch_size": self.batch_size,
             "memory_budget": self.memory_budget,
             "progress": False if quiet else None,
+            "resume": self._partial(),
             **flipped_by(self.candidates, self.groups),
             **{key: value for key, value in estimation.items() if value is not None},
         }
+
+    def _partial(self) -> FlipSensitivity | None:
+        from jaxsens.sensitivity.result import load_result
+
+        # One that is missing is the --save of this command (`check_options`), which was not stopped before.
+        if self.resume is None or not os.path.lexists(self.resume):
+            return None
+        with flags_named({"path": "--resume"}):
+            return load_result(self.resume)
 
 
 @dataclass(frozen=True)
@@ -84,7 +113,8 @@ class OutputOptions:
     Attributes:
         top: The number of largest flips to print.
         json_output: Print JSON instead of a table.
-        save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`.
+        save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`. A command that is
+            stopped writes the flips measured so far, from which --resume goes on.
         html: Write a page with the input, its symbols coloured by sensitivity.
         quiet: Print only errors and warnings; requires --save or --html.
     """
@@ -94,6 +124,16 @@ class OutputOptions:
     save: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
     quiet: Flag = False
+
+    def keep(self, partial: FlipSensitivity) -> None:
+        """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
+        told = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured"
+        if self.save is None or not len(partial):
+            why = "--save FILE keeps them" if len(partial) else "run the same command again"
+            print(f"{told}; nothing was written: {why}", file=sys.stderr, flush=True)
+        elif write_output("--save", self.save, _saving(partial, self.save)) == 0:
+            again = command_line("--resume", str(self.save))
+            print(f"{told}, and are kept in {self.save}. To go on: {again}", file=sys.stderr, flush=True)
 
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""
@@ -131,6 +171,31 @@ def check_options(measuring: MeasuringOptions, output: OutputOptions, problems: 
     if save is not None and save.suffix != ".parquet":
         problems.add("--save", str(save), "a file name that ends in .parquet")
     check_output("--save", save, problems)
+    _check_resumed(measuring, save, problems)
     check_output("--html", output.html, problems)
     if output.quiet and save is None and output.html is None:
         problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
+
+
+def check_nothing_is_lost(measuring: MeasuringOptions, output: OutputOptions) -> None:
+    """Raises InputError if --save has flips of a command that was stopped, and this one does not go on from them."""
+    from jaxsens.sensitivity.result import load_result
+
+    path = output.save
+    if path is None or measuring.resume is not None or not path.is_file():
+        return
+    found = None
+    with suppress(InputError):  # What else is there is replaced, as the user asks.
+        found = load_result(path)
+    if found is not None and not found.complete:
+        held = f"{len(found)} of {found.requested} flips of a measurement that was stopped"
+        remedy = f"it holds {held}: add --resume {shlex.quote(str(path))} to go on, or remove it"
+        raise InputError(f"measure: --save = {str(path)!r}: {remedy}")
+
+
+def _check_resumed(measuring: MeasuringOptions, save: Path | None, problems: Problems) -> None:
+    path = measuring.resume
+    if path is None or path == save:
+        return
+    if not path.is_file():
+        problems.add("--resume", str(path), "no such file; give the --save of the command that was stopped")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from jaxsens.cli.compilation import cache_again, programs_kept
 from jaxsens.cli.shared import say, say_why_ended
+from jaxsens.files import only_inside
 
 
 def run_rows(
@@ -38,12 +39,13 @@ def run_rows(
     from jaxsens.experiments.job import run
 
     console = Console(stderr=True)
-    with programs_kept(compilation_cache):
+    with only_inside(out), programs_kept(compilation_cache):
         outcome = run(job, Console(stderr=True, quiet=quiet))
     for failure in outcome.failures:
         say(console, f"failed: {failure}")
-    if outcome.records:
-        table, figure = write(outcome.records)
+    if outcome.records and (out.is_dir() or not outcome.unwritable):
+        with only_inside(out):
+            table, figure = write(outcome.records)
         printed = Console(quiet=quiet)
         say(printed, table)
         say(printed, str(figure))

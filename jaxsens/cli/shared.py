@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -89,6 +90,24 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
         if text == str(error):
             raise
         raise type(error)(text) from error
+
+
+_given: list[str] = []
+
+
+def note_command_line(arguments: Sequence[str]) -> None:
+    """Notes this command's arguments, without the program, for `command_line`."""
+    _given[:] = arguments
+
+
+def command_line(option: str, value: str) -> str:
+    """Returns this command with another value of one option, as a line for the shell."""
+    kept = [
+        part
+        for before, part in zip(["", *_given], _given, strict=False)
+        if option not in (part, before) and not part.startswith(f"{option}=")
+    ]
+    return shlex.join(["jaxsens", *kept, option, value])
 
 
 def say(console: Console, text: str) -> None:

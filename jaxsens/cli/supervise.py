@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import IO
 
 from jaxsens import stopping
@@ -30,6 +32,7 @@ _LEADER = re.compile(rb"UNAVAILABLE[^\n]*(?:coordination service|leader|coordina
 """What JAX's runtime prints when it loses a process, and when it loses the one where the coordinator runs."""
 
 _POLL = 0.02  # seconds; a signal sent to both processes must not count as a second one
+_LATE = 10.0  # seconds
 
 
 def is_worker() -> bool:
@@ -56,14 +59,26 @@ def supervise(arguments: Sequence[str], again: str) -> int:
     reader = threading.Thread(target=log.copy, args=(child.stderr,), daemon=True)
     reader.start()
     sent = False
-    while child.poll() is None:
-        number = stopping.requested_signal()
-        if number is not None and not sent:
-            sent = True
-            child.send_signal(number)
-        time.sleep(_POLL)
-    reader.join(5.0)
-    return _explained(child.returncode, log, again)
+    with stopping.handing_over(partial(_awaited, child)):
+        while child.poll() is None:
+            number = stopping.requested_signal()
+            if number is not None and not sent:
+                sent = True
+                child.send_signal(number)
+            time.sleep(_POLL)
+        reader.join(5.0)
+        return _explained(child.returncode, log, again)
+
+
+def _awaited(child: subprocess.Popen[bytes]) -> None:
+    """Waits for a child that ends by a deadline of its own, and for this process to say how; kills one that does not.
+
+    Called in place of giving up: it is the child that has work to give up.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(stopping.WRITING_SECONDS + _LATE)
+    child.kill()
+    time.sleep(_LATE)
 
 
 class _Log:

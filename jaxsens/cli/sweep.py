@@ -15,6 +15,7 @@ from jaxsens.cli import theorem6
 from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say, say_why_ended
+from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
     from jaxsens.analysis.data import SweepData
@@ -85,7 +86,7 @@ def sweep(
     elif finished == 0:
         say(console, "no point could be measured")
     elif shard is not None and (finished < first.planned or bounded < len(bounds.items)):
-        say(progress, f"{done}; `jaxsens report {out}` plots them")
+        say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
             _report_all(out, quiet)
@@ -169,9 +170,10 @@ def _write_tables(data: SweepData, directory: Path) -> None:
     """Writes points.csv and bounds.csv of all that is done."""
     from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
 
-    write_points_csv(directory, data.metadata, data.plan)
-    if data.plan.bounds:
-        write_bounds_csv(directory, data.bounds)
+    with only_inside(directory):
+        write_points_csv(directory, data.metadata, data.plan)
+        if data.plan.bounds:
+            write_bounds_csv(directory, data.bounds)
 
 
 def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:

@@ -21,7 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxsens.files import write_text
+from jaxsens.errors import InputError
+from jaxsens.files import made_place, never_a_link, place_of, write_text
 from jaxsens.processes import has_ended, own_mark
 
 STALE_SECONDS = 15 * 60.0
@@ -60,14 +61,14 @@ def seconds_since(file: Path) -> float:
 
 def _now(folder: Path) -> float:
     """The time by the file system's clock: that of a new file."""
-    probe = folder / f".{own_mark()}-{secrets.token_hex(4)}.clock"
     try:
+        probe = place_of(folder / f".{own_mark()}-{secrets.token_hex(4)}.clock")
         probe.touch()
         try:
             return probe.stat().st_mtime
         finally:
             probe.unlink(missing_ok=True)
-    except OSError:
+    except (OSError, InputError):
         return time.time()
 
 
@@ -92,8 +93,7 @@ def is_claimed(path: Path | None) -> bool:
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
     """Claims the record that belongs at `path` for the length of a block, and touches the claim meanwhile."""
-    claimed = claim_of(path)
-    claimed.parent.mkdir(parents=True, exist_ok=True)
+    claimed = made_place(claim_of(path))
     ended = threading.Event()
 
     def keep_alive() -> None:
@@ -103,7 +103,8 @@ def claim(path: Path) -> Iterator[None]:
 
     toucher = threading.Thread(target=keep_alive, name="jaxsens claim", daemon=True)
     try:
-        claimed.write_text(f"{own_mark()}\n{socket.gethostname()}\n", encoding="utf-8")
+        with open(claimed, "w", encoding="utf-8", opener=never_a_link) as file:
+            file.write(f"{own_mark()}\n{socket.gethostname()}\n")
         toucher.start()
         yield
     finally:
@@ -125,7 +126,7 @@ def clear_claims(folder: Path) -> None:
 def note_failure(path: Path | None, message: str) -> None:
     """Keeps why a record could not be computed, for `jaxsens status`; None takes no note."""
     if path is not None:
-        with suppress(OSError):  # The run itself says what failed.
+        with suppress(OSError, InputError):  # The run itself says what failed.
             write_text(failure_of(path), f"{message}\n")
 
 

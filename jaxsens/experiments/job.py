@@ -36,9 +36,18 @@ from jaxsens.experiments.claims import (
     see_what_others_wrote,
 )
 from jaxsens.experiments.progress import Reporter, TimeLeft, reporting, say
-from jaxsens.files import clear_leftovers, remedy, takes_no_more, there_are, write_text
+from jaxsens.files import (
+    DirectoryGone,
+    clear_leftovers,
+    only_inside,
+    place_of,
+    remedy,
+    takes_no_more,
+    there_are,
+    write_text,
+)
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
-from jaxsens.stopping import check, noting
+from jaxsens.stopping import ENDING, check, noting
 
 
 class Planned(Protocol):
@@ -172,19 +181,26 @@ class Job(abc.ABC, Generic[Item, Kept]):
 def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
     """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
 
-    An item that fails is reported and does not stop the others. Ctrl-C and SIGTERM leave what was finished, and so does
-    a disk that takes no more.
+    An item that fails is reported and does not stop the others. Signals (`stopping.ENDING`) leave what was finished,
+    and so does a directory that takes no more, or is gone.
+
+    Raises:
+        InputError: before anything is computed, if a link leads out of the directory.
     """
     planned, unwritable, interrupted = len(job.items), "", None
     running = _Run(job, console, chosen)
-    with noting(signal.SIGINT, signal.SIGTERM) as request:
+    with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
+            _check_inside(job)
             if job.claims:
                 _clear_away(job)
             job.prepare(console, running.failures)
             running.work()
         except KeyboardInterrupt as stop:
             interrupted = getattr(stop, "signal", signal.SIGINT)
+        except DirectoryGone as error:
+            unwritable = why_unwritable(error, job.directory)
+            running = _Run(job, console, chosen)  # Nothing is done any more, and there is nothing to write.
         except OSError as error:
             unwritable = why_unwritable(error, job.directory)
         try:
@@ -355,7 +371,7 @@ def why_unwritable(error: OSError, directory: Path) -> str:
     """Why the directory takes no more, and the remedy. Raises the error again if it has another reason."""
     if error.errno is None or not takes_no_more(error):
         raise error
-    return f"{os.strerror(error.errno)}: nothing more can be kept in {directory}; {remedy(error)}"
+    return f"{error.strerror}: nothing more can be kept in {directory}; {remedy(error)}"
 
 
 def one_line(error: Exception) -> str:
@@ -366,6 +382,13 @@ def one_line(error: Exception) -> str:
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         text = f"out of memory; give [measure] a smaller memory_budget or batch_size ({text})"
     return text if len(text) <= 400 else text[:397] + "..."
+
+
+def _check_inside(job: Job[Item, Kept]) -> None:
+    """Raises InputError if a link leads out of the directory from where a record belongs."""
+    places = {path.parent for path in map(job.path, job.items) if path is not None}
+    for folder in sorted(places | {job.directory / name for name in job.folders}):
+        place_of(folder / "record")
 
 
 def _clear_away(job: Job[Item, Kept]) -> None:

@@ -1,22 +1,26 @@
 """The state of a sweep, from its directory alone: what is done, under way and failed, and how long the rest takes.
 
-Only names and times of files are looked at, and the measured seconds of some points. So it is quick on large sweeps,
-works from any machine that sees the directory, and takes files for sound: the sweep itself checks every byte.
+It works from any machine that sees the directory, and writes nothing there. Every record is read and its seal checked,
+which takes some milliseconds each; a quick look goes by names and times of files alone, and says so.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from jaxsens import stopping
 from jaxsens.errors import InputError
+from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.claims import claim_of, failure_of, read_claim, read_failure, see_what_others_wrote
 from jaxsens.experiments.points import read_point
 from jaxsens.experiments.progress import TimeLeft, duration
 from jaxsens.experiments.sweep import PlannedPoint, SweepPlan, read_plan
+from jaxsens.files import only_inside
 from jaxsens.sealed import DamagedFile
 
 State = Literal["finished", "running", "failed", "stopped"]
@@ -43,6 +47,14 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class DamagedRecord:
+    """A record that is not as it was written, and why, in one line. The sweep computes it again."""
+
+    item: str
+    message: str
+
+
+@dataclass(frozen=True)
 class SweepStatus:
     """The state of a sweep.
 
@@ -51,7 +63,7 @@ class SweepStatus:
         title: of the sweep.
         state: "finished": all is done; "running": somebody is at work; "failed": nobody is, and something failed;
             "stopped": nobody is, and something is left.
-        points: how many points are done.
+        points: how many points are done; of those with a file that is not damaged, if seals were `checked`.
         of_points: how many there are.
         bounds: how many bounds over all inputs are done.
         of_bounds: how many there are.
@@ -60,6 +72,8 @@ class SweepStatus:
         failed: what failed and was not computed since.
         compute_seconds_left: seconds of computation that the missing points take together; None if not known.
         seconds_left: the same shared by the processes that are at work now; None if not known, or nobody is.
+        checked: how many records were read and their seals checked; the others count as done by their files.
+        damaged: what there is a damaged record of, among those checked. It is not counted as done.
     """
 
     directory: str
@@ -74,6 +88,8 @@ class SweepStatus:
     failed: tuple[Failed, ...]
     compute_seconds_left: float | None
     seconds_left: float | None
+    checked: int
+    damaged: tuple[DamagedRecord, ...]
 
     def lines(self) -> list[str]:
         """Returns the state in words, a line each."""
@@ -88,13 +104,25 @@ class SweepStatus:
                 f"under way: {one.item}, on {one.host}, heard of {duration(one.heard_seconds_ago)} ago"
             )
         lines += [f"failed: {one.item}: {one.message}" for one in self.failed]
+        lines += [f"damaged: {one.item}: {one.message}" for one in self.damaged]
+        if self.damaged:
+            lines.append(f"{len(self.damaged)} damaged: run the sweep again, which computes them again")
+        if unchecked := self.points + self.bounds + len(self.damaged) - self.checked:
+            lines.append(
+                f"not checked: the seals of {unchecked} records, which are taken for sound by their names"
+            )
         if self.state == "finished" and not self.report:
-            lines.append(f"no report yet: `jaxsens report {self.directory}` writes it")
+            report = shlex.join(["jaxsens", "report", self.directory])
+            lines.append(f"no report yet: `{report}` writes it")
         return lines
 
 
-def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
+def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> SweepStatus:
     """Returns the state of a sweep that runs, was stopped or is finished.
+
+    Args:
+        directory: of the sweep.
+        quick: whether to take records for sound by their names, instead of reading each and checking its seal.
 
     Raises:
         InputError: if no sweep was run in the directory, or its plan is damaged.
@@ -102,12 +130,16 @@ def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
     folder = Path(directory)
     plan = read_plan(folder)
     items = [*plan.points, *plan.bounds]
-    see_what_others_wrote((folder / item.file).parent for item in items)
+    with only_inside(folder):
+        see_what_others_wrote((folder / item.file).parent for item in items)
     there = _names(folder, items)
+    kept = [item for item in items if item.file in there]
+    damaged = {} if quick else _damaged(folder, plan, kept)
+    there -= damaged.keys()
     missing = [item for item in items if item.file not in there]
     done = {"points": len(plan.points), "bounds": len(plan.bounds)}
     for item in missing:
-        done["points" if item.file.startswith("points") else "bounds"] -= 1
+        done["points" if _is_point(item) else "bounds"] -= 1
     working, failed = [], []
     for item in missing:
         path = folder / item.file
@@ -130,7 +162,30 @@ def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
         failed=tuple(failed),
         compute_seconds_left=left,
         seconds_left=None if left is None or not working else left / len(working),
+        checked=0 if quick else len(kept),
+        damaged=tuple(
+            DamagedRecord(_name(item), damaged[item.file]) for item in kept if item.file in damaged
+        ),
     )
+
+
+def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dict[str, str]:
+    """Returns why records are damaged, by their files, after reading all of them."""
+    found = {}
+    for item in kept:
+        stopping.check()
+        try:
+            if _is_point(item):
+                read_point(folder / item.file, item.key, plan.statistics)
+            else:
+                BoundRecord.read(folder / item.file, item.key)
+        except (OSError, DamagedFile, InputError) as error:
+            found[item.file] = " ".join(str(error).split())
+    return found
+
+
+def _is_point(item: PlannedPoint) -> bool:
+    return item.file.startswith("points")
 
 
 def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Failed]) -> State:
@@ -142,7 +197,7 @@ def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: 
 
 
 def _name(item: PlannedPoint) -> str:
-    bound = "" if item.file.startswith("points") else "bounds of "
+    bound = "" if _is_point(item) else "bounds of "
     return f"{bound}{item.variant} n={item.n} seed={item.seed}"
 
 

@@ -38,7 +38,7 @@ from jaxsens.experiments.points import (
 from jaxsens.experiments.progress import Reporter, say
 from jaxsens.experiments.sources import EVERY, ModelSource, Weights
 from jaxsens.experiments.words import Inputs
-from jaxsens.files import keep_text
+from jaxsens.files import DirectoryGone, keep_text
 from jaxsens.models.config_tables import plain
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.process_group import ProcessGroup
@@ -372,6 +372,7 @@ class PointsJob(Job[Point, PointMetadata]):
         super().__init__(sweep.points, directory)
         self.sweep, self.plans, self.sharing = sweep, plans, sharing
         self.claims = sharing is None
+        self._planned = False
 
     def check(self) -> None:
         """Raises `Stopped` after a signal: in all processes that share the points, at the same point."""
@@ -390,6 +391,7 @@ class PointsJob(Job[Point, PointMetadata]):
             )
             say(console, changed)
         self.sweep.plan.write(self.directory / PLAN)
+        self._planned = True
 
     def path(self, item: Point) -> Path:
         """Where a point's record is kept."""
@@ -407,7 +409,13 @@ class PointsJob(Job[Point, PointMetadata]):
         return self.sweep.attention is not None and has_attention(item.source)
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
-        """Measures a point."""
+        """Measures a point.
+
+        Raises:
+            DirectoryGone: if the plan that this process wrote is gone: the points are, too.
+        """
+        if self._planned and not (self.directory / PLAN).exists():
+            raise DirectoryGone(self.directory)
         if self.sharing is None:
             return self._measured(item, reporter, None, True)
         with self.sharing.together(item.key.encode()):

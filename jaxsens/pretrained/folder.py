@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _FOREIGN = (".gguf", ".h5", ".msgpack", ".onnx", ".ot")
 
@@ -127,8 +128,15 @@ class Folder:
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             named = None
         own = named if isinstance(named, str) and named.isidentifier() else "AutoModel"
-        place = repr(str(self.path))
-        return f'python -c "from transformers import {own} as M; M.from_pretrained({place}).save_pretrained({place})"'
+        return self.rewritten_by(own)
+
+    def rewritten_by(self, name: str) -> str:
+        """Returns the command that reads the folder with a class of transformers and writes what it has read there.
+
+        It is quoted for the shell. The folder is an argument of the program, not a part of it.
+        """
+        program = f"import sys; from transformers import {name} as M; M.from_pretrained(sys.argv[1])"
+        return shlex.join(["python", "-c", f"{program}.save_pretrained(sys.argv[1])", str(self.path)])
 
 
 def existing_folder(given: Any) -> Folder:
@@ -155,7 +163,7 @@ def existing_folder(given: Any) -> Folder:
         own = given.rpartition("/")[2]
         remedy += (
             "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
-            f"    hf download {given} --local-dir {own}\nand give {own!r}"
+            f"    {shlex.join(['hf', 'download', given, '--local-dir', own])}\nand give {own!r}"
         )
     raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
 

@@ -90,11 +90,7 @@ def _check_installed() -> None:
 
 
 def _make_tokenizer(here: Folder) -> str:
-    place = repr(str(here.path))
-    return (
-        "make it where transformers is installed: "
-        f'python -c "from transformers import AutoTokenizer as T; T.from_pretrained({place}).save_pretrained({place})"'
-    )
+    return f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer')}"
 
 
 def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs, stopping
 from jaxsens.errors import PrecisionWarning, Problems, collecting
@@ -45,6 +45,7 @@ from jaxsens.sensitivity.resuming import (
     MeasurementInterrupted,
     check_resumable,
     fingerprint,
+    handed_over,
     merged,
     taken_over,
     weights_of,
@@ -346,7 +347,8 @@ def _measured(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     known = np.zeros(0, int) if partial is None else taken_over(partial, call, flips)
-    rest = np.delete(np.arange(len(flips)), known)
+    begun = _Begun(flips, call, choice, partial, known)
+    rest, so_far = begun.rest, placement.Finished()
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     if flips.joint is not None:
         parameters = (
@@ -355,48 +357,90 @@ def _measured(
             jnp.asarray(flips.joint.insertions),
         )
     first, second = flips.edits
-    interrupted, elsewhere, finished = None, {}, np.ones(len(flips), bool)
     try:
-        with stopping.noting(signal.SIGINT), telling(progress) as told:
-            values, elsewhere = placement.measure(
-                runner,
-                parameters,
-                words,
-                flips.inputs[rest],
-                first[rest],
-                second[rest],
-                devices,
-                _counting_from(len(known), told),
-                output_doubts(subject, words),
-            )
-    except placement.Interrupted as stop:
-        interrupted, values, finished[rest], elsewhere = stop, stop.values, stop.done, stop.elsewhere
-    if partial is not None:
-        values = merged(known, _with_resolution(partial), rest, values)
-        choice = partial.engine
-    if interrupted is None:
-        check_finite(values[:, 0], flips.positions, call["norm"])
-        values, elsewhere = _refined(runner, subject, words, flips, edit, values, elsewhere)
-    values, resolution = values[finished].T
-    result = FlipSensitivity(
-        norms=np.abs(values),
-        resolution=resolution,
-        changes=values if call["norm"] in SIGNED else None,
-        inputs=flips.inputs[finished],
-        positions=flips.positions[finished],
-        symbols=flips.symbols[finished],
-        insertion=None if flips.insertion is None else flips.insertion[finished],
-        engine=choice.after(elsewhere, len(flips)),
-        **call,
-    )
-    if interrupted is not None:
-        raise MeasurementInterrupted(result, interrupted.signal) from interrupted
-    return result
+        with handed_over(lambda: begun.unfinished(so_far)):
+            with stopping.noting(signal.SIGINT), telling(progress) as told:
+                values, elsewhere = placement.measure(
+                    runner,
+                    parameters,
+                    words,
+                    flips.inputs[rest],
+                    first[rest],
+                    second[rest],
+                    devices,
+                    _counting_from(len(known), told),
+                    output_doubts(subject, words),
+                    so_far,
+                )
+            values = begun.with_known(values)
+            check_finite(values[:, 0], flips.positions, call["norm"])
+            values, elsewhere = _refined(runner, subject, words, flips, edit, values, elsewhere)
+    except KeyboardInterrupt as stop:
+        number = getattr(stop, "signal", signal.SIGINT)
+        raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
+    return begun.result(values, np.ones(len(flips), bool), elsewhere)
 
 
-def _with_resolution(partial: FlipSensitivity) -> Float[np.ndarray, "known 2"]:
-    """Returns the values of a partial result with their resolutions."""
-    return np.stack([partial.values, partial.known_resolution], axis=1)
+@dataclasses.dataclass(frozen=True)
+class _Begun:
+    """A measurement of flips that has begun: what its result has besides values.
+
+    Attributes:
+        flips: all flips.
+        call: the fields that are known before anything is measured.
+        choice: the engine and why.
+        partial: the result of the interrupted call that is completed, or None.
+        known: which flips that result holds.
+    """
+
+    flips: Flips
+    call: dict[str, Any]
+    choice: EngineChoice
+    partial: FlipSensitivity | None
+    known: Int[np.ndarray, " known"]
+
+    @property
+    def rest(self) -> Int[np.ndarray, " rest"]:
+        """The flips that are not known."""
+        return np.delete(np.arange(len(self.flips)), self.known)
+
+    def with_known(self, values: Float[np.ndarray, "rest 2"]) -> Float[np.ndarray, "flips 2"]:
+        """Returns the values of all flips, from those of the rest."""
+        if self.partial is None:
+            return values
+        before = np.stack([self.partial.values, self.partial.known_resolution], axis=1)
+        return merged(self.known, before, self.rest, values)
+
+    def result(
+        self,
+        values: Float[np.ndarray, "flips 2"],
+        finished: Bool[np.ndarray, " flips"],
+        elsewhere: dict[str, int],
+    ) -> FlipSensitivity:
+        """Returns the result on the finished flips."""
+        flips, choice = self.flips, self.choice if self.partial is None else self.partial.engine
+        values, resolution = values[finished].T
+        return FlipSensitivity(
+            norms=np.abs(values),
+            resolution=resolution,
+            changes=values if self.call["norm"] in SIGNED else None,
+            inputs=flips.inputs[finished],
+            positions=flips.positions[finished],
+            symbols=flips.symbols[finished],
+            insertion=None if flips.insertion is None else flips.insertion[finished],
+            engine=choice.after(elsewhere, len(flips)),
+            **self.call,
+        )
+
+    def unfinished(self, so_far: placement.Finished) -> FlipSensitivity:
+        """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
+        last is left out, so that nobody takes it for whole."""
+        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.flips), bool)
+        nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
+        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
+        finished[rest] = done
+        finished[-1:] &= not finished.all()
+        return self.result(self.with_known(values), finished, found.elsewhere)
 
 
 def _refined(

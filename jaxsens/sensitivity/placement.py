@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,26 @@ class Interrupted(KeyboardInterrupt):
     ) -> None:
         super().__init__("interrupted")
         self.values, self.done, self.elsewhere, self.signal = values, done, elsewhere, number
+
+
+@dataclass
+class Finished:
+    """What a measurement has finished so far. Another thread may take a copy at any time.
+
+    Attributes:
+        values: of all flips, with their resolutions; None as long as nothing is finished.
+        done: which of them are finished.
+        elsewhere: how many were measured by each fallback.
+    """
+
+    values: Float[np.ndarray, "flips 2"] | None = None
+    done: Bool[np.ndarray, " flips"] | None = None
+    elsewhere: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Finished:
+        """Returns a copy. Flips that are done have their values: a measurement marks a flip after setting its value."""
+        done = None if self.done is None else self.done.copy()
+        return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
 
 
 @dataclass(frozen=True)
@@ -154,6 +174,7 @@ def measure(
     placement: Placement,
     progress: Progress | None = None,
     doubts: Doubts | None = None,
+    finished: Finished | None = None,
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
@@ -164,15 +185,14 @@ def measure(
     those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
 
     `doubts` gives, for the number of an input and the dtype of an engine that subtracts outputs, the rounding of each
-    output; without it, a few roundings are assumed.
+    output; without it, a few roundings are assumed. `finished` is kept up to date with what is finished.
 
     Raises:
         InputError: if not even one flip at a time fits the budget.
         Interrupted: on Ctrl-C, with the finished values.
     """
-    return _measure(
-        _numbers, engine, parameters, tokens, inputs, positions, symbols, placement, progress, doubts
-    )
+    given = engine, parameters, tokens, inputs, positions, symbols, placement, progress
+    return _measure(_numbers, *given, finished or Finished(), doubts)
 
 
 def measure_changes(
@@ -190,7 +210,9 @@ def measure_changes(
     Raises as `measure` does, except for a plain KeyboardInterrupt on Ctrl-C.
     """
     try:
-        return _measure(_changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress)
+        return _measure(
+            _changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress, Finished()
+        )
     except Interrupted:
         raise KeyboardInterrupt from None
 
@@ -221,6 +243,7 @@ def _measure(
     symbols: np.ndarray,
     placement: Placement,
     progress: Progress | None,
+    so_far: Finished,
     doubts: Doubts | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
     total, elsewhere = len(inputs), dict[str, int]()
@@ -243,9 +266,7 @@ def _measure(
                             _wait(waiting, runner.fallback, chosen)
                             continue
                         if runner.subtracts and doubts is not None:
-                            dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-                            output = np.asarray(runner.output(*given))
-                            given = given[0], runner.doubting(given[1], doubts(int(b), dtype, output))
+                            given = _doubting(runner, given, int(b), doubts)
                         left = np.ones(len(chosen), bool)
                         for finished, values in _chunks(
                             quantity, runner, given, len(tokens[b]), *flips, room, placement
@@ -261,6 +282,7 @@ def _measure(
                             # A value from the last engine that is not finite comes from the model itself.
                             final = ~(missing & (runner.fallback is not None))
                             final &= ~(blurred & (runner.wider is not None))
+                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
                             done[here] = final
                             if runner != engine:
                                 elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
@@ -271,6 +293,13 @@ def _measure(
     except KeyboardInterrupt as stop:
         raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
     return found, {how: count for how, count in elsewhere.items() if count}
+
+
+def _doubting(runner: Engine, given: tuple[Any, Any], b: int, doubts: Doubts) -> tuple[Any, Any]:
+    """Returns what `prepared_on` gave for input b, with the rounding of each output, for an engine that subtracts."""
+    dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
+    output = np.asarray(runner.output(*given))
+    return given[0], runner.doubting(given[1], doubts(b, dtype, output))
 
 
 def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:

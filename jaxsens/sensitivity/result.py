@@ -300,6 +300,12 @@ class FlipSensitivity:
         return len(flips) < len(asked) or len(self) == sum(map(sum, flips))
 
     @property
+    def requested(self) -> int:
+        """The number of flips that were requested: more than `len(result)` for a partial result."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        return sum(len(self) if one is None else sum(one.flips) for one in asked)
+
+    @property
     def exact(self) -> Bool[np.ndarray, " flips"]:
         """Which norms were measured rather than estimated."""
         return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured

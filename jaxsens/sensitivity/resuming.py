@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxsens import stopping
 from jaxsens.errors import InputError, Problems
 from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import Measurable
@@ -37,6 +39,33 @@ class MeasurementInterrupted(KeyboardInterrupt):
     def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
         self.partial, self.signal = partial, number
+
+
+_keepers: list[Callable[[FlipSensitivity], object]] = []
+
+
+@contextmanager
+def keeping(keep: Callable[[FlipSensitivity], object]) -> Iterator[None]:
+    """While the block runs, a command that gives its step up in `flip_sensitivity` first calls `keep`, in another
+    thread, with the partial result."""
+    _keepers.append(keep)
+    try:
+        yield
+    finally:
+        _keepers.remove(keep)
+
+
+@contextmanager
+def handed_over(partial: Callable[[], FlipSensitivity]) -> Iterator[None]:
+    """While the block runs, those who are `keeping` partial results get `partial()`, called in another thread."""
+    keepers = tuple(_keepers)
+
+    def hand_over() -> None:
+        for keep in keepers:
+            keep(partial())
+
+    with stopping.handing_over(hand_over):
+        yield
 
 
 def check_resumable(partial: object) -> FlipSensitivity | None:

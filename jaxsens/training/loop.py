@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 from pathlib import Path
 
 import jax
@@ -12,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.errors import InputError
+from jaxsens.files import only_inside, place_of
 from jaxsens.precision import numerics
-from jaxsens.stopping import Request, noting
+from jaxsens.stopping import ENDING, Request, noting
 from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -53,15 +53,18 @@ def train(
         progress: Called with every event, see `jaxsens.training.events`.
 
     Raises:
-        TrainingInterrupted: On Ctrl-C or SIGTERM, after the running steps have ended and been saved. A second signal
-            does not wait for that.
+        TrainingInterrupted: On Ctrl-C, SIGTERM or SIGHUP, after the running steps have ended and been saved. A second
+            signal does not wait for that.
         TrainingDiverged: If the loss is no longer a finite number.
         InputError: If the directory holds another training, or another process trains there; and in a distributed job
             of several processes, which would each train the whole model.
     """
     _check_alone()
     place = Path(directory)
-    with storage.lock(place), numerics(config.model.dtype), noting(signal.SIGINT, signal.SIGTERM) as request:
+    with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:
+        place_of(
+            place / checkpoints.FOLDER / "step"
+        )  # A link that leads out is refused before anything is computed.
         _Training(config, place, progress, request).run()
     return load_checkpoint(place)
 

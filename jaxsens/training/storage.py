@@ -27,8 +27,9 @@ import numpy as np
 from orbax import checkpoint as orbax
 
 from jaxsens.errors import InputError, Problems
-from jaxsens.files import named_failures, takes_no_more
+from jaxsens.files import made_place, named_failures, never_a_link, takes_no_more
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.stopping import writing
 
 FORMAT = 1
 KIND = "manifest of a checkpoint"
@@ -59,9 +60,9 @@ def write(
         OSError: naming the checkpoint, if it cannot be written.
     """
     final = folder / f"step-{step:08d}"
-    hidden = folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    hidden = made_place(folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with named_failures(final, hidden):
+        with named_failures(final, hidden), writing():
             hidden.mkdir(parents=True)
             _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
             with _no_tracebacks_in_logs(), orbax.PyTreeCheckpointer() as checkpointer:
@@ -77,7 +78,7 @@ def write(
             write_sealed(hidden / MANIFEST, KIND, manifest)
             for place in (*hidden.rglob("*"), hidden):
                 _flush(place)
-            if final.exists():
+            if os.path.lexists(final):
                 remove(final)
             os.replace(hidden, final)
             _flush(folder)
@@ -180,7 +181,10 @@ def remove(path: Path) -> None:
     """Removes a checkpoint; a process that is killed meanwhile leaves no half of one under its name."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     os.replace(path, hidden)
-    shutil.rmtree(hidden)
+    if hidden.is_symlink():
+        hidden.unlink()
+    else:
+        shutil.rmtree(hidden)
 
 
 def set_aside(path: Path) -> Path:
@@ -204,7 +208,7 @@ def lock(directory: Path) -> Iterator[None]:
         InputError: if another process holds it, or the file system cannot lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "w", encoding="utf-8") as held:
+    with open(directory / ".lock", "w", encoding="utf-8", opener=never_a_link) as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

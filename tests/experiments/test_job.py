@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 
 import pytest
@@ -148,14 +149,20 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C raises, also where the tests were started in the background and inherited that it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals have their effect, also where the tests were started with nohup and inherit that one is ignored."""
+    before = [
+        signal.signal(number, effect)
+        for number, effect in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL))
+    ]
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGHUP, before[1])
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
     monkeypatch, tmp_path, number, code
 ):
@@ -454,6 +461,57 @@ def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     monkeypatch.setattr(sweeps, "write_point", write_point)
     again, _ = run(tiny_sweep(), tmp_path)
     assert (again.computed, again.finished, again.exit_code) == (6, 8, 0)
+
+
+def test_links_in_place_of_files_are_replaced_and_nothing_outside_is_written(calls, tmp_path):
+    outside, out, sweep = tmp_path / "outside", tmp_path / "out", tiny_sweep()
+    outside.write_text("mine")
+    point = sweep.points[0].path(out)
+    point.parent.mkdir(parents=True)
+    for link in (point, claims.claim_of(point), out / "points.csv", out / "sweep.json", out / "sweep.toml"):
+        link.symlink_to(outside)
+    outcome, log = run(sweep, out)
+    assert outcome.exit_code == 0
+    assert "damaged, computed again" in log
+    assert outside.read_text() == "mine"
+    assert not [path for path in out.rglob("*") if path.is_symlink()]
+
+
+@pytest.mark.parametrize("name", ["points", "points/variant=softmax"])
+def test_a_folder_that_leads_out_of_the_directory_is_refused_before_anything_is_measured(
+    calls, tmp_path, name
+):
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    (out / name).parent.mkdir(parents=True)
+    (out / name).symlink_to(outside)
+    with pytest.raises(InputError, match="leads out of it"):
+        run(tiny_sweep(), out)
+    assert calls == []
+    assert not any(outside.iterdir())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_directory_that_is_removed_during_a_run_is_noticed_at_the_next_point_and_not_made_again(
+    monkeypatch, tmp_path, again
+):
+    out, made = tmp_path / "out", []
+
+    def removing(model, tokens, **options):
+        made.append(tokens)
+        if len(made) == 3:
+            shutil.rmtree(out)
+            if again:  # somebody else makes one of the same name
+                out.mkdir()
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", removing)
+    outcome, _ = run(tiny_sweep(), out)
+    assert len(made) <= 4
+    assert (outcome.exit_code, outcome.ended_early) == (1, True)
+    assert "removed while the command ran: nothing more can be kept" in outcome.unwritable
+    assert not (out / "sweep.json").exists()
+    assert len([*out.rglob("*.parquet")]) <= again
 
 
 def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failure_of_a_file_is(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import json
 import os
 import pickle
+import re
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -438,3 +441,25 @@ def test_the_command_that_installs_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(load.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r'pip install "jaxsens\[pretrained\]"'):
         load_pretrained(os.fspath(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "it's `touch x`", 'a "b" & touch x', "-rf"])
+@pytest.mark.parametrize("change", [gone("tokenizer.json"), instead("pytorch_model.bin")])
+def test_the_commands_that_are_told_do_nothing_but_what_they_say(change, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path(name)
+    folder.mkdir()
+    write_folder(folder)
+    change(folder)
+    with pytest.raises(InputError) as caught:
+        jaxsens.load_pretrained(folder)
+    ((command,),) = [re.findall(r"python -c .*", str(caught.value))]
+    stub = tmp_path / "bin" / "python"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" > told\n")
+    stub.chmod(0o755)
+    subprocess.run(["sh", "-c", command], check=True, env={"PATH": f"{stub.parent}:/usr/bin:/bin"})
+    option, program, given = (tmp_path / "told").read_text().split("\0")[:-1]
+    assert (option, given) == ("-c", name)
+    ast.parse(program)
+    assert not (tmp_path / "x").exists()

@@ -205,6 +205,8 @@ def check_a_process_dies() -> None:
 
 def main() -> None:
     """Runs the checks, in the same order in all processes."""
+    # Also where this was started in the background, and inherits that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     jax.distributed.initialize(f"localhost:{sys.argv[3]}", COUNT, RANK, heartbeat_timeout_seconds=20)
     names = [name for name in globals() if name.startswith("check_")]
     for name in sys.argv[5:] or names:

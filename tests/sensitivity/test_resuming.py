@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from functools import partial as bound
 from typing import Any
 
@@ -12,11 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensitivity, load_result, sample
+from jaxsens import (
+    InputError,
+    MeasurementInterrupted,
+    Transformer,
+    flip_sensitivity,
+    load_result,
+    sample,
+    stopping,
+)
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.resuming import fingerprint, weights_of
+from jaxsens.sensitivity.resuming import fingerprint, keeping, weights_of
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
@@ -106,6 +115,53 @@ def test_a_partial_result_is_completed_in_several_goes_through_a_file(whole, par
     completed = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=load_result(tmp_path / "partial.parquet"))
     same(completed, whole)
     same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=completed), whole)
+
+
+def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
+    """A signal may come after the last chunk, before what the checks at the end would find."""
+    calls = []
+
+    def progress(done, total):
+        calls.append(done)
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(MeasurementInterrupted) as caught:
+        flip_sensitivity(MODEL, TOKENS, progress=progress, **OPTIONS)
+    partial = caught.value.partial
+    assert calls[-1] == len(whole)
+    assert (len(partial), partial.complete, partial.requested) == (len(whole) - 1, False, len(whole))
+    completed = flip_sensitivity(MODEL, TOKENS, resume=partial, **OPTIONS)
+    np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-6)
+
+
+def test_a_stop_while_flips_are_measured_once_more_keeps_them(whole, monkeypatch):
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.refined", stopped)
+    with pytest.raises(MeasurementInterrupted) as caught:
+        flip_sensitivity(MODEL, TOKENS, **OPTIONS)
+    assert len(caught.value.partial) == len(whole) - 1
+
+
+def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
+    """By another thread, as a command does that gives a step up."""
+    kept: list[FlipSensitivity] = []
+
+    def progress(done, total):
+        thread = threading.Thread(target=lambda: [act() for act in stopping._handing_over])
+        thread.start()
+        thread.join()
+
+    with keeping(kept.append):
+        flip_sensitivity(MODEL, TOKENS, progress=progress, **OPTIONS)
+    assert [len(one) for one in kept] == sorted(len(one) for one in kept)
+    assert len(kept[0]) > 0
+    for one in kept:
+        assert not one.complete
+        np.testing.assert_array_equal(one.norms, whole.norms[: len(one)])
+    assert stopping._handing_over == []
 
 
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError
+from jaxsens.files import DirectoryGone
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
@@ -72,6 +73,36 @@ def test_stopped_and_gone_on_with_a_training_is_the_one_straight_through(straigh
     assert heard.of(Note)[0].text == f"goes on from step {steps[-1]}"
     assert heard.of(Stepped)[0].step == steps[-1] + 2
     assert_same_files(tmp_path, directory)
+
+
+def test_links_in_a_trainings_directory_are_replaced_and_what_they_lead_to_is_left_alone(straight, tmp_path):
+    _, directory, _ = straight
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    out.mkdir()
+    for name in (".lock", "metrics.csv", "evaluation.csv"):
+        (outside / name).write_text("mine")
+        (out / name).symlink_to(outside / name)
+    train(tiny(), out)
+    assert_same_files(out, directory)
+    assert {path.read_text() for path in outside.iterdir()} == {"mine"}
+    shutil.rmtree(out / FOLDER)
+    (out / FOLDER).symlink_to(outside)
+    with pytest.raises(InputError, match="leads out of it"):
+        train(tiny(), out)
+    assert len([*outside.iterdir()]) == 3
+
+
+def test_a_trainings_directory_that_is_removed_is_not_made_again(tmp_path):
+    class Removing(Heard):
+        def __call__(self, event):
+            super().__call__(event)
+            if isinstance(event, Stepped):
+                shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+    with pytest.raises(DirectoryGone):
+        train(tiny(), tmp_path / "out", Removing())
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interruption_is_a_keyboard_interrupt():

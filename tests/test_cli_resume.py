@@ -1,0 +1,181 @@
+"""`jaxsens measure` that is stopped keeps what it measured, and `--resume` goes on from it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsens import load_result
+from jaxsens.cli import main
+from jaxsens.sensitivity import placement
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
+MEASURE = (*MODEL, "--engine", "vmap", "--batch-size", "2", "--inputs", "2", "--quiet")
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Has `main` stopped by a signal after so many chunks; None for never."""
+
+    def after(chunks: int | None, number: int = signal.SIGTERM) -> None:
+        seen: list[int] = []
+
+        def signalled(*given):
+            for finished in whole(*given):
+                seen.append(1)
+                if len(seen) == chunks:
+                    os.kill(os.getpid(), number)
+                yield finished
+
+        monkeypatch.setattr(placement, "_chunks", signalled)
+
+    whole = placement._chunks
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield after
+    signal.signal(signal.SIGHUP, before)
+
+
+def run(capsys, *arguments: str | Path) -> tuple[int, str]:
+    code = main([str(argument) for argument in arguments])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_was_measured_is_kept_and_the_command_that_is_told_goes_on(
+    stopped, tmp_path, monkeypatch, capsys, number
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, *MEASURE, "--save", "whole.parquet")[0] == 0
+    whole, name = load_result("whole.parquet"), "$(touch x) it's.parquet"
+    stopped(1, number)
+    code, err = run(capsys, *MEASURE, "--save", name)
+    assert code == 128 + number
+    partial = load_result(name)
+    assert 0 < len(partial) < len(whole)
+    assert not partial.complete
+    assert f"stopped; {len(partial)} of {len(whole)} flips were measured, and are kept in {name}" in err
+    told = shlex.split(err.partition("To go on: ")[2].splitlines()[0])
+    assert told == ["jaxsens", *MEASURE, "--save", name, "--resume", name]
+    stopped(1, number)
+    code, err = run(capsys, *told[1:])
+    assert code == 128 + number
+    assert len(load_result(name)) > len(partial), "a second stop lost what the first one kept"
+    told = shlex.split(err.partition("To go on: ")[2].splitlines()[0])
+    assert told.count("--resume") == 1
+    stopped(None)
+    assert run(capsys, *told[1:])[0] == 0
+    result = load_result(name)
+    assert result.complete
+    for field in ("inputs", "positions", "symbols"):
+        np.testing.assert_array_equal(getattr(result, field), getattr(whole, field))
+    np.testing.assert_allclose(result.norms, whole.norms, rtol=1e-5)
+
+
+def test_a_first_run_may_name_the_file_that_it_is_to_resume_from(stopped, tmp_path, capsys):
+    file = tmp_path / "flips.parquet"
+    job = (*MEASURE, "--save", file, "--resume", file)
+    stopped(1)
+    assert run(capsys, *job)[0] == 143
+    stopped(None)
+    assert run(capsys, *job)[0] == 0
+    assert load_result(file).complete
+    assert run(capsys, *job)[0] == 0
+
+
+def test_what_a_stopped_command_kept_is_not_overwritten_by_one_that_begins_anew(stopped, tmp_path, capsys):
+    file = tmp_path / "flips.parquet"
+    stopped(1)
+    run(capsys, *MEASURE, "--save", file)
+    kept = file.read_bytes()
+    code, err = run(capsys, *MEASURE, "--save", file)
+    assert code == 2
+    assert f"add --resume {file} to go on, or remove it" in err
+    assert file.read_bytes() == kept
+
+
+def test_without_a_file_it_is_said_that_nothing_was_written(stopped, tmp_path, capsys):
+    stopped(1)
+    code, err = run(capsys, *MEASURE, "--html", tmp_path / "page.html")
+    assert code == 143
+    assert "nothing was written: --save FILE keeps them" in err
+
+
+def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
+    stopped(1)
+    file = tmp_path / "flips.parquet"
+    code, err = run(capsys, *MODEL, "--engine", "first-order", "--quiet", "--save", file)
+    assert code == 143
+    assert "nothing was written: run the same command again" in err
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--resume", "none.parquet"), "--resume = 'none.parquet': no such file"),
+        (("--resume", "text.parquet"), "--resume = 'text.parquet': damaged, or not a Parquet file"),
+        (("--resume", "partial.parquet", "--norm", "l1"), "--resume: norm = 'l2': this call has 'l1'"),
+        (("--resume", "partial.parquet", "--seed", "1"), "this call has"),
+    ],
+)
+def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, capsys, more, said):
+    monkeypatch.chdir(tmp_path)
+    Path("text.parquet").write_text("text")
+    stopped(1)
+    run(capsys, *MEASURE, "--save", "partial.parquet")
+    stopped(None)
+    code, err = run(capsys, *MEASURE, "--save", "other.parquet", *more)
+    assert code == 2
+    assert said in err
+    assert not Path("other.parquet").exists()
+
+
+SLOW = """
+import sys, time
+from jaxsens import cli, stopping
+from jaxsens.sensitivity import placement
+
+stopping.DEADLINE_SECONDS = 0.5
+chunks, whole = [], placement.Lanes.run
+
+def slow(lanes, work):
+    chunks.append(1)
+    if len(chunks) == 3:
+        print("in a long step", flush=True)
+        time.sleep(60)
+    return whole(lanes, work)
+
+placement.Lanes.run = slow
+cli.run()
+"""
+
+
+def test_a_chunk_that_is_too_long_is_given_up_and_the_others_are_kept(tmp_path):
+    file = tmp_path / "flips.parquet"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *MEASURE, "--save", str(file)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in a long step\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 143, said
+    assert time.monotonic() - began < 9
+    partial = load_result(file)
+    assert 0 < len(partial) < partial.requested
+    assert np.isfinite(partial.norms).all()
+    assert f"--save {file} --resume {file}" in said
