@@ -29,6 +29,7 @@ from jaxsens.sensitivity.doubt import output_doubts
 from jaxsens.sensitivity.edits import Edit
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
+from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import NAME, Estimation, check_estimation, estimated
 from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
@@ -168,6 +169,9 @@ def flip_sensitivity(
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
     Warns:
+        DurationWarning: before a measurement that will take more than half a minute, with about how long, unless
+            `progress` is a function or False.
+
         PrecisionWarning: if the input is longer than the length up to which the model is exact in its dtype
             (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
             largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
@@ -200,16 +204,23 @@ def flip_sensitivity(
         threshold = _checked_threshold(threshold, norm, problems)
         called = "(flips done, flips in all), True for a bar, or False for nothing"
         inputs.progress(progress, 2, called, problems)
-    _check_size(subject, words, selection)
+    counted = _check_size(subject, words, selection)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
+    name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
+    n, edit = words.shape[1], selection.edit
+
+    def tell_duration(measured: Measurable) -> None:
+        if progress is None or progress is True:
+            asked_for = measured, name, norm, chosen, n, scalar, change, edit
+            warn_if_long(lambda: choose(*asked_for)[0], measured, words.shape, counted, stacklevel=5)
+
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen, norm, selection.edit, threshold)
-        name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, words.shape[1], scalar, change, selection.edit)
+        subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell_duration)
+        runner, choice = choose(subject, name, norm, chosen, n, scalar, change, edit)
         runner = dataclasses.replace(runner, threshold=threshold)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
-        told = check_reads(subject, words, listed, selection.edit)
+        told = check_reads(subject, words, listed, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
@@ -217,7 +228,6 @@ def flip_sensitivity(
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
-        edit = selection.edit
         found = _measured(subject, words, listed, edit, call, runner, choice, partial, devices, progress)
     warn_if_unresolved(found, stacklevel=4)
     return found
@@ -474,8 +484,8 @@ def _counting_from(known: int, progress: placement.Progress | None) -> placement
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
-def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> None:
-    """Rejects more flips than fit in this machine's memory, before they are listed.
+def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> int:
+    """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
         InputError: with the bytes that the flips take.
@@ -487,3 +497,4 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) ->
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
         check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, problems)
+    return counted

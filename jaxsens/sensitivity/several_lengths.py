@@ -22,6 +22,7 @@ from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.resuming import MeasurementInterrupted
+from jaxsens.strict import bind
 
 Arguments = ParamSpec("Arguments")
 
@@ -37,9 +38,7 @@ def of_several_lengths(
 
     @functools.wraps(measure)
     def measured(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FlipSensitivity:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        arguments = given.arguments
+        arguments = bind(measure, signature, args, kwargs).arguments
         tokens = encoded(arguments["model"], arguments["tokens"])
         rows = rows_of_several_lengths(tokens)
         if rows is None:
