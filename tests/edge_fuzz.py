@@ -180,7 +180,7 @@ def toml_value(value: Any) -> str:
 
 def mutated_toml(rng: random.Random) -> bytes:
     """A sweep's config of which some lines say something else."""
-    lines = SWEEP.strip().splitlines()
+    lines: list[str] = list(SWEEP.strip().splitlines())
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(lines))
         key, equals, _ = lines[at].partition(" = ")
@@ -272,7 +272,7 @@ MODELS: tuple[Any, ...] = (
     summed,
     (weighted, {"table": np.eye(4, dtype=np.float32)}),
 )
-_MASKED = np.ma.array([0, 1, 0, 1], mask=[0, 1, 0, 0])
+_MASKED = np.ma.array([0, 1, 0, 1], mask=[False, True, False, False])
 _MORE: tuple[Any, ...] = (
     np.array([0, 1]), np.array([[0, 1], [1, 0]]), np.zeros((0,), int), np.zeros((2, 0)), _MASKED, np.ma.masked, 3 + 4j,
     np.array([0.5]), np.int64(1), np.float32("nan"), range(3), {3: [0, 1]}, {0, 1}, (0, 1), [(1, 0)], [(0, 1), (2,)],

@@ -180,7 +180,7 @@ def test_a_short_measurement_and_one_with_a_progress_of_its_own_say_nothing(monk
         jaxsens.flip_sensitivity(total, tokens, 2, positions=jaxsens.sample(400))
 
 
-MASKED = np.ma.array([0, 1, 1, 0], mask=[False, True, False, False])
+MASKED: Any = np.ma.array([0, 1, 1, 0], mask=[False, True, False, False])
 UNMASKED = r"no masked entries: fill them in, .filled\(symbol\), or leave them out, .compressed\(\)"
 MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "a coordinate twice": (
@@ -221,14 +221,17 @@ def test_a_masked_array_without_masked_entries_is_an_array():
     assert len(jaxsens.flip_sensitivity(MODEL, tokens)) > 0
 
 
+PUBLIC: Any = jaxsens  # for arguments that are none
+
+
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (partial(jaxsens.flip_sensitivity, MODEL, [0, 1, 1], nrom="l1"), "flip_sensitivity: nrom = 'l1': .*\"norm\""),
-        (partial(jaxsens.explain, MODEL, 8, normm="l1"), "explain: normm = 'l1': unknown argument; did you mean"),
-        (partial(jaxsens.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
-        (partial(jaxsens.sample, 3, sed=1), 'sample: sed = 1: unknown argument; did you mean "seed"'),
-        (partial(jaxsens.flip_sensitivity, MODEL), "flip_sensitivity: missing a required argument: 'tokens'"),
+        (partial(PUBLIC.flip_sensitivity, MODEL, [0, 1, 1], nrom="l1"), "flip_sensitivity: nrom = 'l1': .*\"norm\""),
+        (partial(PUBLIC.explain, MODEL, 8, normm="l1"), "explain: normm = 'l1': unknown argument; did you mean"),
+        (partial(PUBLIC.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
+        (partial(PUBLIC.sample, 3, sed=1), 'sample: sed = 1: unknown argument; did you mean "seed"'),
+        (partial(PUBLIC.flip_sensitivity, MODEL), "flip_sensitivity: missing a required argument: 'tokens'"),
     ],
 )  # fmt: skip
 def test_an_unknown_argument_is_answered_with_the_function_and_the_likeliest_name(call, wanted):

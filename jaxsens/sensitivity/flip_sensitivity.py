@@ -50,7 +50,7 @@ from jaxsens.sensitivity.resuming import (
     taken_over,
     weights_of,
 )
-from jaxsens.sensitivity.several_lengths import of_several_lengths
+from jaxsens.sensitivity.several_lengths import PROGRESS, of_several_lengths
 from jaxsens.versions import versions
 
 
@@ -202,21 +202,15 @@ def flip_sensitivity(
         check_estimation(engine, norm, scalar, change, estimation, problems)
         check_functions(scalar, change, norm, outputs, problems)
         threshold = _checked_threshold(threshold, norm, problems)
-        called = "(flips done, flips in all), True for a bar, or False for nothing"
-        inputs.progress(progress, 2, called, problems)
+        inputs.progress(progress, 2, PROGRESS, problems)
     counted = _check_size(subject, words, selection)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
     name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-    n, edit = words.shape[1], selection.edit
-
-    def tell_duration(measured: Measurable) -> None:
-        if progress is None or progress is True:
-            asked_for = measured, name, norm, chosen, n, scalar, change, edit
-            warn_if_long(lambda: choose(*asked_for)[0], measured, words.shape, counted, stacklevel=5)
-
+    edit, wished = selection.edit, (name, norm, chosen, words.shape[1], scalar, change, selection.edit)
+    tell = _telling_duration(progress, words.shape, counted, wished)
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell_duration)
-        runner, choice = choose(subject, name, norm, chosen, n, scalar, change, edit)
+        subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell)
+        runner, choice = choose(subject, *wished)
         runner = dataclasses.replace(runner, threshold=threshold)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
@@ -231,6 +225,19 @@ def flip_sensitivity(
         found = _measured(subject, words, listed, edit, call, runner, choice, partial, devices, progress)
     warn_if_unresolved(found, stacklevel=4)
     return found
+
+
+def _telling_duration(
+    progress: Any, shape: tuple[int, ...], flips: int, wished: tuple[Any, ...]
+) -> Callable[[Measurable], None]:
+    """Returns what is called with the model before it is run, and warns if the flips will take long; unless the caller
+    follows the progress, or wants nothing of it. `wished` are the arguments of `choose` but the first."""
+
+    def tell(measured: Measurable) -> None:
+        if progress is None or progress is True:
+            warn_if_long(lambda: choose(measured, *wished)[0], measured, shape, flips, stacklevel=5)
+
+    return tell
 
 
 def _agree(devices: placement.Placement, words: np.ndarray, *asked: Any) -> None:

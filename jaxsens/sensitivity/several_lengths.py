@@ -26,6 +26,9 @@ from jaxsens.strict import bind
 
 Arguments = ParamSpec("Arguments")
 
+PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
+"""What `progress` may be, in words."""
+
 FEWEST = 2
 """Flips drawn of each input: fewer have no variance."""
 
@@ -117,7 +120,7 @@ def _one_after_another(
 def _checked_progress(progress: Any) -> Any:
     """Returns `progress` after checking it, which a measurement does only once it has begun."""
     problems = Problems("flip_sensitivity")
-    inputs.progress(progress, 2, "(flips done, flips in all), True for a bar, or False for nothing", problems)
+    inputs.progress(progress, 2, PROGRESS, problems)
     problems.raise_if_any()
     return progress
 
