@@ -306,6 +306,14 @@ def test_a_sweep_of_too_large_models_is_refused_with_the_model_s_size():
         parse_sweep_config(TINY.replace("width = 4", "width = 1000000"))
 
 
+def test_more_words_than_fit_are_refused_with_the_config():
+    with (
+        at_once(),
+        pytest.raises(InputError, match=r"inputs.count = 1000000000000: a point of so many words takes"),
+    ):
+        parse_sweep_config(TINY + "[inputs]\ncount = 1000000000000\n")
+
+
 # Mutated inputs
 
 

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
 from jaxsens.errors import Problems
 from jaxsens.files import read_within
+from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.initialisation import generator
 from jaxsens.strict import STRICT, OptionalPositive, Positive
 
@@ -77,6 +78,11 @@ class RandomWords:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     count: Positive = 1
     kind: Annotated[Literal["uniform", "balanced"], BeforeValidator(_known_kind)] = "uniform"
+
+    def check(self, lengths: tuple[int, ...], problems: Problems) -> None:
+        """Notes more words than fit in this machine's memory."""
+        needed = self.count * max(lengths, default=0) * TOKEN_BYTES
+        check_fits("inputs.count", self.count, needed, "a point of so many words", "give fewer", problems)
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
