@@ -7,6 +7,7 @@ from .constructions.catalogue import construction as construction
 from .constructions.compiled import CompiledTransformer as CompiledTransformer
 from .constructions.compiler import compile_formula as compile_formula
 from .constructions.soften import soften as soften
+from .errors import DurationWarning as DurationWarning
 from .errors import EngineRefusal as EngineRefusal
 from .errors import EstimateWarning as EstimateWarning
 from .errors import InputError as InputError

@@ -25,6 +25,10 @@ class PrecisionWarning(UserWarning):
     """Issued if a model needs more digits than its dtype has. The message says where, and gives the remedy."""
 
 
+class DurationWarning(UserWarning):
+    """Issued before a measurement that will take more than half a minute. The message says about how long."""
+
+
 class EstimateWarning(UserWarning):
     """Issued if an estimate is far from the flips that were also measured exactly. The message says how far."""
 

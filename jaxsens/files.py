@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from jaxsens.errors import InputError
 from jaxsens.processes import has_ended, own_mark
@@ -165,6 +166,25 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
             os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_within(path: str | os.PathLike[str], most: int) -> bytes:
+    """Returns the bytes of a file. Raises OSError if it cannot be read, and ValueError as `rest_within`."""
+    with open(path, "rb") as file:
+        return rest_within(file, most)
+
+
+def rest_within(file: IO[bytes], most: int) -> bytes:
+    """Returns the bytes of an open file that has at most `most`. Of a longer one, and of an endless device, no more is
+    read.
+
+    Raises:
+        ValueError: if it is longer.
+    """
+    found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return found
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.errors import Problems, collecting
-from jaxsens.memory import FLIP_BYTES, check_fits
+from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -52,6 +52,18 @@ MEASURES: tuple[str, ...] = get_args(Measure)
 LARGEST_ID = 2**31 - 1
 """The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
 
+SHORTER = "give a shorter input, or fewer at once"
+"""The remedy if inputs do not fit in this machine's memory."""
+
+LARGEST_COUNT = 2**63 - 1
+"""The largest count: sizes are multiplied and told, but what no array can index is refused as it is."""
+
+MOST_LAYERS = 4096
+"""The largest number of layers of a network: each is a part of the program that is compiled."""
+
+UNMASKED = "no masked entries: fill them in, .filled(symbol), or leave them out, .compressed()"
+"""The remedy for a masked array."""
+
 FEWER_FLIPS = (
     "use fewer symbols (symbols=...), flip fewer positions, or draw a sample: positions=jaxsens.sample(count)"
 )
@@ -66,8 +78,21 @@ def is_count(value: object, least: int = 0) -> bool:
 
 
 def is_real(value: object) -> bool:
-    """Returns whether a value is a real number, including infinity and NaN."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Returns whether a value is a real number that a float can hold, including infinity and NaN."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # a whole number of over 300 digits
+        return False
+    return True
+
+
+def is_masked(value: object) -> bool:
+    """Returns whether a value is an array with masked entries, or a list of some, which NumPy would read regardless."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(one, np.ma.MaskedArray) and is_masked(one) for one in value)
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
 
 
 def plain_numbers(value: Any) -> Any:
@@ -97,8 +122,10 @@ def whole_numbers(value: object) -> np.ndarray | None:
     """The value as an array of whole numbers, or None if it is not one.
 
     Python's numbers in an array of objects (a nullable column of pandas, a number beyond 64 bits) count. A number
-    beyond 64 bits becomes the end of that range, which no check of ids accepts.
+    beyond 64 bits becomes the end of that range, which no check of ids accepts. An array with masked entries is none.
     """
+    if is_masked(value):
+        return None
     found = array_of(value)
     if found.dtype.kind == "f" and isinstance(value, list | tuple):
         found = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
@@ -116,20 +143,26 @@ def _is_whole(value: object) -> bool:
 # Numbers and names
 
 
-def count(name: str, value: Any, problems: Problems, least: int = 0) -> int:
-    """A whole number of at least `least`."""
-    if is_count(value, least):
+def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
+    """A whole number of at least `least` and at most `most`."""
+    if is_count(value, least) and int(value) <= most:
         return int(value)
-    problems.add(name, value, f"a whole number of at least {least}")
+    problems.add(name, value, count_wanted(value, least, most))
     return 0
 
 
 def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
-    if value is None or is_count(value, least):
+    if value is None or (is_count(value, least) and int(value) <= LARGEST_COUNT):
         return plain_numbers(value)
-    problems.add(name, value, f"a whole number of at least {least}, or None")
+    problems.add(name, value, f"{count_wanted(value, least)}, or None")
     return None
+
+
+def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
+    """Returns what a count may be, in words; the largest one only for a value beyond it."""
+    wanted = f"a whole number of at least {least}"
+    return f"{wanted} and at most {most}" if is_count(value, least) else wanted
 
 
 def length(value: Any, problems: Problems, least: int = 1) -> int:
@@ -138,8 +171,8 @@ def length(value: Any, problems: Problems, least: int = 1) -> int:
 
 
 def seed(value: Any, problems: Problems) -> int:
-    """A seed of random numbers."""
-    return count("seed", value, problems)
+    """A seed of random numbers, of any size."""
+    return count("seed", value, problems, most=math.inf)
 
 
 def number(
@@ -272,7 +305,9 @@ def tokens(
         problems.add("tokens", value, remedy)
         return np.zeros((0, 0), np.int32)
     found, words = array_of(value), whole_numbers(value)
-    if words is None and found.dtype.kind in "US":
+    if is_masked(value):
+        problems.add("tokens", value, UNMASKED)
+    elif words is None and found.dtype.kind in "US":
         remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
         problems.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
@@ -284,7 +319,9 @@ def tokens(
         problems.add("tokens", f"shape {found.shape}", only if one else several)
     elif words is None:
         problems.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
-    else:
+    elif check_fits(
+        "tokens", f"shape {found.shape}", found.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
+    ):
         check_ids("tokens", words, vocabulary, problems)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
@@ -293,7 +330,9 @@ def tokens(
 def words(value: Any, alphabet: Sequence[str], problems: Problems) -> Int[np.ndarray, "*batch n"]:
     """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
     found = whole_numbers(value)
-    if found is None or found.ndim == 0:
+    if is_masked(value):
+        problems.add("tokens", value, UNMASKED)
+    elif found is None or found.ndim == 0:
         given = array_of(value)
         what = f"{given.dtype}, shape {given.shape}"
         problems.add("tokens", what, "whole numbers, the last axis along the word")
@@ -406,6 +445,11 @@ def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...]
             value,
             f'a sequence of 0-based output coordinates{below}, "all", or None for the default',
         )
+        return None
+    coordinates, times = np.unique(found, return_counts=True)
+    if times.max() > 1:
+        twice = coordinates[np.argmax(times)]
+        problems.add("outputs", value, f"each coordinate once; {twice} is there {times.max()} times")
         return None
     return tuple(found.tolist())
 

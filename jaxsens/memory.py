@@ -12,8 +12,8 @@ from pathlib import Path
 
 from jaxsens.errors import Problems
 
-TOKEN_BYTES = 24
-"""Bytes per input position: its id as given and as measured, and the count of its flips."""
+TOKEN_BYTES = 48
+"""Bytes needed for one position, to choose and count its flips. A fourth of them remain: its id, and its list."""
 
 FLIP_BYTES = 64
 """Bytes needed to enumerate one flip. Half of them remain: position, symbol, input and norm."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -29,9 +29,12 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.files import read_within
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Rejects unknown keys, 3.7 or "3" for a whole number, and "false" for a Boolean."""
@@ -163,6 +166,15 @@ OptionalPositive = Annotated[int | None, checked_by(inputs.optional_count)]
 
 # Tables of a file
 
+_LONGEST_TOML = 2**20
+"""The bytes of the longest config that is read."""
+
+_DEEPEST = 32
+_SHALLOW = "no config has tables as deep"
+
+_KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*{_KEY}(?:\.[ \t]*{_KEY}){{{_DEEPEST}}}", re.MULTILINE)
+
 
 def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[str, dict[str, Any]]:
     """Returns the text of a TOML file, and its table.
@@ -171,18 +183,30 @@ def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[s
         InputError: if the file cannot be read, or is not TOML.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_within(path, _LONGEST_TOML).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise InputError(f"{argument} = {str(path)!r}: a readable TOML file is needed ({error})") from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # as of a file that is opened as text
     return text, parse_toml(text, str(path))
 
 
 def parse_toml(text: str, subject: str) -> dict[str, Any]:
     """Returns the table of a TOML text. Raises an `InputError` that begins with `subject` if it is not TOML."""
+    deep = _DEEP_KEY.search(text)
+    if deep is not None:  # the parser takes time quadratic in the parts
+        line = text.count("\n", 0, deep.start()) + 1
+        raise InputError(f"{subject}: line {line}: a key of more than {_DEEPEST} parts; {_SHALLOW}")
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
         raise InputError(f"{subject}: not TOML: {error}") from error
+    inside: list[Any] = [table]
+    for _ in range(_DEEPEST):
+        inside = [one for part in inside for one in (part.values() if isinstance(part, dict) else part)]
+        inside = [one for one in inside if isinstance(one, dict | list)]
+    if inside:
+        raise InputError(f"{subject}: tables or lists more than {_DEEPEST} deep; {_SHALLOW}")
+    return table
 
 
 def read_fields(
@@ -258,6 +282,42 @@ def _dates(table: object, path: str) -> Iterator[str]:
     elif isinstance(table, dict | list):
         for key, value in table.items() if isinstance(table, dict) else enumerate(table):
             yield from _dates(value, join(path, [key]))
+
+
+# Calls
+
+
+def bind(
+    function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Returns the arguments of a call by name, with defaults.
+
+    Raises:
+        TypeError: naming the function, the argument and the likeliest one for an argument that it does not have.
+    """
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        unknown = next((name for name in kwargs if name not in signature.parameters), None)
+        why = str(error)
+        if unknown is not None:
+            why = f"{unknown} = {kwargs[unknown]!r}: unknown argument{did_you_mean(unknown, signature.parameters)}"
+        raise TypeError(f"{function.__name__}: {why}") from None
+    given.apply_defaults()
+    return given
+
+
+def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Makes a public function say which argument was meant where it is called with one that it does not have."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        if not kwargs.keys() <= signature.parameters.keys():
+            bind(function, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return called
 
 
 # Messages

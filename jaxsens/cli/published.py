@@ -14,9 +14,13 @@ from rich.console import Console
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.shared import File, Text, default, flag, flags_named, one_of
 from jaxsens.errors import Problems, collecting
+from jaxsens.files import read_within, rest_within
 
 if TYPE_CHECKING:
     from jaxsens.experiments.published import TextMeasurement
+
+_MOST_BYTES = 2**24
+"""The bytes of the longest text that is read; models read some thousand symbols."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def check_published(
 def _check_readout(value: str | None, problems: Problems) -> None:
     if value is None or value in ("cls", "last", "mean"):
         return
-    if not (value.isascii() and value.isdigit()):
+    if not (value.isascii() and value.isdigit() and len(value) < 10):
         problems.add("--readout", value, "cls, last, mean, or a 0-based position")
 
 
@@ -90,17 +94,20 @@ def read_text(path: Path) -> str:
     """Returns the text of a file, or of standard input for "-", without a line break at its end.
 
     Raises:
-        InputError: if it is not UTF-8, or empty.
+        InputError: if it is not UTF-8, empty, or too long to be a text for a model.
     """
     with collecting("measure") as problems:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         text = ""
         try:
+            stdin, most = str(path) == "-", _MOST_BYTES
+            raw = rest_within(sys.stdin.buffer, most) if stdin else read_within(path, most)
             text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             problems.add(
                 "--text", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
             )
+        except ValueError as error:
+            problems.add("--text", str(path), f"a shorter text; {error}")
         if not text and not problems:
             problems.add("--text", str(path), "a text; it is empty")
     return text

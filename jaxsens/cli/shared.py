@@ -34,6 +34,13 @@ def _whole(words: list[str]) -> int:
         raise ValueError(f"{words[0]!r} is not a whole number") from None
 
 
+def _named(words: list[str]) -> Path:
+    """Returns a path. The empty one, as of a variable that is not set, would be the current folder."""
+    if not words[0]:
+        raise ValueError("an empty name; give a directory, or . for the current one")
+    return Path(words[0])
+
+
 def _spec(
     metavar: str,
     read: Callable[[list[str]], Any],
@@ -69,7 +76,8 @@ Count = Annotated[int | None, _spec("INT", _whole)]
 File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
-Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+Out = Annotated[Path, _spec("DIR", _named)]
+Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
 
 
 def flag(key: str) -> str:

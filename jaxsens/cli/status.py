@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import Flag, say
+from jaxsens.cli.shared import Directory, Flag, say
 
 
 def status(
-    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]],
+    directory: Directory,
     /,
     *,
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,

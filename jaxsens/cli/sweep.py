@@ -14,7 +14,18 @@ from rich.console import Console
 from jaxsens.cli import theorem6
 from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
-from jaxsens.cli.shared import Config, Flag, Out, Text, check_folder, default, flags_named, say, say_why_ended
+from jaxsens.cli.shared import (
+    Config,
+    Directory,
+    Flag,
+    Out,
+    Text,
+    check_folder,
+    default,
+    flags_named,
+    say,
+    say_why_ended,
+)
 from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
@@ -120,7 +131,7 @@ def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -
 
 
 def report(
-    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]],
+    directory: Directory,
     /,
     *,
     quiet: Flag = False,

@@ -24,11 +24,13 @@ from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, tota
 from jaxsens.constructions.temporal import neighbour, since
 from jaxsens.errors import Problems, no_rule
 from jaxsens.logic.formulas import shortened
+from jaxsens.strict import naming_arguments
 
 LONGEST_TEXT = 300
 """How much of a formula's text a promise shows. The text of nested hops would fit on no disk."""
 
 
+@naming_arguments
 def compile_formula(
     formula: str | logic.Formula,
     alphabet: Sequence[str],

@@ -37,6 +37,7 @@ from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.transformer import Transformer, check_tokens
 from jaxsens.models.weighting import Softmax
+from jaxsens.strict import naming_arguments
 
 FLOATING_POINT = 1024
 """Least epsilon, in units of rounding of the largest activation. Arithmetic would break a smaller promise."""
@@ -123,6 +124,7 @@ class SoftenedTransformer(Transformer):
         self.outputs: tuple[int, ...] | None = getattr(hard, "outputs", None)
 
 
+@naming_arguments
 def soften(
     model: Transformer, n: int, epsilon: float, *, words: ArrayLike | None = None
 ) -> SoftenedTransformer:

@@ -27,6 +27,7 @@ from jaxsens.logic import parse, symbols
 from jaxsens.models.baselines_config import Dtype
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, build, plain, read_config
+from jaxsens.models.given import check_size
 from jaxsens.models.transformer import check_runs
 from jaxsens.strict import did_you_mean, field_names, join, messages, read_fields
 
@@ -129,6 +130,11 @@ def _read_network(
     """A network with random weights drawn by the point's seed."""
     config = read_config(table, path, problems, also=("formula", "construction", "checkpoint"))
     if config is None:
+        return None
+    own = Problems(path)
+    check_size(config, own)
+    problems.extend(own, prefix=f"{path}.")
+    if own:
         return None
     return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))
 

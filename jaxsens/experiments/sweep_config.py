@@ -494,6 +494,8 @@ def _inputs(
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
+    if isinstance(table, RandomWords):
+        table.check(lengths, problems)
     if isinstance(table, WordFile | AllWords):
         if not alphabets:
             return None

@@ -15,8 +15,13 @@ from jaxtyping import Int
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
 from jaxsens.errors import Problems
+from jaxsens.files import read_within
+from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.initialisation import generator
 from jaxsens.strict import STRICT, OptionalPositive, Positive
+
+_MOST_BYTES = 2**26
+"""The bytes of the longest file of words that is read."""
 
 _SHOWN = 20  # errors of a file of words that are listed
 
@@ -73,6 +78,11 @@ class RandomWords:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     count: Positive = 1
     kind: Annotated[Literal["uniform", "balanced"], BeforeValidator(_known_kind)] = "uniform"
+
+    def check(self, lengths: tuple[int, ...], problems: Problems) -> None:
+        """Notes more words than fit in this machine's memory."""
+        needed = self.count * max(lengths, default=0) * TOKEN_BYTES
+        check_fits("inputs.count", self.count, needed, "a point of so many words", "give fewer", problems)
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
@@ -223,8 +233,11 @@ def read_words(
     path = folder / table.file
     wrong = Problems("words")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_within(path, _MOST_BYTES).decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        problems.add("inputs.file", table.file, f"a readable text file is needed, but {path} is not UTF-8")
+        return None
+    except (OSError, ValueError) as error:
         problems.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
         return None
     found: dict[int, list[list[int]]] = {}
@@ -252,11 +265,13 @@ def read_words(
 
 
 def _word(line: str, where: str, symbols: Symbols, problems: Problems) -> list[int]:
-    if not all(re.fullmatch("[0-9]+", symbol) for symbol in line.split()):
-        problems.add(where, line, "whole numbers between blanks")
+    """Returns a line's symbols; adds an error that says which line it is, and nothing of what a file may hold that is
+    none of words."""
+    if not all(re.fullmatch("[0-9]{1,18}", symbol) for symbol in line.split()):
+        problems.messages.append(f"{where}: whole numbers between blanks are needed")
         return []
     word = [int(symbol) for symbol in line.split()]
-    outside = sorted({symbol for symbol in word if symbol >= symbols.alphabet_size})
-    if outside:
-        problems.add(where, outside, f"symbols from 0 to {symbols.alphabet_size - 1}")
-    return [] if outside else word
+    if max(word, default=0) >= symbols.alphabet_size:
+        problems.messages.append(f"{where}: symbols from 0 to {symbols.alphabet_size - 1} are needed")
+        return []
+    return word

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxsens import inputs
+from jaxsens.errors import no_rule
 from jaxsens.models import initialisation
 from jaxsens.models.initialisation import FAN_IN, Initialisation
 from jaxsens.strict import OptionalPositive, Positive, checked_by, config, later
@@ -40,7 +41,7 @@ class BaselineConfig:
 
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
     width: Positive = 64
-    layers: Positive = 1
+    layers: Annotated[int, checked_by(inputs.count, least=1, most=inputs.MOST_LAYERS)] = 1
     logits: OptionalPositive = None
     end_symbol: bool = True
     dtype: Dtype = "float32"
@@ -56,6 +57,17 @@ class BaselineConfig:
         """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
         return self.alphabet_size + int(self.end_symbol)
 
+    @property
+    def parameter_count(self) -> int:
+        """The number of parameters of embeddings and matrices: nearly all."""
+        d = self.width
+        return (self.vocabulary_size + (self.logits or 0)) * d + self.layers * self._matrices * d * d
+
+    @property
+    def _matrices(self) -> int:
+        """The number of matrices (width, width) of a layer."""
+        raise no_rule("parameter_count", "config", self)
+
     def replace(self, **changes: Any) -> BaselineConfig:
         """Returns a copy with some fields changed, and validates it."""
         return dataclasses.replace(self, **changes)
@@ -70,6 +82,10 @@ class RecurrentConfig(BaselineConfig):
     """
 
     gates: ClassVar[int]
+
+    @property
+    def _matrices(self) -> int:
+        return 2 * self.gates
 
     readout: ReadoutPlace = "last"
 
@@ -109,6 +125,10 @@ class ConvolutionConfig(BaselineConfig):
     """
 
     kernel_width: Positive = 3
+
+    @property
+    def _matrices(self) -> int:
+        return self.kernel_width
 
     @property
     def readout(self) -> Literal["mean"]:

@@ -26,7 +26,7 @@ from jaxsens.models.choices import (
 from jaxsens.models.initialisation import FAN_IN
 from jaxsens.models.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
 from jaxsens.models.named_positions import POSITION_NAMES, POSITION_TYPES
-from jaxsens.models.positions import CoordinateTerm, PositionTerm, ScoreTerm
+from jaxsens.models.positions import CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.score_positions import DistancePenalty, Rotation
 from jaxsens.models.weighting import (
@@ -37,7 +37,7 @@ from jaxsens.models.weighting import (
     Softmax,
     Weighting,
 )
-from jaxsens.strict import Count, OptionalPositive, Positive, checked_by, config, field_errors, later, typed
+from jaxsens.strict import OptionalPositive, Positive, checked_by, config, field_errors, later, typed
 
 _ONE_OF_EACH = "one term of each kind, one rotation and one ALiBi; only components may be several"
 _UNPLACED = "no rotary, ALiBi or other positions that affect scores"
@@ -205,7 +205,7 @@ class TransformerConfig:
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
     width: Positive = 64
     heads: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=1)] = 4
-    layers: Count = 2
+    layers: Annotated[int, checked_by(inputs.count, most=inputs.MOST_LAYERS)] = 2
     feed_forward: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=0)] = 256
     head_width: Annotated[int | tuple[int, ...] | None, checked_by(_per_layer, least=1, optional=True)] = None
     weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(_weightings)] = "softmax"
@@ -331,10 +331,21 @@ class TransformerConfig:
         return self.alphabet_size + int(self.end_symbol)
 
     @property
+    def parameter_count(self) -> int:
+        """The number of parameters of embeddings, attention and per-position maps: nearly all."""
+        d = self.width
+        learned = sum(term.max_length for term in self.position_terms if isinstance(term, Learned))
+        total = (self.vocabulary_size + learned + (self.logits or 0)) * d
+        for k in range(self.layers):
+            heads, head_width = _of_layer(self.heads, k), _of_layer(self.head_width, k)
+            attended = d if head_width is None else heads * head_width
+            total += (4 * attended + 2 * _of_layer(self.feed_forward, k)) * d
+        return total
+
+    @property
     def exact_rows(self) -> bool:
         """Whether equal rows must get bitwise equal results, as required if a hard layer breaks ties."""
-        weightings = [_of_layer(self.weighting, k) for k in range(self.layers)]
-        return any(weighting.hard for weighting in weightings)
+        return self.layers > 0 and any(weighting.hard for weighting in _as_tuple(self.weighting))
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""

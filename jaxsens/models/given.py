@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.memory import check_fits
 from jaxsens.precision import numerics
 
 Tree = TypeVar("Tree")
@@ -28,8 +29,24 @@ def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> 
     with collecting(network) as problems:
         if not isinstance(config, kind):
             problems.add("config", config, f"give a {kind.__name__}")
+        else:
+            check_size(config, problems)
         seed = inputs.seed(seed, problems)
     return config, seed
+
+
+_SIZES = ("alphabet_size", "width", "layers", "heads", "head_width", "feed_forward", "logits", "kernel_width")
+
+
+def check_size(config: Any, problems: Problems) -> None:
+    """Adds an error if the parameters of a network do not fit in this machine's memory. It names the largest size."""
+    given = {name: getattr(config, name, None) or 0 for name in _SIZES}
+    sizes = {name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    terms = getattr(config, "position_terms", ())
+    sizes["positions"] = max((getattr(term, "max_length", 0) for term in terms), default=0)
+    largest = max(sizes, key=lambda name: sizes[name])
+    needed, remedy = config.parameter_count * np.dtype(config.dtype).itemsize, "give a smaller one"
+    check_fits(largest, sizes[largest], needed, "a network of this size", remedy, problems)
 
 
 def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Problems], None]) -> None:
@@ -47,6 +64,8 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
         # JAX does not accept these as arrays.
         raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
     with collecting("tokens") as problems:
+        if inputs.is_masked(tokens):
+            problems.add("tokens", tokens, inputs.UNMASKED)
         shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
         if not jnp.issubdtype(dtype, jnp.integer):
             problems.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")

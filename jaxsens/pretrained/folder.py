@@ -6,16 +6,21 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxsens.errors import InputError, Problems
+from jaxsens.files import read_within
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+MOST_BYTES = 2**28
+"""The bytes of the longest JSON file that is read. Tokenizers of 250,000 words have about 2^25."""
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -124,7 +129,7 @@ class Folder:
     def conversion(self) -> str:
         """Returns the command that rewrites the weights as safetensors, with the class that config.json names."""
         try:
-            named = json.loads((self.path / CONFIG).read_text("utf-8"))["architectures"][0]
+            named = json.loads(read_within(self.path / CONFIG, MOST_BYTES))["architectures"][0]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             named = None
         own = named if isinstance(named, str) and named.isidentifier() else "AutoModel"
@@ -168,10 +173,19 @@ def existing_folder(given: Any) -> Folder:
     raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the table of these keys and values. Raises ValueError for a key that is there twice."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return table
+
+
 def read_json(path: Path, problems: Problems) -> dict[str, Any]:
     """Returns the table that a JSON file holds; an empty one after adding an error."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=_each_key_once)
     except (OSError, ValueError, RecursionError) as error:
         problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
         return {}

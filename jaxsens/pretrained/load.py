@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import numpy as np
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.memory import check_fits
 from jaxsens.precision import DTYPES, numerics
 from jaxsens.pretrained.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.family import Family
@@ -22,8 +24,10 @@ from jaxsens.pretrained.options import Options
 from jaxsens.pretrained.tensors import Tensor, matched, parameters_of
 from jaxsens.pretrained.tokenizer import read_tokenizer
 from jaxsens.pretrained.weights import StoredTensor, stored_tensors
+from jaxsens.strict import naming_arguments
 
 
+@naming_arguments
 def load_pretrained(
     folder: str | os.PathLike[str], *, output: Output = "hidden", dtype: str = "float32"
 ) -> PretrainedModel:
@@ -62,6 +66,8 @@ def load_pretrained(
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
     found = _found(family, architecture, stored, output, problems)
+    needed = sum(math.prod(tensor.shape) for tensor in found) * np.dtype(dtype).itemsize
+    check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
     problems.raise_if_any()
     if output == "logits" and architecture.tied:
         _check_tied(family, stored, found, problems)

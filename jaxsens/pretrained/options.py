@@ -105,15 +105,19 @@ class Options:
             self.failed.add(name)
             self.problems.add(f"{self.where}: {name}", self.table.get(name), remedy)
 
-    def count(self, name: str, default: Any = REQUIRED, least: int = 1) -> Any:
-        """Returns a whole number of at least `least`, or the default."""
+    def count(self, name: str, default: Any = REQUIRED, least: int = 1, most: int = inputs.LARGEST_ID) -> Any:
+        """Returns a whole number of at least `least` and at most `most`, or the default."""
         found = self.value(name, default)
         if not self.given(name):
             return least if found is None and default is REQUIRED else found
-        if not inputs.is_count(found, least):
-            self.refuse(name, f"a whole number of at least {least}")
+        if not inputs.is_count(found, least) or found > most:
+            self.refuse(name, inputs.count_wanted(found, least, most))
             return least
         return int(found)
+
+    def layers(self, name: str = "num_hidden_layers") -> int:
+        """Returns the number of layers."""
+        return self.count(name, most=inputs.MOST_LAYERS)
 
     def number(self, name: str, default: Any = REQUIRED, *, least: float = 0.0) -> Any:
         """Returns a finite number greater than `least`, or the default."""

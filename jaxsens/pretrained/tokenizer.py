@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsens.errors import Problems
+from jaxsens.inputs import LARGEST_ID, is_count
 from jaxsens.pretrained.folder import read_json
 
 UNUSED = re.compile(
@@ -93,6 +94,7 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
 
     before = len(problems.messages)
     table = read_json(path, problems)
+    _check_words(table, symbols, problems)
     if len(problems.messages) > before:
         return None
     try:
@@ -105,10 +107,59 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
     made = FolderTokenizer(tokenizer, any(kind == "ByteLevel" for kind in _types(table.get("decoder"))))
     if not made.vocabulary:
         problems.add("folder", str(path), "it has no symbols; download it again")
-    elif symbols and max(made.vocabulary) >= symbols:
-        remedy = f"the model reads ids 0 to {symbols - 1}: it belongs to another model"
-        problems.add("tokenizer.json: largest id", max(made.vocabulary), remedy)
+    for text, number in _added(table).items():
+        if tokenizer.token_to_id(text) != number:
+            told = f"{text!r} is to have this id, but it gets {tokenizer.token_to_id(text)}: ids have no gaps"
+            problems.add("tokenizer.json: added_tokens: id", number, told)
     return made
+
+
+def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> None:
+    """Adds errors for ids that the model does not read, for two words of one id or two ids of one word, and for an
+    unknown word that is none. `tokenizers` reads such files, and makes room for the largest id.
+
+    What is of another form than tokenizers write is left to `tokenizers`, which refuses it.
+    """
+    model = table.get("model")
+    words, added = _words(model), _added(table)
+    pairs = [*words.items(), *((text, number) for text, number in added.items() if words.get(text) != number)]
+    largest = max((number for _, number in pairs), default=0)
+    if largest >= (symbols or LARGEST_ID):
+        remedy = f"the model reads ids 0 to {(symbols or LARGEST_ID) - 1}: it belongs to another model"
+        problems.add("tokenizer.json: largest id", largest, remedy)
+    by_id: dict[int, str] = {}
+    for text, number in pairs:
+        if by_id.setdefault(number, text) != text:
+            both = f"of both {by_id[number]!r} and {text!r}; a word each: download it again"
+            problems.add("tokenizer.json: id", number, both)
+            break
+    for text in [text for text in added if words.get(text, added[text]) != added[text]][:1]:
+        both = (
+            f"{text!r} has this id among added_tokens, and {words[text]} in the vocabulary; download it again"
+        )
+        problems.add("tokenizer.json: id", added[text], both)
+    unknown = model.get("unk_token") if isinstance(model, dict) else None
+    if isinstance(unknown, str) and unknown and words and unknown not in {**words, **added}:
+        remedy = "a word of the vocabulary, which stands for unknown ones; download it again"
+        problems.add("tokenizer.json: model: unk_token", unknown, remedy)
+
+
+def _words(model: Any) -> dict[str, int]:
+    """Returns the ids of the words of a tokenizer's model: a table of them, or of Unigram a list with scores."""
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):
+        texts = [one[0] if isinstance(one, list) and one else None for one in vocabulary]
+        return {text: k for k, text in enumerate(texts) if isinstance(text, str)}
+    pairs = vocabulary.items() if isinstance(vocabulary, dict) else ()
+    return {text: number for text, number in pairs if is_count(number)}
+
+
+def _added(table: dict[str, Any]) -> dict[str, int]:
+    """Returns the ids of the words that are added to those of the model."""
+    listed = table.get("added_tokens")
+    tokens = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    pairs: list[tuple[Any, Any]] = [(one.get("content"), one.get("id")) for one in tokens]
+    return {text: number for text, number in pairs if isinstance(text, str) and is_count(number)}
 
 
 def _types(part: Any) -> Iterator[Any]:

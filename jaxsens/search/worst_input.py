@@ -25,9 +25,11 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import check_measuring
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
+from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
 
+@naming_arguments
 def worst_input(
     model: Any,
     n: int,
@@ -118,7 +120,7 @@ def worst_input(
         inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
     imprecise = beyond_precision(subject, space.n)
     if imprecise is not None:
-        warnings.warn(imprecise, PrecisionWarning, stacklevel=2)
+        warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
     with stopping.noting(signal.SIGINT), numerics(subject.dtype):
         devices = placement.Placement(
             placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
@@ -130,7 +132,7 @@ def worst_input(
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         blurred = checked_scores(problem.subject, first, problem.engine.widens)
         if blurred is not None and imprecise is None:
-            warnings.warn(blurred, PrecisionWarning, stacklevel=2)
+            warnings.warn(blurred, PrecisionWarning, stacklevel=3)
         if _enumerable(problem, exact):
             return _enumerated(problem, progress)
         return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)

@@ -25,6 +25,7 @@ from jaxsens.sensitivity.adapters import checked_input, measurable
 from jaxsens.sensitivity.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
 from jaxsens.sensitivity.first_order.blocks import summed_over_blocks
 from jaxsens.sensitivity.several_lengths import encoded
+from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def mean_of_known(values: Float[np.ndarray, "*shape n"]) -> Float[np.ndarray, "*
     return np.divide(sums, count, out=np.full(sums.shape, np.nan), where=count > 0)
 
 
+@naming_arguments
 def attention_statistics(
     model: Any, tokens: Any, *, readout: int | Literal["auto", "last", "mean"] = "auto"
 ) -> AttentionStatistics:

@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.edits import DELETE, GROUPS, REPLACE, Edit
 from jaxsens.sensitivity.flips import (
@@ -26,6 +27,7 @@ from jaxsens.sensitivity.flips import (
     places,
 )
 from jaxsens.sensitivity.nearest import nearest_symbols
+from jaxsens.strict import naming_arguments
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ Candidates = (
 """What `flip_sensitivity(candidates=...)` takes."""
 
 
+@naming_arguments
 def neighbours(k: int = 8) -> Neighbours:
     """Makes `flip_sensitivity` insert at every position the `k` symbols most like the one that stands there.
 
@@ -145,6 +148,7 @@ def insertion(symbols: Sequence[int] | None = None) -> Insertion:
     return Insertion(tuple(np.sort(found).tolist()))
 
 
+@naming_arguments
 def repetition(times: int = 1) -> Repetition:
     """Makes `flip_sensitivity` repeat the symbol of every position `times` more times, one position at a time.
 
@@ -340,7 +344,7 @@ def select(
         return _of_mapping(wanted, subject, words, problems)
     lists, choice, symbols, candidates = _lists(wanted, subject, words, where, problems)
     groups = _groups(wanted.groups, n, problems)
-    kept = _kept(wanted, subject, words, where, groups)
+    kept = _kept(wanted, subject, words, where, groups, problems)
     return Selection(
         lists,
         np.where(kept, choice, -1),
@@ -359,11 +363,13 @@ def _kept(
     words: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     groups: tuple[tuple[int, ...], ...] | None,
+    problems: Problems,
 ) -> Any:
     """Returns which places are flipped: those of groups, or all at `where` but special symbols, unless positions are
-    named, and symbols beyond the alphabet, such as the end symbol, unless symbols or positions are."""
+    named, and symbols beyond the alphabet, such as the end symbol, unless symbols or positions are. None after errors.
+    """
     kept = np.zeros(words.shape, bool)
-    if not words.size:
+    if not words.size or problems:
         return kept
     if groups is not None:
         kept[:, [position for group in groups for position in group]] = True
@@ -489,7 +495,11 @@ def _check_edit(
     if n and edit.longer > 0:
         before, after = Problems(""), Problems("")
         subject.check_length(n, before)
-        subject.check_length(n + edit.longer, after)
+        remedy = "repeat it fewer times, or give a shorter input"
+        if check_fits(
+            "n", n + edit.longer, (n + edit.longer) * TOKEN_BYTES, "a word of this length", remedy, after
+        ):
+            subject.check_length(n + edit.longer, after)
         if not before:
             problems.extend(after, prefix=f"candidates: {name} makes an input of length {n} longer: ")
     readout = subject.readout

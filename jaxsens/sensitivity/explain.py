@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, Problems
+from jaxsens.errors import DurationWarning, EngineRefusal, Problems
 from jaxsens.inputs import MEASURES, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.candidates import Candidates, Wanted, select
 from jaxsens.sensitivity.choice import ENGINES, choose
-from jaxsens.sensitivity.edits import GROUPS, REPLACE
-from jaxsens.sensitivity.engine import EngineChoice, EngineCost
+from jaxsens.sensitivity.edits import REPLACE, GroupEngine
+from jaxsens.sensitivity.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import (
     NAME,
@@ -34,6 +36,19 @@ from jaxsens.sensitivity.first_order.estimate import (
 )
 from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
+from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.strict import naming_arguments
+
+_SHORTER = "give a shorter input; samples of its flips take less"
+
+_PATIENCE = 30.0
+"""Seconds from which on a measurement is long."""
+
+_READING = 1e-9
+"""Seconds in which a forward pass reads a symbol, at least."""
+
+_SURELY_SHORT = 10**6
+"""Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,7 @@ class Explanation:
         return told if self.first_order is None else f"{told}\n{self.first_order}"
 
 
+@naming_arguments
 def explain(
     model: Any,
     n: int,
@@ -101,14 +117,14 @@ def explain(
     subject = measurable(model)
     problems = Problems("explain")
     n = inputs.length(n, problems)
-    if n:
+    if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
         subject.check_length(n, problems)
     inputs.choice("engine", engine, ("auto", *ENGINES, NAME), problems)
     inputs.choice("norm", norm, MEASURES, problems)
     if inputs.readout(readout, subject.readout, n, problems):
         subject = subject.reading(readout)
     wanted = Wanted(alphabet_size, candidates=candidates, groups=groups)
-    flips = _count_flips(wanted, subject, n, problems)
+    flips = _count_flips(wanted, subject, 0 if problems else n, problems)
     problems.raise_if_any()
     platform = jax.default_backend()
     with numerics(subject.dtype):
@@ -117,23 +133,68 @@ def explain(
         if engine == NAME and wanted.edit == REPLACE:
             return _of_estimate(subject, norm, n, flips, platform)
         runner, choice = choose(subject, engine, norm, subject.outputs, n, edit=wanted.edit)
-        tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
-        parameters = subject.parameters
-        if wanted.edit == GROUPS:
-            parameters = parameters, None, None  # the tables of groups, which `prepare` does not read
-        cost = runner.cost(parameters, tokens, platform)
-        prepared = jax.eval_shape(runner.prepare, parameters, tokens)
+        given = _abstract_input(runner, subject, n)
+        cost = runner.cost(*given, platform)
+        prepared = jax.eval_shape(runner.prepare, *given)
         found = _explanation(choice, subject, n, flips, cost, prepared, platform)
         if wanted.edit != REPLACE:
             return found
         return dataclasses.replace(found, first_order=_instead(subject, norm, n, flips, platform))
 
 
+def warn_if_long(
+    chosen: Callable[[], Engine], subject: Measurable, shape: tuple[int, ...], flips: int, stacklevel: int
+) -> None:
+    """Warns if the flips of inputs of this shape, (batch, n), will take more than half a minute.
+
+    Nothing of the model is run. Call it within `numerics(subject.dtype)`.
+
+    Args:
+        chosen: returns the engine that will measure them.
+        subject: the model.
+        shape: of the inputs.
+        flips: their number.
+        stacklevel: of the warning.
+    """
+    batch, n = shape
+    if flips * n <= _SURELY_SHORT:
+        return
+    engine, platform = chosen(), jax.default_backend()
+    if isinstance(engine, FirstOrderEngine):
+        cost, _, _ = _estimate_cost(engine, subject, n, platform)
+    else:
+        cost = engine.cost(*_abstract_input(engine, subject, n), platform)
+    read = flips * n if isinstance(engine, VmapEngine) else 0
+    expected = _seconds(dataclasses.replace(cost, prepare=batch * cost.prepare), flips, subject, read)
+    if expected > _PATIENCE:
+        warnings.warn(
+            f"n = {n}: measuring {flips} flips will take about {_duration(expected)}, by the operations it needs; "
+            "fewer flips, positions=jaxsens.sample(count), take less, and Ctrl-C keeps what is measured. "
+            "progress=False, or a function, leaves this out",
+            DurationWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _duration(seconds: float) -> str:
+    """Returns a number of seconds as one says it: 40 s, 12 min, 3 h, or days."""
+    units = (("s", 120), ("min", 120), ("h", 48), ("days", math.inf))
+    for (unit, most), size in zip(units, (1, 60, 3600, 86400), strict=True):
+        if seconds / size < most:
+            return f"{seconds / size:.2g} {unit}"
+    raise ValueError(f"{seconds} s is no time")
+
+
+def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, Any]:
+    """Returns what an engine prepares from: the model's parameters, and the shape of an input."""
+    parameters = subject.parameters
+    if isinstance(engine, GroupEngine):
+        parameters = parameters, None, None  # the tables of groups, which `prepare` does not read
+    return parameters, jax.ShapeDtypeStruct((n,), jnp.int32)
+
+
 def _count_flips(wanted: Wanted, subject: Measurable, n: int, problems: Problems) -> int:
     """Returns the number of flips of an input of length n; adds the errors of what says them."""
-    remedy = "give a shorter input; samples of its flips take less"
-    if n and not check_fits("n", n, n * TOKEN_BYTES, "an input of this length", remedy, problems):
-        n = 0
     special = set(subject.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
     word = np.full((1, n) if n else (0, 0), ordinary, np.int32)
@@ -142,7 +203,7 @@ def _count_flips(wanted: Wanted, subject: Measurable, n: int, problems: Problems
         return 0
     listed = wanted.candidates is not None or wanted.groups is not None
     needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
-    check_fits("n", n, needed, "the list of its flips", remedy, problems)
+    check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     return selection.number(word, own=not listed)
 
 
@@ -158,13 +219,16 @@ def _explanation(
     """Returns what a cost means on this machine; `prepared` is abstract."""
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
     block = min(cost.block_bytes, DEFAULT_MEMORY.get(platform, 2**31))
-    operations, seconds = cost.prepare + flips * cost.per_flip, _seconds(cost, flips, subject)
+    operations, read = cost.prepare + flips * cost.per_flip, flips * n if choice.name == "vmap" else 0
+    seconds = _seconds(cost, flips, subject, read)
     return Explanation(choice, n, flips, operations, kept + block, seconds)
 
 
-def _seconds(cost: EngineCost, flips: int, subject: Measurable) -> float:
+def _seconds(cost: EngineCost, flips: int, subject: Measurable, read: int = 0) -> float:
+    """Returns the seconds of the operations, or of reading this many symbols if that takes longer: forward passes of a
+    function without matrix products do little else."""
     rate = _matmul_rate(subject.dtype) * cost.efficiency
-    return (cost.prepare + flips * cost.per_flip) / rate
+    return max((cost.prepare + flips * cost.per_flip) / rate, read * _READING)
 
 
 def _of_estimate(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> Explanation:

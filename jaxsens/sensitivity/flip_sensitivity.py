@@ -29,6 +29,7 @@ from jaxsens.sensitivity.doubt import output_doubts
 from jaxsens.sensitivity.edits import Edit
 from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
 from jaxsens.sensitivity.estimated import Estimated, strata
+from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import NAME, Estimation, check_estimation, estimated
 from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
@@ -50,7 +51,7 @@ from jaxsens.sensitivity.resuming import (
     taken_over,
     weights_of,
 )
-from jaxsens.sensitivity.several_lengths import of_several_lengths
+from jaxsens.sensitivity.several_lengths import PROGRESS, of_several_lengths
 from jaxsens.versions import versions
 
 
@@ -169,6 +170,9 @@ def flip_sensitivity(
         A `FlipSensitivity`: norms, positions and symbols of the flips, statistics, which engine ran and why.
 
     Warns:
+        DurationWarning: before a measurement that will take more than half a minute, with about how long, unless
+            `progress` is a function or False.
+
         PrecisionWarning: if the input is longer than the length up to which the model is exact in its dtype
             (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
             largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
@@ -199,18 +203,19 @@ def flip_sensitivity(
         check_estimation(engine, norm, scalar, change, estimation, problems)
         check_functions(scalar, change, norm, outputs, problems)
         threshold = _checked_threshold(threshold, norm, problems)
-        called = "(flips done, flips in all), True for a bar, or False for nothing"
-        inputs.progress(progress, 2, called, problems)
-    _check_size(subject, words, selection)
+        inputs.progress(progress, 2, PROGRESS, problems)
+    counted = _check_size(subject, words, selection)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
+    name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
+    edit, wished = selection.edit, (name, norm, chosen, words.shape[1], scalar, change, selection.edit)
+    tell = _telling_duration(progress, words.shape, counted, wished)
     with numerics(subject.dtype):
-        subject, dtype = checked_output(subject, words, chosen, norm, selection.edit, threshold)
-        name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
-        runner, choice = choose(subject, name, norm, chosen, words.shape[1], scalar, change, selection.edit)
+        subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell)
+        runner, choice = choose(subject, *wished)
         runner = dataclasses.replace(runner, threshold=threshold)
         _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
-        told = check_reads(subject, words, listed, selection.edit)
+        told = check_reads(subject, words, listed, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
         call = _described(subject, words, selection, listed, runner, dtype, asked)
@@ -218,10 +223,22 @@ def flip_sensitivity(
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, words, listed, call, runner, estimation, partial, devices, progress)
-        edit = selection.edit
         found = _measured(subject, words, listed, edit, call, runner, choice, partial, devices, progress)
     warn_if_unresolved(found, stacklevel=4)
     return found
+
+
+def _telling_duration(
+    progress: Any, shape: tuple[int, ...], flips: int, wished: tuple[Any, ...]
+) -> Callable[[Measurable], None]:
+    """Returns what is called with the model before it is run, and warns if the flips will take long; unless the caller
+    follows the progress, or wants nothing of it. `wished` are the arguments of `choose` but the first."""
+
+    def tell(measured: Measurable) -> None:
+        if progress is None or progress is True:
+            warn_if_long(lambda: choose(measured, *wished)[0], measured, shape, flips, stacklevel=5)
+
+    return tell
 
 
 def _agree(devices: placement.Placement, words: np.ndarray, *asked: Any) -> None:
@@ -518,8 +535,8 @@ def _counting_from(known: int, progress: placement.Progress | None) -> placement
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
-def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> None:
-    """Rejects more flips than fit in this machine's memory, before they are listed.
+def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> int:
+    """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
         InputError: with the bytes that the flips take.
@@ -531,3 +548,4 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) ->
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
         check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, problems)
+    return counted

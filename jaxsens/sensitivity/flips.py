@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens import inputs
 from jaxsens.errors import Problems, collecting
+from jaxsens.strict import naming_arguments
 
 DELETED = -1
 """What stands for the symbol of a flip that deletes its position."""
@@ -43,6 +44,7 @@ class Sample:
         return np.sort(np.random.default_rng(self.seed).choice(total, size=self.count, replace=False))
 
 
+@naming_arguments
 def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) -> Sample:
     """Makes `flip_sensitivity` measure `count` flips, drawn uniformly without replacement, instead of all.
 

@@ -42,6 +42,7 @@ from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.output import checked_output
 from jaxsens.sensitivity.several_lengths import encoded
 from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
+from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
     return InfluenceMatrix(**record)
 
 
+@naming_arguments
 def influence_matrix(
     model: Any,
     tokens: Any,

@@ -35,6 +35,7 @@ from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
 from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.resuming import fingerprint
+from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
     return LayerChanges(**read_record(path, KIND, "give a file of LayerChanges.save"))
 
 
+@naming_arguments
 def layer_changes(
     model: Transformer,
     tokens: Any,

@@ -209,6 +209,8 @@ def raised(error: Exception, n: int) -> str:
     if type(error).__name__ == "InvalidRngError" or re.search("dropout|deterministic", str(error), re.I):
         remedy = "model.eval(), deterministic=True, eqx.nn.inference_mode(model)"
         return f"model: it needs random numbers; switch off randomness ({remedy}) ({named})"
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"model: called on {n} symbols it ran out of memory; give a shorter input ({named})"
     return (
         f"model: called on whole numbers of shape ({n},) it raised {named}. It is called with a single input; "
         "to add a leading batch axis, use lambda tokens: model(tokens[None])[0]"

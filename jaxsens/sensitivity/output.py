@@ -14,7 +14,8 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Float, Int
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, collecting
+from jaxsens.memory import check_fits
 from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.sensitivity.edits import REPLACE, Edit
@@ -25,6 +26,9 @@ from jaxsens.sensitivity.model_problems import check_is_array, raised
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
 Shape = tuple[int, ...]
+
+_LONG = 2**13
+"""The length from which on a model's arrays are counted before it is run."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,14 @@ def checked_output(
     norm: str = "l2",
     edit: Edit = REPLACE,
     threshold: float = 0.0,
+    before: Callable[[Measurable], None] = lambda subject: None,
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
     called once, compiled. `outputs`, `norm` and `threshold` are what is to be measured, `edit` what flips do: if they
-    change the length, the model is traced on an input of that length too.
+    change the length, the model is traced on an input of that length too. `before` is called with the model as
+    measured, before it is run.
 
     Returns:
         The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
@@ -92,6 +98,7 @@ def checked_output(
     """
     if subject.config is not None:
         _check_outputs(outputs, subject.config.logits or subject.config.width, norm, threshold)
+        before(subject)
         return subject, subject.config.dtype
     if subject.torch is not None:
         for word in (words[0], _lengthened(words[0], edit.longer)):
@@ -104,6 +111,8 @@ def checked_output(
             f"{other} for length {after}; it must be the same"
         )
     _check_outputs(outputs, int(np.prod(shape)), norm, threshold)
+    _check_runs(subject, max(n, after))
+    before(subject)
     if (
         subject.given_layers is not None
         and _traced(OneArray(subject.apply), subject, n).dtype.kind not in "fV"
@@ -124,7 +133,7 @@ def checked_output(
 def _lengthened(word: Int[np.ndarray, " n"], by: int) -> Int[np.ndarray, " m"]:
     """Returns a word of another length, with copies of the symbol in the middle added, or that symbol deleted."""
     middle = len(word) // 2
-    return np.delete(word, middle) if by < 0 else np.insert(word, middle, [word[middle]] * by)
+    return np.delete(word, middle) if by < 0 else np.insert(word, middle, np.full(by, word[middle]))
 
 
 def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
@@ -225,6 +234,30 @@ def _grows(subject: Measurable, shape: Shape, n: int, unknown: bool = False) -> 
     except InputError:
         return unknown
     return other != shape
+
+
+def _check_runs(subject: Measurable, n: int) -> None:
+    """Rejects a long input on which the model makes an array that does not fit in this machine's memory.
+
+    Only the arrays that it makes one after the other when it is called count, not those within a compiled function:
+    the compiler may leave those out.
+    """
+    if n < _LONG or subject.torch is not None or subject.given_layers is not None:
+        return
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        jax.tree.map(jnp.asarray, subject.parameters),
+    )
+    program = jax.make_jaxpr(subject.apply)(shapes, jax.ShapeDtypeStruct((n,), jnp.int32)).jaxpr
+    made = [value.aval for equation in program.eqns for value in equation.outvars]
+    arrays: list[Any] = [one for one in made if hasattr(one, "dtype")]
+    if not arrays:
+        return
+    largest = max(arrays, key=lambda one: one.size * one.dtype.itemsize)
+    with collecting("flip_sensitivity") as problems:
+        what = f"an array {largest.shape} of {largest.dtype}, which the model makes of it,"
+        needed = largest.size * largest.dtype.itemsize
+        check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
 
 
 def _called_twice(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:

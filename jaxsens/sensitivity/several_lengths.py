@@ -22,8 +22,12 @@ from jaxsens.sensitivity.flips import Sample
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.resuming import MeasurementInterrupted
+from jaxsens.strict import bind
 
 Arguments = ParamSpec("Arguments")
+
+PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
+"""What `progress` may be, in words."""
 
 FEWEST = 2
 """Flips drawn of each input: fewer have no variance."""
@@ -37,9 +41,7 @@ def of_several_lengths(
 
     @functools.wraps(measure)
     def measured(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FlipSensitivity:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        arguments = given.arguments
+        arguments = bind(measure, signature, args, kwargs).arguments
         tokens = encoded(arguments["model"], arguments["tokens"])
         rows = rows_of_several_lengths(tokens)
         if rows is None:
@@ -118,7 +120,7 @@ def _one_after_another(
 def _checked_progress(progress: Any) -> Any:
     """Returns `progress` after checking it, which a measurement does only once it has begun."""
     problems = Problems("flip_sensitivity")
-    inputs.progress(progress, 2, "(flips done, flips in all), True for a bar, or False for nothing", problems)
+    inputs.progress(progress, 2, PROGRESS, problems)
     problems.raise_if_any()
     return progress
 

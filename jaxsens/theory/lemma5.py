@@ -70,7 +70,7 @@ from jaxsens.models.weighting import (
 )
 from jaxsens.notebook import facts
 from jaxsens.records import encoded, read_record, write_record
-from jaxsens.strict import typed
+from jaxsens.strict import naming_arguments, typed
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,
@@ -516,6 +516,7 @@ def load_lemma5(path: str | os.PathLike[str]) -> Lemma5:
     return Lemma5(**record)
 
 
+@naming_arguments
 def lemma5(
     model: Transformer,
     n: int,

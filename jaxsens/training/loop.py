@@ -14,6 +14,7 @@ from jaxsens.errors import InputError
 from jaxsens.files import only_inside, place_of
 from jaxsens.precision import numerics
 from jaxsens.stopping import ENDING, Request, noting
+from jaxsens.strict import naming_arguments
 from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -32,6 +33,7 @@ from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate,
 from jaxsens.training.records import METRICS, EvaluationTable, Records
 
 
+@naming_arguments
 def train(
     config: TrainConfig, directory: str | os.PathLike[str], progress: Watcher | None = None
 ) -> TrainedModel:

@@ -22,6 +22,7 @@ from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.programs import compiled
+from jaxsens.strict import naming_arguments
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Sharpness:
         return None if self.relative else self.noise * math.sqrt(self.perturbed)
 
 
+@naming_arguments
 def sharpness(
     loss: Callable[..., Any],
     parameters: Any,
@@ -135,6 +137,7 @@ def _losses(
     return _scalar(loss(parameters, *data)), jax.lax.map(one, keys)
 
 
+@naming_arguments
 def parameter_noise(
     parameters: Any,
     key: Array,

@@ -190,9 +190,9 @@ def test_every_problem_of_a_file_of_words_is_reported(tmp_path):
     words, problems = read(tmp_path, "0 1 2\n0 x 1\n-1 0 0\n0 1 1\n", (4, 5), count=2)
     assert words is None
     assert [problem.split(":")[0] for problem in problems] == [
-        "inputs.file line 1 = [2]",
-        "inputs.file line 2 = '0 x 1'",
-        "inputs.file line 3 = '-1 0 0'",
+        "inputs.file line 1",
+        "inputs.file line 2",
+        "inputs.file line 3",
         "inputs.file = 'words.txt'",
         "inputs.file = 'words.txt'",
     ]

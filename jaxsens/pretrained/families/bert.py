@@ -22,7 +22,7 @@ def architecture(options: Options, position_offset: int = 0) -> Architecture:
     width, heads = options.count("hidden_size"), options.count("num_attention_heads")
     if width % heads:
         options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
-    layers, activation = options.count("num_hidden_layers"), options.choice("hidden_act", ACTIVATIONS, "gelu")
+    layers, activation = options.layers(), options.choice("hidden_act", ACTIVATIONS, "gelu")
     positions = options.count("max_position_embeddings")
     if positions <= position_offset:
         options.refuse("max_position_embeddings", f"more than the {position_offset} that are left out")

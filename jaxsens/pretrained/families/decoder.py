@@ -73,7 +73,7 @@ def rotary_decoder(
 
 def windows_of_layers(options: Options) -> tuple[int | None, ...]:
     """Returns the width of each layer's sliding window, as Qwen's options say."""
-    layers, first = options.count("num_hidden_layers"), options.count("max_window_layers", 28, least=0)
+    layers, first = options.layers(), options.count("max_window_layers", 28, least=0)
     width = options.count("sliding_window", 4096)
     sliding = options.flag("use_sliding_window", False) and options.given("sliding_window")
     kinds = options.value("layer_types", None)

@@ -14,7 +14,7 @@ from jaxsens.pretrained.tensors import Tensor, linear_map, masked_language_head,
 def architecture(options: Options) -> Architecture:
     """Returns the architecture. The position embeddings are stored, whether or not they are sines."""
     options.ignore("sinusoidal_pos_embds")
-    width, heads, layers = options.count("dim"), options.count("n_heads"), options.count("n_layers")
+    width, heads, layers = options.count("dim"), options.count("n_heads"), options.layers("n_layers")
     if width % heads:
         options.refuse("dim", f"a multiple of n_heads = {heads}")
     activation = options.choice("activation", ACTIVATIONS, "gelu")

@@ -19,7 +19,7 @@ _SUMMARY = ("summary_type", "summary_use_proj", "summary_activation", "summary_p
 def architecture(options: Options) -> Architecture:
     """Returns the architecture. Scores are always computed in the model's dtype, never in a narrower one."""
     options.ignore(*_SUMMARY, "summary_first_dropout", "reorder_and_upcast_attn", "n_ctx")
-    width, heads, layers = options.count("n_embd"), options.count("n_head"), options.count("n_layer")
+    width, heads, layers = options.count("n_embd"), options.count("n_head"), options.layers("n_layer")
     if width % heads:
         options.refuse("n_embd", f"a multiple of n_head = {heads}")
     scaled = options.flag("scale_attn_weights", True)

@@ -13,7 +13,7 @@ def architecture(options: Options) -> Architecture:
     bias = options.flag("attention_bias", False)
     return rotary_decoder(
         options,
-        (None,) * options.count("num_hidden_layers"),
+        (None,) * options.layers(),
         attention_bias=bias,
         output_bias=bias,
         map_bias=options.flag("mlp_bias", False),

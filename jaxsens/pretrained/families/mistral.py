@@ -11,7 +11,7 @@ def architecture(options: Options) -> Architecture:
     """Returns the architecture. A window that is absent is 4096 wide, and null is none."""
     absent = None if "sliding_window" in options.table else 4096
     window = options.count("sliding_window", absent)
-    windows = (window,) * options.count("num_hidden_layers")
+    windows = (window,) * options.layers()
     return rotary_decoder(options, windows, attention_bias=False, output_bias=False)
 
 
