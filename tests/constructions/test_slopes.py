@@ -42,6 +42,7 @@ def test_the_controls_value_before_rounding_falls_as_fast_or_faster():
     assert slope(model) < -0.95
 
 
+@pytest.mark.slow
 def test_the_control_is_measured_in_float32_as_it_is_in_float64():
     """Its change falls below what subtracting float32 outputs leaves, so it must suit the engine that does not."""
     norms = []
@@ -61,6 +62,7 @@ def test_only_a_promised_output_is_measured_by_subtracting():
         assert jaxsens.explain(model, 16).engine.name == engine
 
 
+@pytest.mark.slow
 def test_a_gap_that_vanishes_is_measured_by_the_difference_engine():
     """Chiang and Cholak's PARITY decides exactly, but its logit moves by 1/n^2 only."""
     model = jaxsens.construction("chiang-cholak-parity", dtype="float32")

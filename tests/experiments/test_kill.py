@@ -56,6 +56,7 @@ def undisturbed(tmp_path_factory):
     return config, finish(config, folder / "out")
 
 
+@pytest.mark.slow
 def test_killed_twice_at_different_moments_and_run_again_the_data_are_the_same(undisturbed, tmp_path):
     config, expected = undisturbed
     done = 0

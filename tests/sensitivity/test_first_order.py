@@ -164,7 +164,8 @@ def test_the_estimate_is_the_derivative_for_small_changes(changes):
     assert found[1] < found[0] / 30  # proportional to the distance
 
 
-@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_error_falls_at_least_as_one_over_n(norm):
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm=norm, dtype="float64"
@@ -315,7 +316,14 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float64", 1), ("float64", 64), ("float32", 7)])
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        ("float32", 7),
+        pytest.param("float64", 1, marks=pytest.mark.slow),
+        pytest.param("float64", 64, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -347,12 +355,12 @@ def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, option
     "options",
     [
         {"verify": 20},
-        {"verify": 20, "norm": "l1", "outputs": (1, 5)},
+        pytest.param({"verify": 20, "norm": "l1", "outputs": (1, 5)}, marks=pytest.mark.slow),
         pytest.param({"verify": 21, "norm": "linf"}, marks=pytest.mark.slow),
         {"verify": 20, "sketch": 4},
         {"verify": 20, "scalar": probability},
         pytest.param({"verify": 20, "norm": "kl"}, marks=pytest.mark.slow),
-        {"verify": 20, "norm": "cosine", "outputs": (0, 2, 5)},
+        pytest.param({"verify": 20, "norm": "cosine", "outputs": (0, 2, 5)}, marks=pytest.mark.slow),
         {"verify": 20, "change": moved_probability},
     ],
     ids=["l2", "l1 of two outputs", "linf", "sketch", "scalar", "kl", "cosine of three outputs", "change"],

@@ -224,7 +224,7 @@ MODELS: dict[str, Grouped] = {
 }
 
 
-@pytest.mark.parametrize("readout", ["auto", "mean"])
+@pytest.mark.parametrize("readout", ["auto", pytest.param("mean", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(name, readout):
     weights = weights_of(MODELS[name], np.float64)

@@ -42,7 +42,11 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
 )
 @pytest.mark.parametrize(
     ("at", "backend"),
-    [pytest.param([0, 1], "cpu", marks=pytest.mark.slow), ([12, 13, 19], "gpu"), ([20], "cpu")],
+    [
+        pytest.param([0, 1], "cpu", marks=pytest.mark.slow),
+        ([12, 13, 19], "gpu"),
+        pytest.param([20], "cpu", marks=pytest.mark.slow),
+    ],
 )
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -17,7 +17,7 @@ from tests.tolerances import REFERENCE
 
 N = 5
 DRAWN = [
-    pytest.param(layers, seed, marks=[] if seed < 3 else pytest.mark.slow)
+    pytest.param(layers, seed, marks=[] if seed < 1 else pytest.mark.slow)
     for layers in (1, 2, 3)
     for seed in range(30)
 ]

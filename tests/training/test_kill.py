@@ -66,6 +66,7 @@ def finish_and_compare(directory: Path, undisturbed: tuple[str, Path]) -> None:
     assert [path.name for path in directory.rglob(".*")] == [".lock"]
 
 
+@pytest.mark.slow
 def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturbed, tmp_path):
     done = 0
     for more in (4, 40):
