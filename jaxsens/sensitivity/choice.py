@@ -63,6 +63,7 @@ COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
 """Seconds to compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` checks them."""
 
 FASTER = "estimated to be faster, compilation included"
+WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
@@ -144,6 +145,8 @@ def choose(
         return forward, EngineChoice("vmap", reason)
     digits = lost_digits(subject, config, n)
     if digits is not None:
+        if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(carried, subject, config, n):
+            return carried.wider, EngineChoice("difference", f"for its digits: {digits}; {WIDE}")
         return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
     choices: list[tuple[Engine, EngineChoice]] = [
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
@@ -190,6 +193,16 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
         weights = f"weights of order 1e{least.log_share(n) / math.log(10):.0f}"
         return f"{type(least).__name__} has {weights}, and two {subject.dtype} outputs differ as little"
     return None
+
+
+def _wide_at_once(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> bool:
+    """Returns whether a float32 model of soft attention is measured in float64 from the start.
+
+    Many of its changes go on to float64 anyway, by a program of its own. Hard attention is resolved in float32.
+    """
+    first, each_layer = COMPILE_SECONDS[type(engine)]
+    compiling = first + each_layer * config.layers
+    return not config.exact_rows and seconds(engine, subject, config, n) < 2 * compiling
 
 
 def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> float:

@@ -98,7 +98,7 @@ def test_a_users_model_too():
 
 def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
     monkeypatch.setattr(refined, "BUDGET", 0.0)
-    found, true = compared(transformer(3), word())
+    found, true = compared(transformer(3), word(), engine="difference")
     assert any("float64" in how for how, _ in found.engine.elsewhere)
     assert found.resolved.all()
     np.testing.assert_allclose(found.norms, true, rtol=2e-5, atol=0)
