@@ -22,12 +22,18 @@ from jaxtyping import Float, Int
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, TransformerApply, in_float64
 from jaxsens.sensitivity.vmap_engine import HALF_UNIT, output_vector
-from jaxsens.sensitivity.wide.numbers import FLOAT64
+from jaxsens.sensitivity.wide.numbers import FLOAT64, Precise
 from jaxsens.sensitivity.wide.program import Program, traced
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
 and that of the flipped input's may be larger."""
+
+EXACT_BITS = 1152
+"""An output that is the same number in this many bits, where 1 + 1e-300 is not 1, has no rounding."""
+
+LARGEST_EXACT = 2e6
+"""The operations up to which a program is evaluated in so many bits: about a second."""
 
 LARGEST_PROGRAM = 1e11
 """The floating-point operations up to which a program is evaluated: some seconds. Beyond, `HALF_UNIT` is assumed."""
@@ -59,8 +65,9 @@ def output_doubts(
     """Returns a function from the number of an input, the dtype of the arithmetic, and the output found in it, to a
     bound of the rounding of each entry of the output's change.
 
-    Where the program cannot be evaluated, a few roundings of the output are assumed. An output that float64 gives as
-    exactly the same number as float32 is taken to be exact; so are those that the model promises to be.
+    Where the program cannot be evaluated, a few roundings of the output are assumed. An output that every evaluation
+    gives as the same number is evaluated in `EXACT_BITS` too, if that is cheap, and is then taken to be exact; so are
+    those that the model promises to be.
     """
     program = output_program(subject, words.shape[1])
     if program is not None and program.operations() > LARGEST_PROGRAM:
@@ -75,6 +82,14 @@ def output_doubts(
             known, parameters = _moved(program), _nudged(parameters)
         return np.asarray(known.evaluate(FLOAT64, parameters, words[b]), np.float64)
 
+    @lru_cache(maxsize=4)
+    def is_exact(b: int, output: bytes) -> bool:
+        """Whether no digit of an output is lost, though all evaluations agree: 1 + 1e-50 is 1 in each."""
+        if program is None or program.operations() > LARGEST_EXACT:
+            return True
+        true = program.evaluate(Precise(EXACT_BITS), subject.parameters, words[b])
+        return bool(np.all(true == np.frombuffer(output).reshape(np.shape(true))))
+
     def doubt(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
         output = np.asarray(output, np.float64)
         assumed = HALF_UNIT * np.finfo(dtype).eps * np.abs(output)
@@ -85,6 +100,8 @@ def output_doubts(
         if dtype == "float64":
             other = evaluated(b, True)
             off = off if other is None else np.maximum(off, np.abs(other - true))
+        if not np.any(off) and not is_exact(b, output.tobytes()):
+            return FACTOR * assumed
         # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
         size = float(np.max(np.abs(output), initial=0)) or 1.0
         least = np.max(off, initial=0) * np.maximum(np.abs(output) / size, 2**-10)

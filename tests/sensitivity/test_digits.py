@@ -96,6 +96,24 @@ def test_a_users_model_too():
     np.testing.assert_allclose(found.norms, true, rtol=1e-6, atol=0)
 
 
+def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
+    monkeypatch.setattr(refined, "BUDGET", 0.0)
+    found, true = compared(transformer(3), word())
+    assert any("float64" in how for how, _ in found.engine.elsewhere)
+    assert found.resolved.all()
+    np.testing.assert_allclose(found.norms, true, rtol=2e-5, atol=0)
+
+
+def test_what_256_bits_do_not_resolve_goes_on_to_1152():
+    def model(small: Any, tokens: Any) -> Any:
+        return (1 + small[tokens].sum())[None]
+
+    small = np.asarray([0, 1e-150])
+    found = jaxsens.flip_sensitivity((model, small), word(5), alphabet_size=2, progress=False)
+    np.testing.assert_allclose(found.norms, 1e-150, rtol=1e-9, atol=0)
+    assert found.resolved.all()
+
+
 def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
     monkeypatch.setattr(refined, "BUDGET", 0.0)
     with pytest.warns(

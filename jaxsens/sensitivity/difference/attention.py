@@ -193,20 +193,21 @@ def pulled_error(
     moved: WeightsMoved,
     sizes: Float[Array, "heads m keys"],
     rounding: Float[Array, "heads m keys"],
-    dv: Doubt,
+    dv: Doubt | None,
 ) -> Float[Array, "heads m"]:
     """Returns the error of sum_k (p'_k - p_k) u_k + sum_k p'_k Dv_k from the sizes and errors of u and dv.
 
-    `sizes` and `rounding` are those of the u_k; `dv` is of all keys but a sink.
+    `sizes` and `rounding` are those of the u_k; `dv` is of all keys but a sink, or None if no value changes.
     """
-    n, dtype = dv.size.shape[1], moved.s.dtype
+    n, dtype = moved.s.shape[-1], moved.s.dtype
     u = unit(dtype, n)
     tiny = jnp.finfo(dtype).tiny * jnp.max(sizes, axis=-1)  # what weights that underflow would pull
-    size_of_change = jnp.abs(moved.change)
-    pulled = jnp.sum(moved.error * sizes + size_of_change * (rounding + u * sizes), axis=-1)
-    new, error = moved.new[..., :n], moved.error[..., :n]
-    carried = jnp.sum(new * (dv.error + u * dv.size)[:, None] + error * dv.size[:, None], axis=-1)
-    return pulled + carried + tiny
+    error = jnp.sum(moved.error * sizes + jnp.abs(moved.change) * (rounding + u * sizes), axis=-1) + tiny
+    if dv is None:
+        return error
+    keys = dv.size.shape[1]
+    new, of_new = moved.new[..., :keys], moved.error[..., :keys]
+    return error + jnp.sum(new * (dv.error + u * dv.size)[:, None] + of_new * dv.size[:, None], axis=-1)
 
 
 def readout_row(
@@ -253,12 +254,9 @@ def pulled_of_row(
     values: Float[Array, "heads n head_width"],
     moved: WeightsMoved,
     dv: Doubt,
-    same: Bool[Array, "heads keys"] | None = None,
 ) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of a single row, each difference formed by itself; with the error of
     sum_k p'_k Dv_k, of which `dv` has the sizes and errors, added to its own.
-
-    Where `same` says that a key's value is that of the heaviest one, the difference is exactly 0.
     """
     best = jnp.argmax(moved.s, axis=-1)
     keys = values
@@ -269,9 +267,7 @@ def pulled_of_row(
         reference, rounding = jnp.zeros_like(reference), jnp.zeros_like(size(keys))
     else:
         equal = jnp.arange(keys.shape[1]) == best
-        equal = equal if same is None else equal | same
         rounding = jnp.where(equal, 0, unit(keys.dtype) * (size(keys) + size(reference)))
-        keys = jnp.where(equal[..., None], reference, keys)
     pull = keys - reference
     error = pulled_error(moved, size(pull)[:, None], rounding[:, None], dv)
     return HeadsMoved(weighted_sums(moved.change, pull, False), error)

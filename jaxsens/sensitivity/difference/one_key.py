@@ -34,6 +34,8 @@ from jaxsens.models.scores import scores
 from jaxsens.models.trace import LayerTrace, over_row_blocks, row_scores
 from jaxsens.models.weighting import sink_logit
 from jaxsens.sensitivity.difference.attention import (
+    WeightsMoved,
+    pulled_error,
     pulled_of_row,
     score_change,
     score_error,
@@ -286,11 +288,14 @@ def own_row(
     q, key = kept.queries[:, rows], kept.keys[:, rows]
     ds = score_change(layer, parameters, q, dq.db, kept.keys, None, rows, n)
     own = score_change(layer, parameters, q, dq.db, key, flip.dk.db, rows, n)
-    ds = ds.at[:, :, position].set(own[..., 0])
+    here = (
+        jnp.arange(n) == position
+    )  # compared rather than scattered: scatters are not fused with what surrounds them
+    ds = jnp.where(here, own, ds)
     sizes = size(q), Doubt.of(dq)
     es = score_error(layer, parameters, *sizes, size(kept.keys), None, rows, n)
     own = score_error(layer, parameters, *sizes, size(key), Doubt.of(flip.dk), rows, n)
-    es = es.at[:, :, position].set(own[..., 0])
+    es = jnp.where(here, own, es)
     scored = row_scores(layer, parameters, kept.queries, kept.keys, rows)
     moved = weights_moved(layer, *scored, ds, es)
     none = jnp.zeros_like(kept.keys[..., 0])
@@ -300,11 +305,8 @@ def own_row(
         pulled = pulled_of_row(layer, kept.values, moved, doubt)
         return HeadsMoved(pulled.db + moved.new[:, :, position, None] * flip.dv.db, pulled.error)
     # The flipped key has one term of its own, in which its new value may be exactly the reference.
-    best = jnp.argmax(moved.s, axis=-1)
-    apart = jnp.arange(moved.s.shape[-1]) != position
-    others = moved._replace(change=moved.change * apart, error=moved.error * apart)
-    same = rest.rows.same(jnp.arange(moved.s.shape[-1]), best)
-    pulled = pulled_of_row(layer, rest.values, others, Doubt(none, none), same)
+    best, keys = rest.best[:, rows], jnp.arange(moved.s.shape[-1])
+    others = _pulled_to(rest, moved, best, (keys == position) | rest.rows.same(keys, best))
     new, change, error, s = (
         values[:, :, position] for values in (moved.new, moved.change, moved.error, moved.s)
     )
@@ -313,9 +315,20 @@ def own_row(
         unit(s.dtype) * (1 + jnp.abs(jnp.where(s > -jnp.inf, s, 0))),
     )
     mine = key_term((old, new, change), error, rest.pull_of(flip, best), flip.dv, part)
-    extra = (
-        rest.value_error[:, None]
-        * jnp.sum(jnp.abs(others.change), axis=-1)
-        * jnp.any(~same, axis=-1)[:, None]
-    )
-    return HeadsMoved(pulled.db + mine.db, pulled.error + mine.error + extra)
+    return HeadsMoved(others.db + mine.db, others.error + mine.error)
+
+
+def _pulled_to(
+    rest: Rest, moved: WeightsMoved, best: Int[Array, "heads 1"], without: Bool[Array, "heads keys"]
+) -> HeadsMoved:
+    """Returns sum_k (p'_k - p_k) (v_k - r) of one row, r the value of its `best` key, over the keys not in `without`.
+
+    The two parts are summed apart, so that flips share the product with the values. Keys whose value is r are left out
+    of both, hence nothing is left of them; the rounding of others is that of v_k and r.
+    """
+    change, error = jnp.where(without[:, None], 0, moved.change), jnp.where(without[:, None], 0, moved.error)
+    reference = jnp.take_along_axis(rest.values, best[..., None], axis=1)
+    db = weighted_sums(change, rest.values, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
+    sizes = (size(rest.values) + size(reference))[:, None]
+    rounding = unit(db.dtype) * sizes + rest.value_error[:, None, None]
+    return HeadsMoved(db, pulled_error(moved._replace(change=change, error=error), sizes, rounding, None))
