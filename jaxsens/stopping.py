@@ -25,8 +25,9 @@ SAME_SECONDS = 0.1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
 
-DEADLINE_SECONDS = 8.0
-"""A command that has not ended this long after the first signal gives its step up. Schedulers wait for 10 to 30 s."""
+DEADLINE_SECONDS = 7.0
+"""A command that has not ended this long after the first signal gives its step up. 10 s are promised: the rest is for
+saving, on a busy machine."""
 
 WRITING_SECONDS = 60.0
 """How much longer a file that is being written gets. None is damaged by a later end: they are renamed when complete."""

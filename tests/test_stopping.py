@@ -202,7 +202,7 @@ def test_a_command_says_at_once_that_it_stops_and_comes_to_its_end():
     process = start("tests")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert said.count("stopping after this step, or without it in 8 s; again to stop now") == 1
+    assert said.count("stopping after this step, or without it in 7 s; again to stop now") == 1
     assert "Stopped: stopped by SIGTERM" in said
 
 
