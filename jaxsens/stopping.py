@@ -25,8 +25,9 @@ SAME_SECONDS = 0.1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
 
-DEADLINE_SECONDS = 8.0
-"""A command that has not ended this long after the first signal gives its step up. Schedulers wait for 10 to 30 s."""
+DEADLINE_SECONDS = 7.0
+"""A command that has not ended this long after the first signal gives its step up. 10 s are promised: the rest is for
+saving, on a busy machine."""
 
 WRITING_SECONDS = 60.0
 """How much longer a file that is being written gets. None is damaged by a later end: they are renamed when complete."""
@@ -77,6 +78,7 @@ class Request:
     def __init__(self) -> None:
         self.previous: dict[int, Any] = {}
         self.leave: Callable[[int], None] | None = None
+        self.terminals: list[int] = []
         self.clear()
 
     def clear(self) -> None:
@@ -94,6 +96,7 @@ class Request:
         """The signal handler: records the first signal; a second one takes its previous effect."""
         if self.number is None:
             self.number = number
+            _let_go(self.terminals)  # Before the main thread prints that it stops.
         if self._counter.count(number) > 1:
             if self.leave is not None:
                 self.leave(number)
@@ -216,7 +219,7 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
         if its step has not, and immediately at a second one, also while the main thread is in compiled code. Files are
         written atomically, so those on disk are intact.
     """
-    counter, terminals = Counter(), [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+    counter = Counter()
 
     def heard(number: int) -> None:
         if number not in _request.previous:
@@ -225,17 +228,18 @@ def of_a_command(own_process: bool) -> Iterator[Request]:
         if which > 1 and _request.leave is not None:
             _request.leave(number)
         if which == 1:
-            _let_go(terminals)
+            _let_go(_request.terminals)
             if own_process:
                 _after(DEADLINE_SECONDS, lambda: _give_up(number))
             _print(_SAID_WITH_DEADLINE if own_process else _SAID)
 
     with noting(*ENDING) as request, _heard_at_once(heard):
         request.leave = _leave if own_process else None
+        request.terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
         try:
             yield request
         finally:
-            request.leave = None
+            request.leave, request.terminals = None, []
             # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL

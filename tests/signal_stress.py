@@ -155,6 +155,17 @@ def shrunk(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
     return lost
 
 
+@contextmanager
+def _heard() -> Iterator[None]:
+    """What is started in the block hears signals, also where this was started in the background or by nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, effect in before.items():
+            signal.signal(number, effect)
+
+
 class Stress:
     """Signals to commands of one kind."""
 
@@ -195,19 +206,15 @@ class Stress:
         return out
 
     def _start(self) -> subprocess.Popen[str]:
-        def python_listens() -> None:  # Also where this was started in the background or by nohup.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-        return subprocess.Popen(
-            command(self.kind, self.folder, self.out),
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=python_listens,
-        )
+        with _heard():
+            return subprocess.Popen(
+                command(self.kind, self.folder, self.out),
+                cwd=self.folder,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
 
     def run(self, signals: int, kills: int = 0) -> None:
         """Sends so many signals, and kills so many processes, in a random order."""

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -150,7 +148,7 @@ def test_other_threads_install_nothing_and_are_not_stopped():
 
 
 COMMAND = """
-import ctypes, signal, sys, time
+import ctypes, fcntl, signal, sys, termios, time
 from pathlib import Path
 from jaxsens import files, stopping
 
@@ -158,6 +156,8 @@ kind, seconds, ignored = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 stopping.DEADLINE_SECONDS = seconds
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored == "ignored" else signal.SIG_DFL)
+if kind == "prints":
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 with stopping.of_a_command(own_process=True) as request:
     print("ready", flush=True)
     if kind == "compiled":
@@ -202,7 +202,7 @@ def test_a_command_says_at_once_that_it_stops_and_comes_to_its_end():
     process = start("tests")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert said.count("stopping after this step, or without it in 8 s; again to stop now") == 1
+    assert said.count("stopping after this step, or without it in 7 s; again to stop now") == 1
     assert "Stopped: stopped by SIGTERM" in said
 
 
@@ -250,10 +250,6 @@ def test_nohup_is_respected():
 def test_a_command_whose_terminal_is_closed_comes_to_its_end_although_it_cannot_print(tmp_path):
     ours, its = os.openpty()
 
-    def in_the_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, "prints", "60", "heard"],
         cwd=tmp_path,
@@ -261,7 +257,7 @@ def test_a_command_whose_terminal_is_closed_comes_to_its_end_although_it_cannot_
         stdin=its,
         stdout=its,
         stderr=its,
-        preexec_fn=in_the_terminal,
+        start_new_session=True,
     )
     os.close(its)
     assert os.read(ours, 5) == b"ready"
