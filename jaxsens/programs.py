@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import jax
 import numpy as np
 
-LARGEST = 128
+LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
 
 Arguments = TypeVarTuple("Arguments")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from jaxsens import TransformerConfig, load_result
 from jaxsens.cli import main
-from jaxsens.cli.shared import flags_named
+from jaxsens.cli.shared import Folded, flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.errors import PrecisionWarning
 from jaxsens.experiments import points as sweep_points
@@ -31,6 +32,13 @@ from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("sweep", "measure", "train", "theorem6", "report", "constructions", "restrictions")
+
+
+def test_long_lines_are_wrapped_between_words_and_each_ends_where_it_did(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    out = io.StringIO()
+    assert Folded(out).write("a word and another word\nshort\nno end of the line here") == 53
+    assert out.getvalue() == "a word and another\nword\nshort\nno end of the line\nhere"
 
 
 def help_of(command: str, capsys, monkeypatch) -> str:

@@ -123,6 +123,7 @@ def test_a_process_has_ended_only_where_that_is_known():
     assert has_ended(dead_mark())
     assert not has_ended(own_mark())
     assert not has_ended("0123abcd-1")
+    assert not has_ended(f"0123abcd-{dead_mark().partition('-')[2]}")  # of another machine
     assert not has_ended("host 12")
     assert has_ended(own_mark().partition("-")[0] + "-" + "9" * 30)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
-from jaxsens.sealed import DamagedFile, read_sealed, write_sealed
+from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 
 CONTENT = {"key": "abc", "values": (1.5, 2, None), "name": "x"}
 
@@ -45,6 +46,21 @@ def test_any_damage_is_noticed(tmp_path, damage):
     path.write_text(damage(path.read_text()))
     with pytest.raises(DamagedFile, match=r"one\.json"):
         read_sealed(path, "thing")
+
+
+def test_the_digest_is_of_arrays_too_bit_for_bit():
+    zeros = np.zeros((2, 3))
+    different = [
+        [],
+        [zeros],
+        [zeros.reshape(3, 2)],
+        [-zeros],
+        [zeros.astype("f4")],
+        [zeros, zeros],
+        [zeros + 5e-324],
+    ]
+    assert len({digest({"a": 1}, arrays) for arrays in different}) == len(different)
+    assert digest({"a": 1}, [zeros]) == digest({"a": 1}, [zeros.T.copy().T])
 
 
 def test_every_flipped_bit_is_noticed_or_without_effect(tmp_path):

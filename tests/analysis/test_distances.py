@@ -82,6 +82,17 @@ def three():
     )
 
 
+def test_cells_that_are_not_resolved_have_no_part_in_the_fit():
+    clean = decaying(a=lambda d, seed: (1 + 0.1 * seed) * d**-0.8)
+    floored = decaying(a=lambda d, seed: max((1 + 0.1 * seed) * d**-0.8, 0.05))
+    far = floored.table["distance"] >= 32
+    assert far.any()
+    table = floored.table.assign(mean_is=np.where(far, "at most", "exact"))
+    for found, one in zip(Distances(table, ("a",), "l2").fits, clean.fits, strict=True):
+        assert found.fit.exponent == pytest.approx(one.fit.exponent) == pytest.approx(-0.8)
+    assert Distances(floored.table, ("a",), "l2").fits[-1].fit.exponent > -0.75
+
+
 def test_a_power_is_found_with_its_interval_and_told_from_an_exponential(three):
     fits = {(one.variant, one.n): one for one in three.fits}
     power = fits["power", 1024]

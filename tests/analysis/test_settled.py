@@ -66,12 +66,14 @@ def test_noise_around_a_law_is_no_drift_but_noise_around_nothing_is_not_settled(
     assert not between.settled
 
 
-def test_a_level_exponent_with_a_drift_is_not_settled():
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_level_exponent_with_a_drift_is_not_settled(way):
     def bent(n, seed):
-        return 2 ** (0.1 * (math.log2(n / 16) - 2) ** 2) * (1 + 0.01 * seed * math.log2(n))
+        return 2 ** (way * 0.1 * (math.log2(n / 16) - 2) ** 2) * (1 + 0.01 * seed * math.log2(n))
 
     fit = fitted(bent)
     assert fit.growth is Growth.FLAT
+    assert min(way * end for end in fit.drift) > 0
     assert not fit.settled
 
 

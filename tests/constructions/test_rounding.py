@@ -54,6 +54,12 @@ def test_the_steepest_slope_may_lie_left_of_all_kinks():
     assert ReluForm((Unit(2, -3, 1), Unit(1, 1, 0))).lipschitz == 6
 
 
+def test_the_steepest_slope_is_that_between_the_kinks_in_their_order():
+    assert (
+        ReluForm((Unit(-2, 1, -1), Unit(3, 1, 0))).lipschitz == 3
+    )  # 0, 3 and 1, where the other order has -2
+
+
 def random_pieces(width: int, layers: int, seed: int) -> int:
     """Pieces of a random ReLU network on a line, counted by the units' signs: at least the affine pieces it shows."""
     rng = np.random.default_rng(seed)

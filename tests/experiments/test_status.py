@@ -15,6 +15,7 @@ from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments.points import select
 from jaxsens.experiments.status import sweep_status
 from jaxsens.experiments.sweep import PointsJob, run_sweep
+from jaxsens.processes import own_mark
 from tests.disks import dead_mark
 from tests.experiments.tiny import fake_flip_sensitivity, quiet, tiny_sweep
 
@@ -27,6 +28,21 @@ def sweep(monkeypatch):
 
 def run(sweep, folder, **selection):
     return run_sweep(sweep, folder, select(sweep.points, **selection), quiet())
+
+
+def test_claims_of_the_dead_and_on_records_that_are_there_are_cleared_and_no_others(tmp_path):
+    names = ("of the dead", "of the living", "there", "old")
+    records = {name: tmp_path / "points" / f"{name}.json" for name in names}
+    records["there"].parent.mkdir()
+    for name, record in records.items():
+        mark = dead_mark() if name == "of the dead" else own_mark()
+        claims.claim_of(record).write_text(f"{mark}\nhost\n")
+    records["there"].write_text("{}")
+    os.utime(claims.claim_of(records["old"]), (0, 0))
+    claims.clear_claims(tmp_path)
+    left = {name for name, record in records.items() if claims.claim_of(record).exists()}
+    assert left == {"of the living"}
+    assert claims.is_claimed(records["of the living"])
 
 
 def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from jaxsens.errors import InputError
 from jaxsens.pretrained.load import load_pretrained
 from tests.pretrained.folders import CONFIGS, tensors_of, write_folder
 from tests.pretrained.reference import outputs
@@ -81,3 +82,7 @@ def test_a_folder_of_the_hubs_cache_is_read_through_its_links(tmp_path):
         file.symlink_to(f"../../blobs/{file.name.upper()}")
     wanted = outputs("llama", config, tensors, IDS)[0]
     np.testing.assert_allclose(load_pretrained(snapshot, dtype="float64")(IDS), wanted, rtol=1e-10)
+    # In a folder that is none of a cache, the same links lead out of it.
+    snapshot.parent.rename(tmp_path / "models--a--b" / "mine")
+    with pytest.raises(InputError, match="leads out of the folder"):
+        load_pretrained(tmp_path / "models--a--b" / "mine" / "0f")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.precision import numerics
-from jaxsens.sensitivity.change_of import change_of
+from jaxsens.sensitivity.change_of import change_and_doubt, change_of
 
 X = np.random.default_rng(0).normal(size=7)
 DX = np.random.default_rng(1).normal(size=7)
@@ -125,3 +125,13 @@ def test_entries_are_independent_and_shapes_are_kept():
 def test_a_value_that_is_not_finite_stays_so():
     assert np.isnan(change_of(lambda y: jnp.log(y[0]), jnp.ones(1), jnp.full(1, -2.0)))
     assert change_of(lambda y: jnp.sqrt(y[0]), jnp.zeros(1), jnp.full(1, 4.0)) == 2
+
+
+def test_an_error_of_the_change_is_doubted_by_the_slope_at_its_end():
+    with numerics("float64"):
+        x, dx, a = jnp.array([0.3, -1.0]), jnp.array([1e-3, 2e-3]), jnp.array([3.0, 4.0])
+        for error in (0.0, 1e-6, 1e-2):
+            _, doubt = change_and_doubt(lambda y: a @ y, x, dx, jnp.asarray(error))
+            np.testing.assert_allclose(doubt, 5 * error, rtol=1e-6, atol=1e-14)
+        _, doubt = change_and_doubt(lambda y: y[0] ** 2, x, dx, jnp.asarray(1e-2))
+        np.testing.assert_allclose(doubt, 2 * 0.301 * 1e-2, rtol=1e-6)

@@ -317,6 +317,9 @@ def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
         [jax.random.key(1)],
     ]
     assert len({of(parameters) for parameters in different}) == len(different)
+    one = measurable((lambda weights, tokens: jnp.zeros(2), [zeros]))
+    named = [dataclasses.replace(one, parameters=tree) for tree in ({"a": zeros}, {"b": zeros}, [[zeros]])]
+    assert len({weights_of(subject) for subject in (one, *named)}) == 4
     model = small()
     swapped = dataclasses.replace(
         model.parameters.layers[0], query=model.parameters.layers[0].key, key=model.parameters.layers[0].query
