@@ -266,7 +266,9 @@ def weighted(parameters: Any, tokens: Any) -> Any:
 
 
 MODELS: tuple[Any, ...] = (
-    jaxsens.Transformer(jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)),
+    jaxsens.Transformer(
+        jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
+    ),
     jaxsens.RNN(jaxsens.RNNConfig(alphabet_size=3, width=4)),
     summed,
     (weighted, {"table": np.eye(4, dtype=np.float32)}),
