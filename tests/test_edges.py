@@ -47,15 +47,15 @@ def sixteen_gibibytes(monkeypatch):
 
 @contextmanager
 def at_once(mebibytes: int = 64) -> Iterator[None]:
-    """A block that takes less than five seconds and little memory."""
-    began = time.perf_counter()
+    """A block that takes less than five seconds, of the processors that others may use too, and little memory."""
+    began = time.process_time()
     tracemalloc.start()
     try:
         yield
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert peak < mebibytes * 2**20
 
 
@@ -75,10 +75,6 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     "inputs": (
         lambda: jaxsens.flip_sensitivity(total, zeros(10**6, 1000), 2),
         r"tokens = 'shape \(1000000, 1000\)': .* takes .* GiB, and .*; give a shorter input, or fewer at once",
-    ),
-    "rows of a transformer": (
-        lambda: jaxsens.flip_sensitivity(MODEL, zeros(2 * 10**7), positions=[3]),
-        r"tokens = 'shape \(1, 20000000\)': a measurement of 2 flips takes 16.5 GiB, .*; give a shorter input",
     ),
     "an array of the model": (
         lambda: jaxsens.flip_sensitivity(pairwise, zeros(200_000), 2, positions=[3]),
@@ -139,6 +135,15 @@ def test_sizes_are_multiplied_before_anything_is_allocated(name):
     call, wanted = TOO_LARGE[name]
     with at_once(), pytest.raises(InputError, match=wanted):
         call()
+
+
+def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
+    wanted = (
+        r"tokens = 'shape \(1, 2000000\)': a measurement of 2 flips takes 1.65 GiB, .*; give a shorter input"
+    )
+    with at_once(256), pytest.raises(InputError, match=wanted):
+        jaxsens.flip_sensitivity(MODEL, zeros(2 * 10**6), positions=[3])
 
 
 @pytest.mark.parametrize(
