@@ -186,7 +186,8 @@ def _duration(seconds: float) -> str:
     units = (("s", 120), ("min", 120), ("h", 48), ("days", math.inf))
     for (unit, most), size in zip(units, (1, 60, 3600, 86400), strict=True):
         if seconds / size < most:
-            return f"{seconds / size:.2g} {unit}"
+            count = seconds / size
+            return f"{count:.0f} {unit}" if count >= 10 else f"{count:.2g} {unit}"
     raise ValueError(f"{seconds} s is no time")
 
 

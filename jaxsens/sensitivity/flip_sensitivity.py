@@ -491,9 +491,9 @@ def _counting_from(known: int, progress: placement.Progress | None) -> placement
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
-_PREPARED_BYTES = 128
+_PREPARED_BYTES = 160
 """Bytes for each number of an input's rows that the difference engine prepares, in float64 and rounded, with the tables
-of positions; between 160 and 230 were measured at one layer."""
+of positions: 163 to 230 were measured at one layer."""
 
 
 def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, engine: str) -> int:
