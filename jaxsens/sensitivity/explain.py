@@ -47,6 +47,9 @@ _PATIENCE = 30.0
 _READING = 1e-9
 """Seconds in which a forward pass reads a symbol, at least."""
 
+_ROW_NUMBER = 1e-6
+"""Seconds for each number of a transformer's rows: their table of positions is a constant of every program."""
+
 _SURELY_SHORT = 10**6
 """Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
 
@@ -159,16 +162,18 @@ def warn_if_long(
     batch, n = shape
     if flips * n <= _SURELY_SHORT:
         return
-    engine, platform = chosen(), jax.default_backend()
-    if isinstance(engine, FirstOrderEngine):
-        cost, _, _ = _estimate_cost(engine, subject, n, platform)
-    else:
-        cost = engine.cost(*_abstract_input(engine, subject, n), platform)
-    read = flips * n if isinstance(engine, VmapEngine) else 0
-    expected = _seconds(dataclasses.replace(cost, prepare=batch * cost.prepare), flips, subject, read)
+    expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
+    if expected <= _PATIENCE:  # tracing so long an input would already take long
+        engine, platform = chosen(), jax.default_backend()
+        if isinstance(engine, FirstOrderEngine):
+            cost, _, _ = _estimate_cost(engine, subject, n, platform)
+        else:
+            cost = engine.cost(*_abstract_input(engine, subject, n), platform)
+        read = flips * n if isinstance(engine, VmapEngine) else 0
+        expected = _seconds(dataclasses.replace(cost, prepare=batch * cost.prepare), flips, subject, read)
     if expected > _PATIENCE:
         warnings.warn(
-            f"n = {n}: measuring {flips} flips will take about {_duration(expected)}, by the operations it needs; "
+            f"n = {n}: measuring {flips} flips will take about {_duration(expected)} or more, by what it computes; "
             "fewer flips, positions=jaxsens.sample(count), take less, and Ctrl-C keeps what is measured. "
             "progress=False, or a function, leaves this out",
             DurationWarning,
@@ -181,7 +186,8 @@ def _duration(seconds: float) -> str:
     units = (("s", 120), ("min", 120), ("h", 48), ("days", math.inf))
     for (unit, most), size in zip(units, (1, 60, 3600, 86400), strict=True):
         if seconds / size < most:
-            return f"{seconds / size:.2g} {unit}"
+            count = seconds / size
+            return f"{count:.0f} {unit}" if count >= 10 else f"{count:.2g} {unit}"
     raise ValueError(f"{seconds} s is no time")
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs, stopping
 from jaxsens.errors import PrecisionWarning, Problems, collecting
-from jaxsens.inputs import FEWER_FLIPS, MEASURES, Measure
+from jaxsens.inputs import FEWER_FLIPS, MEASURES, SHORTER, Measure
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
@@ -204,7 +204,7 @@ def flip_sensitivity(
         check_functions(scalar, change, norm, outputs, problems)
         threshold = _checked_threshold(threshold, norm, problems)
         inputs.progress(progress, 2, PROGRESS, problems)
-    counted = _check_size(subject, words, selection)
+    counted = _check_size(subject, words, selection, engine)
     chosen = subject.chosen_outputs(outputs) if scalar is None and change is None else None
     name = engine if partial is None else partial.engine.name  # a result is completed as it was begun
     edit, wished = selection.edit, (name, norm, chosen, words.shape[1], scalar, change, selection.edit)
@@ -535,7 +535,12 @@ def _counting_from(known: int, progress: placement.Progress | None) -> placement
     return progress and (lambda done, total: progress(known + done, known + total))
 
 
-def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) -> int:
+_PREPARED_BYTES = 160
+"""Bytes for each number of an input's rows that the difference engine prepares, in float64 and rounded, with the tables
+of positions: 163 to 230 were measured at one layer."""
+
+
+def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, engine: str) -> int:
     """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
@@ -545,7 +550,11 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection) ->
     needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
     if subject.config is not None:
         needed += activation_bytes(subject.config, words.shape[1])
+        # For a float32 model no other engine resolves inputs so long that this matters.
+        if engine == "difference" or (engine == "auto" and subject.config.dtype == "float32"):
+            needed += words.shape[1] * subject.config.width * _PREPARED_BYTES
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
-        check_fits("tokens", f"shape {words.shape}", needed, what, FEWER_FLIPS, problems)
+        remedy = FEWER_FLIPS if 2 * counted * FLIP_BYTES > needed else SHORTER
+        check_fits("tokens", f"shape {words.shape}", needed, what, remedy, problems)
     return counted

@@ -186,6 +186,17 @@ def symbols(*more: str) -> str:
     return json.dumps(table)
 
 
+def other_tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
+    """A folder whose tokenizer.json is changed."""
+
+    def write(folder: Path) -> None:
+        table = tokenizer_table(True)
+        change(table)
+        text("tokenizer.json", json.dumps(table))(folder)
+
+    return write
+
+
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
 
@@ -215,6 +226,38 @@ BAD: dict[str, tuple[Change, str]] = {
     "tokenizer cut off": (text("tokenizer.json", '{"version"'), "tokenizer.json'.* not readable as JSON"),
     "tokenizer of nothing": (text("tokenizer.json", '{"version": "1.0"}'), "not readable as a tokenizer"),
     "tokenizer of another model": (text("tokenizer.json", symbols("x", "y", "z")), "largest id = 20: the model reads"),
+    "a key twice": (
+        text("config.json", '{"model_type": "bert", "hidden_size": 8, "hidden_size": 16}'),
+        "config.json'.* not readable as JSON .the key 'hidden_size' is there twice.",
+    ),
+    "two words of one id": (
+        other_tokenizer(lambda table: table["model"]["vocab"].update(cat=9, dog=9)),
+        "tokenizer.json: id = 9: of both 'cat' and 'dog'",
+    ),
+    "a word of two ids": (
+        other_tokenizer(lambda table: table["added_tokens"][4].update(id=19)),
+        r"tokenizer.json: id = 19: '\[MASK\]' has this id among added_tokens, and 4 in the vocabulary",
+    ),
+    "an unknown word for the unknown": (
+        other_tokenizer(lambda table: table["model"].update(unk_token="[NONE]")),
+        r"tokenizer.json: model: unk_token = '\[NONE\]': a word of the vocabulary",
+    ),
+    "an added token with a huge id": (
+        other_tokenizer(lambda table: table["added_tokens"].append(
+            table["added_tokens"][0] | {"content": "<x>", "id": 10**9})),
+        "tokenizer.json: largest id = 1000000000: the model reads ids 0 to 19",
+    ),
+    "an added token after a gap": (
+        other_tokenizer(lambda table: table["added_tokens"].append(
+            table["added_tokens"][0] | {"content": "<x>", "id": 19})),
+        "tokenizer.json: added_tokens: id = 19: '<x>' is to have this id, but it gets 18",
+    ),
+    "a billion layers": (
+        options(num_hidden_layers=10**9), "num_hidden_layers = 1000000000: a whole number .* at most 4096"
+    ),
+    "10^30 layers": (
+        options("llama", num_hidden_layers=10**30), "num_hidden_layers = 10{30}: a whole number .* at most 4096"
+    ),
     # Files of weights
     "weights cut off": (truncated, r"not readable as safetensors .*may be truncated: download it again"),
     "weights empty": (text("model.safetensors", b""), "not readable as safetensors"),
