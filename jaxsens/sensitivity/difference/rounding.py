@@ -20,9 +20,8 @@ from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
 from jaxsens.sensitivity.norms import norm_of
 
-ROUNDINGS = 1.0
-"""A result is taken to be off by this many roundings of the sizes of what was added. A `size` is about twice a norm, so
-this is two to four times what is usual."""
+ROUNDINGS = 2.0
+"""A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
 
 TERMS = 32.0
 """A sum of this many terms squared is taken to be off by `ROUNDINGS` more: errors of random signs grow like a root."""
@@ -37,11 +36,8 @@ def unit(dtype: jnp.dtype, terms: int = 1) -> float:
 
 
 def size(rows: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Returns a bound of the l2 norm of each row: sqrt(width) times the largest entry, twice the norm of random rows.
-
-    It neither underflows nor overflows where the norm does not, and takes one pass.
-    """
-    return np.sqrt(rows.shape[-1]).astype(rows.dtype) * jnp.max(jnp.abs(rows), axis=-1, initial=0)
+    """Returns the l2 norm of each row."""
+    return norm_of(rows, "l2")
 
 
 def gain(matrix: Float[Array, "*heads width out"]) -> Float[Array, "*heads"]:
