@@ -65,7 +65,7 @@ UNMASKED = "no masked entries: fill them in, .filled(symbol), or leave them out,
 """The remedy for a masked array."""
 
 FEWER_FLIPS = (
-    "use fewer symbols (symbols=...), flip fewer positions, or draw a sample: positions=jaxsens.sample(count)"
+    "insert fewer symbols, flip fewer positions, or draw a sample: flips=jaxsens.Substitute(sample=1000)"
 )
 """The remedy if the flips do not fit in this machine's memory."""
 
@@ -371,36 +371,22 @@ def symbols(
     return np.array(list(dict.fromkeys(found.tolist())), int)
 
 
-def alphabet(
-    size: Any, chosen: Any, own: int | None, vocabulary: int | None, problems: Problems
-) -> Int[np.ndarray, " symbols"]:
-    """Returns the symbols that flips may insert, sorted: those of `chosen`, or 0 .. size - 1.
+def alphabet(size: int | None, own: int | None, problems: Problems) -> Int[np.ndarray, " symbols"]:
+    """Returns the symbols that flips may insert: 0 .. size - 1.
 
     Args:
-        size: the user's `alphabet_size`; None for the model's own.
-        chosen: the user's `symbols`.
+        size: the user's, checked by itself; None for the model's own.
         own: the size of the model's alphabet, or None if unknown.
-        vocabulary: the number of symbols that the model reads, or None if unknown.
         problems: collects the errors.
     """
-    if size is not None and chosen is not None:
-        problems.add("symbols", chosen, "give alphabet_size or symbols, not both")
-    if chosen is not None:
-        return np.sort(symbols(chosen, vocabulary, problems))
+    if size is not None and own is not None and size > own:
+        problems.add("flips", size, f"the model's alphabet has {own} symbols")
+        return np.zeros(0, int)
     size = own if size is None else size
     if size is None:
-        problems.add(
-            "alphabet_size", None, "say which symbols flips may insert: alphabet_size=2, or symbols=[...]"
-        )
-    elif not is_count(size, 2):
-        problems.add("alphabet_size", size, "a whole number of at least 2")
-    elif size > LARGEST_ID:
-        problems.add("alphabet_size", size, f"at most {LARGEST_ID}: models read ids as 32-bit integers")
-    elif own is not None and size > own:
-        problems.add("alphabet_size", size, f"the model's alphabet has {own} symbols")
-    elif check_fits(
-        "alphabet_size", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, problems
-    ):
+        remedy = "say which symbols flips may insert: flips=2 for 0 and 1, or flips=[3, 4]"
+        problems.add("flips", None, remedy)
+    elif check_fits("flips", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, problems):
         return np.arange(size)
     return np.zeros(0, int)
 

@@ -53,7 +53,8 @@ def config(cls: C) -> C:
     # Defaults are checked too, because checks convert values: the name of a weighting becomes the weighting.
     options: ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
     made: Any = pydantic_dataclass(cls, frozen=True, config=options)
-    names, validate = field_names(made), made.__init__
+    names = tuple(one.name for one in dataclasses.fields(made) if not one.kw_only)
+    validate = made.__init__
 
     @functools.wraps(validate)
     def __init__(self: Any, *args: Any, **given: Any) -> None:

@@ -14,17 +14,16 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, DropVar, jaxpr_as_fun
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.formulas import as_vector, is_whole
+from jaxsens.asked.measures import Decision, Measure, Norm
 from jaxsens.errors import InputError, UnchangedWarning
-from jaxsens.inputs import NORMS
 from jaxsens.precision import ALONE, LOW_PRECISION, MASKED
 from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.edits import Edit, edited
-from jaxsens.sensitivity.engine import Engine, as_vector, is_whole, value_of
-from jaxsens.sensitivity.flips import DELETED, Flips
+from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.flip_table import DELETED, FlipTable
 from jaxsens.sensitivity.index_check import inlined
-from jaxsens.sensitivity.measures import DECISION, measure_of
-from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
 MEASURED_ALONE = 3
@@ -39,7 +38,7 @@ _DRAWS = 4
 def check_alone(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    flips: Flips,
+    flips: FlipTable,
     edit: Edit,
     values: Float[np.ndarray, "flips *rows"],
     engine: Engine,
@@ -115,38 +114,28 @@ def _measured(
 
 def _measure(engine: Engine, y: np.ndarray, new: np.ndarray) -> Float[np.ndarray, "*rows"]:
     """Returns what the engine measures, from two outputs; for norms by NumPy, exactly for integers."""
-    chosen = slice(None) if engine.outputs is None else list(engine.outputs)
-    if engine.scalar is None and engine.change is None and engine.norm in NORMS:
-        exact = object if is_whole(y) else np.float64
-        change = (new[..., chosen].astype(exact) - y[..., chosen].astype(exact)).astype(np.float64)
-        return np.linalg.norm(change, ORDERS[engine.norm], axis=-1)
-    if engine.scalar is None and engine.change is None and engine.norm == DECISION:
-        return np.asarray(_decision(y[chosen], engine) != _decision(new[chosen], engine), np.float64)
+    chosen, measure = slice(None) if engine.outputs is None else list(engine.outputs), engine.measure
+    match measure:
+        case Norm():
+            exact = object if is_whole(y) else np.float64
+            change = (new[..., chosen].astype(exact) - y[..., chosen].astype(exact)).astype(np.float64)
+            return measure.of_array(change)
+        case Decision():
+            return np.asarray(_decision(y[chosen], measure) != _decision(new[chosen], measure), np.float64)
     if is_whole(y):
         y, new = (part.astype(np.float64 if part.dtype.itemsize == 8 else np.float32) for part in (y, new))
-    own = engine.norm, engine.outputs
-    return np.asarray(
-        _of_pair(own, engine.scalar, engine.change, jnp.asarray(y), jnp.asarray(new)), np.float64
-    )
+    return np.asarray(_of_pair(measure, jnp.asarray(y[chosen]), jnp.asarray(new[chosen])), np.float64)
 
 
-def _decision(y: np.ndarray, engine: Engine) -> int:
+def _decision(y: np.ndarray, measure: Decision) -> int:
     """Returns the largest output, or whether a single one is above the threshold, without rounding integers."""
-    return int(y[0] > engine.threshold) if len(y) == 1 else int(np.argmax(y))
+    return int(y[0] > measure.threshold) if len(y) == 1 else int(np.argmax(y))  # pyright: ignore - resolved
 
 
-@compiled(static=3)
-def _of_pair(own: Any, scalar: Any, change: Any, y: Array, new: Array) -> Array:
-    """Returns what an engine measures that is no norm. `own` are its norm and outputs."""
-    norm, outputs = own
-    if scalar is not None:
-        return value_of(scalar, as_vector(new)) - value_of(scalar, as_vector(y))
-    if change is not None:
-        return value_of(lambda at: change(as_vector(y), at), as_vector(new))
-    y, new = (
-        part if outputs is None else part[jnp.array(outputs)] for part in (as_vector(y), as_vector(new))
-    )
-    return measure_of(norm, y, (new - y)[None])[0]
+@compiled(static=1)
+def _of_pair(measure: Measure, y: Array, new: Array) -> Array:
+    """Returns what an engine measures that is no norm, from the outputs that it measures."""
+    return measure.between(as_vector(y), as_vector(new))
 
 
 def _rounded(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[bool, float]:
@@ -170,7 +159,7 @@ def _rounded(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[bool, fl
     return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0)
 
 
-def _differs(flips: Flips, flip: int, found: float, wanted: float) -> str:
+def _differs(flips: FlipTable, flip: int, found: float, wanted: float) -> str:
     symbol, position = int(flips.symbols[flip]), int(flips.positions[flip])
     what = f"position {position} deleted" if symbol == DELETED else f"symbol {symbol} at position {position}"
     return (
@@ -182,12 +171,12 @@ def _differs(flips: Flips, flip: int, found: float, wanted: float) -> str:
     )
 
 
-def warn_of_no_change(flips: int, measured: str, moved: bool, stacklevel: int) -> None:
+def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int) -> None:
     """Issues an `UnchangedWarning` for a model under no flip of which anything changed.
 
     Measures other than norms are 0 for many changes: then only if no output `moved`, among those measured alone.
     """
-    if measured not in NORMS and moved:
+    if not isinstance(measure, Norm) and moved:
         return
     warnings.warn(
         f"the change is exactly 0 under every flip ({flips}): nothing that is measured depends on the flipped symbols. "

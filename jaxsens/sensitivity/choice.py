@@ -18,14 +18,13 @@ be carried through the layers where it may be far smaller:
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, Problems, no_rule
-from jaxsens.inputs import NORMS
+from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder, Incremental, Vmap
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
+from jaxsens.errors import EngineRefusal, no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.layers import apply_operations, readout_position
 from jaxsens.models.weighting import Tempered
@@ -36,14 +35,11 @@ from jaxsens.sensitivity.difference import engine as difference
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.edits import REPLACE, Edit, engine_of
-from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineChoice, Scalar
-from jaxsens.sensitivity.first_order.estimate import NAME, first_order_engine
+from jaxsens.sensitivity.edits import SUBSTITUTE, Edit, edit_of, engine_of
+from jaxsens.sensitivity.engine import Engine, EngineChoice
+from jaxsens.sensitivity.first_order.estimate import first_order_engine
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.vmap_engine import VmapEngine
-
-ENGINES: tuple[str, ...] = ("vmap", "incremental", "difference")
-"""The exact engines, which can be requested by name."""
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
@@ -67,78 +63,68 @@ WIDE = "in float64, which takes less time here than a second program for what fl
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
-def check_measuring(
-    norm: Any,
-    outputs: Any,
-    engine: Any,
-    batch_size: Any,
-    memory_budget: Any,
-    mesh: Any,
-    problems: Problems,
-    further: tuple[str, ...] = (),
-    measures: tuple[str, ...] = NORMS,
-) -> None:
-    """Adds the errors in the arguments that say how flips are measured.
-
-    Args:
-        norm, outputs, engine, batch_size, memory_budget, mesh: the arguments.
-        problems: collects the errors.
-        further: engines that are accepted besides `ENGINES`.
-        measures: what `norm` may be.
-    """
-    inputs.choice("norm", norm, measures, problems)
-    inputs.outputs(outputs, None, problems)
-    inputs.choice("engine", engine, ("auto", *ENGINES, *further), problems)
-    inputs.optional_count("batch_size", batch_size, problems)
-    inputs.optional_count("memory_budget", memory_budget, problems)
-    inputs.mesh(mesh, problems)
-
-
 def choose(
-    subject: Measurable,
-    name: str,
-    norm: str,
-    outputs: tuple[int, ...] | None,
-    n: int,
-    scalar: Scalar | None = None,
-    change: ChangeFunction | None = None,
-    edit: Edit = REPLACE,
+    subject: Measurable, asked: AskedEngine, flips: Flips, measure: Measure, n: int
 ) -> tuple[Engine, EngineChoice]:
-    """Returns the engine `name` ("auto": the best choice) for inputs of length n, with the reason.
-
-    With `scalar`, a function of the whole output, the engine measures its change, and with `change`, a function of both
-    outputs, its value; `outputs` is then None. `edit` is what a flip does to a word.
+    """Returns the engine that is asked for (for `Auto` the best choice) for inputs of length n, with the reason.
 
     Raises:
-        EngineRefusal: if the requested engine does not support the model, what is to be measured, or the edit.
+        EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
-    if name not in ("auto", *ENGINES, NAME):
-        raise no_rule("flip_sensitivity", "engine", name, ("auto", *ENGINES, NAME))
-    if edit != REPLACE:
-        return edited(name, edit, VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change))
-    if name == NAME:
-        return first_order_engine(subject, norm, outputs, scalar, change), EngineChoice(NAME, "asked for")
-    config = subject.config
-    forward = VmapEngine(norm, outputs, subject.apply, scalar=scalar, change=change)
-    if name == "vmap":
-        return forward, EngineChoice("vmap", "asked for")
-    partly = incremental.refusal(subject)
-    refused = "it is not a jaxsens transformer" if config is None else difference.refusal(config)
-    why = partly if name == "incremental" else refused
-    if name != "auto" and why is not None:
-        raise EngineRefusal(f'engine = "{name}": it cannot serve this model: {why}; use engine="vmap"')
-    shortened = None if partly is not None else incremental_engine(subject, norm, outputs, scalar, change)
-    if shortened is not None and (name == "incremental" or config is None):
-        reason = "asked for" if name == "incremental" else "it computes only what a flip changes"
-        return shortened, EngineChoice("incremental", reason)
+    outputs = measure.chosen(subject.outputs)
+    forward = VmapEngine(measure, outputs, subject.apply)
+    if (edit := edit_of(flips)) != SUBSTITUTE:
+        return edited(asked, edit, forward)
+    match asked:
+        case Auto():
+            return _best(subject, forward, n)
+        case Vmap():
+            return forward, EngineChoice(asked.kind, "asked for")
+        case Incremental():
+            shortened = incremental_engine(subject, measure, outputs)
+            if shortened is None:
+                raise _refused(asked, incremental.refusal(subject))
+            return shortened, EngineChoice(asked.kind, "asked for")
+        case Difference():
+            refused = _no_difference(subject.config)
+            if subject.config is None or refused is not None:
+                raise _refused(asked, refused)
+            carried, how = _carried(measure, outputs, subject.config, n)
+            return carried, EngineChoice(asked.kind, f"asked for{how}")
+        case FirstOrder():
+            return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")
+        case _:
+            raise no_rule("flip_sensitivity", "engine", type(asked).__name__, AskedEngine.kinds)
+
+
+def _refused(asked: AskedEngine, why: str | None) -> EngineRefusal:
+    return EngineRefusal(f'engine = "{asked.kind}": it cannot serve this model: {why}; use engine="vmap"')
+
+
+def _no_difference(config: TransformerConfig | None) -> str | None:
+    """Returns why the difference engine does not serve a model, or None."""
+    return "it is not a jaxsens transformer" if config is None else difference.refusal(config)
+
+
+def _carried(
+    measure: Measure, outputs: tuple[int, ...] | None, config: TransformerConfig, n: int
+) -> tuple[DifferenceEngine | FoldedEngine, str]:
+    """Returns the form of the difference engine for a config that it serves, and what to add to the reason."""
+    if folded.refusal(config) or folded.too_short(n):
+        return DifferenceEngine(measure, outputs, config), ""
+    return FoldedEngine(measure, outputs, config), "; two layers, folded"
+
+
+def _best(subject: Measurable, forward: VmapEngine, n: int) -> tuple[Engine, EngineChoice]:
+    """Returns the exact engine that is accurate and estimated to be fastest."""
+    measure, outputs, config = forward.measure, forward.outputs, subject.config
+    shortened = incremental_engine(subject, measure, outputs)
+    if shortened is not None and config is None:
+        return shortened, EngineChoice("incremental", "it computes only what a flip changes")
+    refused = _no_difference(config)
     if config is None or refused is not None:
         return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
-    unfolded = folded.refusal(config) or folded.too_short(n)
-    kind = DifferenceEngine if unfolded else FoldedEngine
-    carried = kind(norm, outputs, config, scalar=scalar, change=change)
-    how = "" if unfolded else "; two layers, folded"
-    if name == "difference":
-        return carried, EngineChoice(name, f"asked for{how}")
+    carried, how = _carried(measure, outputs, config, n)
     if _exact(subject, outputs):
         # Constructed networks are deep and narrow, and changes are 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
@@ -152,26 +138,26 @@ def choose(
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
         (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
     ]
-    if shortened is not None and unfolded is not None:
+    if shortened is not None and isinstance(carried, DifferenceEngine):
         # The folded form does fewer operations than the incremental engine at every width.
         choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
 
 
-def edited(name: str, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
+def edited(asked: AskedEngine, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
     """Returns the engine that measures flips which do more than replace one symbol, by forward passes.
 
     Raises:
         EngineRefusal: if another engine than "vmap" was asked for.
     """
     engine, does = engine_of(edit, forward)
-    if name not in ("auto", "vmap"):
+    if not isinstance(asked, Auto | Vmap):
         raise EngineRefusal(
-            f'engine = "{name}": it replaces one symbol at a time, and cannot serve flips that {does}; '
+            f'engine = "{asked.kind}": it replaces one symbol at a time, and cannot serve flips that {does}; '
             'use engine="vmap"'
         )
     why = f"one forward pass per flip serves flips that {does}"
-    return engine, EngineChoice("vmap", "asked for" if name == "vmap" else why)
+    return engine, EngineChoice("vmap", "asked for" if isinstance(asked, Vmap) else why)
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:

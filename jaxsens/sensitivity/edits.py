@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxsens.asked.flips import Flips
 from jaxsens.errors import no_rule
 from jaxsens.sensitivity.engine import EngineCost, PreparedPass
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
-EditKind = Literal["replace", "delete", "insert", "groups"]
+EditKind = Literal["substitute", "delete", "insert", "groups"]
 """Replace one symbol, delete one, insert copies of one before a position, or replace those of a group."""
 
 
@@ -37,7 +38,18 @@ class Edit:
         return self.longer if self.kind == "insert" else 0
 
 
-REPLACE, DELETE, GROUPS = Edit("replace"), Edit("delete", -1), Edit("groups")
+SUBSTITUTE, GROUPS = Edit("substitute"), Edit("groups")
+
+
+def edit_of(flips: Flips) -> Edit:
+    """Returns what the flips do to a word."""
+    if flips.groups is not None:
+        return GROUPS
+    match flips.edit:
+        case "substitute" | "delete" | "insert":
+            return Edit(flips.edit, flips.longer)
+        case _:
+            raise no_rule("flip_sensitivity", "edit", flips.edit, get_args(EditKind))
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class InsertionEngine(VmapEngine):
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Counts one forward pass of the longer input for each flip."""
         longer = jax.ShapeDtypeStruct((tokens.shape[0] + self.copies,), tokens.dtype)
-        forward = VmapEngine(self.norm, self.outputs, self.apply)
+        forward = VmapEngine(self.measure, self.outputs, self.apply)
         prepare = forward.cost(parameters, tokens, platform).prepare
         return replace(forward.cost(parameters, longer, platform), prepare=prepare)
 
@@ -130,7 +142,7 @@ def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:
     """Returns the engine for an edit, which measures as `forward` does, and what the edit does in words."""
     given = {field.name: getattr(forward, field.name) for field in fields(VmapEngine)}
     match edit.kind:
-        case "replace":
+        case "substitute":
             return forward, "replace a symbol"
         case "delete":
             return DeletionEngine(**given), "delete a position"
@@ -143,13 +155,13 @@ def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:
 
 
 def edited(
-    words: Int[np.ndarray, "batch n"], flips: Flips, edit: Edit, chosen: Int[np.ndarray, " chosen"]
+    words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit, chosen: Int[np.ndarray, " chosen"]
 ) -> Int[np.ndarray, "chosen m"]:
     """Returns the words that some of the flips make, by NumPy and independently of the engines."""
     rows, positions = words[flips.inputs[chosen]], flips.positions[chosen]
     count, n = rows.shape
     match edit.kind:
-        case "replace":
+        case "substitute":
             rows[np.arange(count), positions] = flips.symbols[chosen]
             return rows
         case "delete":

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.measures import Measure
 from jaxsens.errors import no_rule
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.masks import TypedMask, kind_of_mask
 from jaxsens.models.positions import PositionTerm
 from jaxsens.models.weighting import Weighting
-from jaxsens.sensitivity.change_of import change_and_doubt
-from jaxsens.sensitivity.measures import measure_of, resolution_of, where_finite
-
-Scalar = Callable[[Float[Array, " outputs"]], Array]
-"""A function from an output to one floating-point number."""
-
-ChangeFunction = Callable[[Float[Array, " outputs"], Float[Array, " outputs"]], Array]
-"""A function from the output of an input and that of a flipped one to one floating-point number."""
 
 
 @dataclass(frozen=True)
@@ -141,18 +133,12 @@ class Engine(abc.ABC):
     Engines are frozen and hashable, because they are static arguments of compiled functions.
 
     Attributes:
-        norm: a measure of `jaxsens.inputs.MEASURES`.
+        measure: what is measured of the change in the output.
         outputs: the output coordinates that are measured; None for all.
-        scalar: a function f of the whole output. If given, flips are measured by f's change, and not by `norm`.
-        change: a function f of the whole output and that of the flipped input. If given, it is what is measured.
-        threshold: of the decision of a single output.
     """
 
-    norm: str
+    measure: Measure
     outputs: tuple[int, ...] | None
-    scalar: Scalar | None = field(default=None, kw_only=True)
-    change: ChangeFunction | None = field(default=None, kw_only=True)
-    threshold: float = field(default=0.0, kw_only=True)
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -237,8 +223,8 @@ class Engine(abc.ABC):
     def measured(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
     ) -> Float[Array, "flips 2"]:
-        """Returns the number that is measured for each flip, f's signed change or value or without an f a norm, and its
-        resolution: a bound of its rounding, below which it knows nothing.
+        """Returns the number that is measured for each flip, and its resolution: a bound of its rounding, below which
+        it knows nothing.
 
         Both are NaN for flips that the engine declines.
         """
@@ -253,28 +239,8 @@ class Engine(abc.ABC):
         changes: Float[Array, "flips outputs"],
         error: Float[Array, " flips"],
     ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
-        """Returns the measured numbers and their resolutions, from the output, its changes and their errors.
-
-        f(y + dy) - f(y) has the digits of dy where f is smooth (`change_of`).
-        """
-        if self.scalar is not None or self.change is not None:
-            f, start = self._function(y)
-            found, doubt = jax.vmap(lambda dy, e: change_and_doubt(f, y, dy, e))(changes, error)
-            return where_finite(changes, start + found), doubt
-        chosen, dy = self.chosen(y), self.chosen(changes)
-        values = measure_of(self.norm, chosen, dy, self.threshold)
-        return values, resolution_of(self.norm, chosen, dy, error, self.threshold)
-
-    def _function(self, y: Float[Array, " outputs"]) -> tuple[Callable[[Array], Array], Array]:
-        """Returns f of the new output, and what its change is added to: f(y, y) for a function of both outputs."""
-        if self.scalar is not None:
-            scalar = self.scalar
-            return (lambda at: value_of(scalar, at)), jnp.zeros((), y.dtype)
-        change = self.change
-        if change is None:
-            raise TypeError("the engine has no function")
-        of_new = lambda new: value_of(lambda at: change(y, at), new)  # noqa: E731 - a closure over y
-        return of_new, of_new(y)
+        """Returns the measured numbers and their resolutions, from the output, its changes and their errors."""
+        return self.measure.of_changes(self.chosen(y), self.chosen(changes), error)
 
     def norms(
         self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
@@ -291,52 +257,3 @@ class Engine(abc.ABC):
     ) -> Float[Array, "flips chosen"]:
         """Returns `changes` of the chosen outputs."""
         return self.chosen(self.changes(parameters, prepared, positions, symbols))
-
-
-def as_vector(output: Array) -> Float[Array, " outputs"]:
-    """Returns a model's output as engines measure it: a vector, in float32 at least."""
-    output = jnp.atleast_1d(output)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
-
-
-def is_whole(output: Array | np.ndarray) -> bool:
-    """Returns whether an output is of integers or booleans."""
-    return jnp.issubdtype(output.dtype, jnp.integer) or output.dtype == np.bool_
-
-
-def difference(new: Array, old: Array) -> Float[Array, "*shape"]:
-    """Returns new - old, in float32 at least, of outputs as a model returns them.
-
-    Integers beyond 2^24 are not all float32 numbers, and a difference may be beyond their dtype. So the upper and the
-    lower halves of their bits are subtracted, and only the sum is rounded, once.
-    """
-    if not is_whole(old):
-        return as_vector(new) - as_vector(old)
-    if old.dtype == jnp.bool_ or jnp.iinfo(old.dtype).bits < 32:
-        new, old = new.astype(jnp.int32), old.astype(jnp.int32)
-    half = jnp.iinfo(old.dtype).bits // 2
-    whole = jnp.int32 if half == 16 else jnp.int64
-    real = jnp.promote_types(old.dtype, jnp.float32) if half == 16 else jnp.float64
-    upper = (new >> half).astype(whole) - (old >> half).astype(whole)
-    lower = (new & (2**half - 1)).astype(whole) - (old & (2**half - 1)).astype(whole)
-    return upper.astype(real) * 2.0**half + lower.astype(real)
-
-
-def as_exact_vector(output: Array) -> Float[Array, "*shape"]:
-    """Returns `as_vector` of an output for functions of it: NaN for integers that have no float of that dtype."""
-    floats = as_vector(output)
-    if not is_whole(output):
-        return floats
-    largest = 2 ** (jnp.finfo(floats.dtype).nmant + 1)
-    if output.dtype == jnp.bool_ or jnp.iinfo(output.dtype).max <= largest:
-        return floats
-    within = output <= largest
-    if jnp.iinfo(output.dtype).min < 0:
-        within = within & (output >= -largest)
-    return jnp.where(within, floats, jnp.nan)
-
-
-def value_of(scalar: Scalar, output: Float[Array, " outputs"]) -> Float[Array, ""]:
-    """Returns f of an output, in the output's dtype or a wider one."""
-    value = jnp.asarray(scalar(output))
-    return value.astype(jnp.promote_types(value.dtype, output.dtype))

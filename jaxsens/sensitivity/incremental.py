@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.formulas import as_vector, l2
+from jaxsens.asked.measures import Measure
 from jaxsens.errors import no_rule
 from jaxsens.models.layered import (
     Layered,
@@ -32,12 +34,11 @@ from jaxsens.models.layered import (
 )
 from jaxsens.models.trace import rows_at_once, scores_leave_cache
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import ChangeFunction, Engine, EngineCost, Scalar, as_vector
+from jaxsens.sensitivity.engine import Engine, EngineCost
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows
 from jaxsens.sensitivity.first_order.run import ONE_MOVED_KEY, LayerRun, layer_run
 from jaxsens.sensitivity.layer_costs import layer_costs, outputs_of_row
-from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.reach import Reach, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.vmap_engine import HALF_UNIT, VmapEngine, batch_symbols
 
@@ -74,16 +75,14 @@ def refusal(subject: Measurable) -> str | None:
 
 def incremental_engine(
     subject: Measurable,
-    norm: str,
+    measure: Measure,
     outputs: tuple[int, ...] | None,
-    scalar: Scalar | None = None,
-    change: ChangeFunction | None = None,
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
     layered, readout = subject.layered, subject.row_read
     if layered is None or readout is None or refusal(subject) is not None:
         return None
-    return IncrementalEngine(norm, outputs, layered, readout, subject.apply, scalar=scalar, change=change)
+    return IncrementalEngine(measure, outputs, layered, readout, subject.apply)
 
 
 @jax.tree_util.register_dataclass
@@ -128,13 +127,8 @@ class IncrementalEngine(Engine):
     def fallback(self) -> VmapEngine:
         """Whole forward passes."""
         return VmapEngine(
-            self.norm,
-            self.outputs,
-            self.apply,
-            scalar=self.scalar,
-            change=self.change,
-            threshold=self.threshold,
-        )
+            self.measure, self.outputs,
+            self.apply, )
 
     @property
     def how(self) -> str:
@@ -188,8 +182,7 @@ class IncrementalEngine(Engine):
         symbols: Int[Array, " flips"],
     ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
         """Returns the output of each flipped input minus that of the input, and the rounding of both."""
-        whole = self.scalar is not None or self.change is not None
-        doubt = norm_of(prepared.doubt if whole else self.chosen(prepared.doubt), "l2")
+        doubt = l2(self.chosen(prepared.doubt))
         changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
         return changes, jnp.broadcast_to(doubt, changes.shape[:1])
 

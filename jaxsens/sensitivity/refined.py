@@ -7,7 +7,6 @@ scalar operation takes about 0.2 microseconds, so only a budget of them is spent
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,9 +20,8 @@ from jaxsens.precision import numerics, resolved
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.doubt import output_program
 from jaxsens.sensitivity.edits import Edit, edited
-from jaxsens.sensitivity.engine import Engine, value_of
-from jaxsens.sensitivity.flips import Flips
-from jaxsens.sensitivity.measures import measure_of
+from jaxsens.sensitivity.engine import Engine
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.wide.numbers import Precise
 from jaxsens.sensitivity.wide.program import Program, traced
 
@@ -54,7 +52,7 @@ def refined(
     engine: Engine,
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    flips: Flips,
+    flips: FlipTable,
     edit: Edit,
     values: Float[np.ndarray, "flips 2"],
 ) -> Refined:
@@ -95,7 +93,7 @@ def _measured(
     programs: tuple[Program, Program, Program],
     subject: Measurable,
     words: np.ndarray,
-    flips: Flips,
+    flips: FlipTable,
     edit: Edit,
     chosen: Int[np.ndarray, " chosen"],
     bits: int,
@@ -129,13 +127,7 @@ def _measure(engine: Engine, program: Program) -> Program | None:
     """Returns the program of what the engine measures of two outputs; None where it has a primitive without a rule."""
 
     def number(y: Any, new: Any) -> Any:
-        if engine.scalar is not None:
-            return value_of(engine.scalar, new) - value_of(engine.scalar, y)
-        if engine.change is not None:
-            change: Callable[[Any, Any], Any] = engine.change
-            return value_of(lambda at: change(y, at), new)
-        before, after = engine.chosen(y), engine.chosen(new)
-        return measure_of(engine.norm, before, (after - before)[None], engine.threshold)[0]
+        return engine.measure.between(engine.chosen(y), engine.chosen(new))
 
     output = program.jaxpr.out_avals[0]
     with numerics(str(output.dtype)):

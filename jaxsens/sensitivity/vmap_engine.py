@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,19 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
 from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import TorchApply, TransformerApply, in_float64
-from jaxsens.sensitivity.engine import (
-    Engine,
-    EngineCost,
-    PreparedPass,
-    as_exact_vector,
-    as_vector,
-    difference,
-    is_whole,
-)
-from jaxsens.sensitivity.measures import DECISION, decision_of, where_finite
-from jaxsens.sensitivity.norms import norm_of
+from jaxsens.sensitivity.engine import Engine, EngineCost, PreparedPass
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -33,9 +23,6 @@ EFFICIENCY = 0.75
 
 HALF_UNIT = 4.0
 """Without a measured doubt, an output is taken to be off by this many of its roundings."""
-
-FUNCTION_UNITS = 8.0
-"""A value of a function is taken to be off by this many of its roundings."""
 
 
 @dataclass(frozen=True)
@@ -101,48 +88,17 @@ class VmapEngine(Engine):
         positions: Int[Array, " flips"],
         symbols: Int[Array, " flips"],
     ) -> Float[Array, "flips 2"]:
-        """As `Engine.measured`. Functions and decisions are those of the outputs themselves: y + (y' - y) may be an ulp
-        off y', so it may be on the other side of a step, or not tie with what y' ties with."""
+        """As `Engine.measured`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, positions, symbols)
         changes = difference(new, old)
         error = jnp.broadcast_to(self._doubt(prepared), changes.shape[:1]).astype(changes.dtype)
-        if self.scalar is not None or self.change is not None:
-            values, resolution = self._of_functions(
-                as_exact_vector(old), as_exact_vector(new), changes, error
-            )
-        else:
-            values, resolution = self.of_changes(as_vector(old).astype(changes.dtype), changes, error)
-        if self.scalar is None and self.change is None and self.norm == DECISION:
-            values = where_finite(as_vector(new), self._decided(old, new).astype(changes.dtype))
+        chosen = self.chosen(old), self.chosen(new), self.chosen(changes)
+        values, resolution = self.measure.of_outputs(*chosen, error)
         return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
-
-    def _of_functions(
-        self,
-        y: Float[Array, " outputs"],
-        new: Float[Array, "flips outputs"],
-        changes: Float[Array, "flips outputs"],
-        error: Float[Array, " flips"],
-    ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
-        """Returns f's change, or f of both outputs, and its resolution."""
-        f, start = self._function(y)
-        after = jax.vmap(f)(new)
-        values = where_finite(new, after if self.change is not None else after - f(y))
-        rounding = FUNCTION_UNITS * jnp.finfo(values.dtype).eps * (jnp.abs(after) + jnp.abs(start))
-        return values, self.of_changes(y, changes, error)[1] + rounding
-
-    def _decided(self, old: Array, new: Array) -> Array:
-        """Returns which outputs decide otherwise. Integers are compared exactly, and with an integer."""
-        threshold: Any = self.threshold
-        if is_whole(old) and old.dtype.itemsize >= 4:
-            bounds = jnp.iinfo(old.dtype)
-            threshold = min(max(math.floor(threshold), int(bounds.min)), int(bounds.max))
-        decided = jax.vmap(lambda y: decision_of(y, threshold))(self.chosen(new))
-        return decided != decision_of(self.chosen(old), threshold)
 
     def _doubt(self, prepared: PreparedPass) -> Float[Array, ""]:
         """A bound of the l2 norm of the rounding of the outputs that are measured."""
-        whole = self.scalar is not None or self.change is not None
-        return norm_of(prepared.doubt if whole else self.chosen(prepared.doubt), "l2")
+        return l2(self.chosen(prepared.doubt))
 
     @property
     def how(self) -> str:

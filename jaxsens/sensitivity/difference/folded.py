@@ -386,13 +386,8 @@ class FoldedEngine(Engine):
     def fallback(self) -> Engine:
         """The difference engine."""
         return DifferenceEngine(
-            self.norm,
-            self.outputs,
-            self.config,
-            scalar=self.scalar,
-            change=self.change,
-            threshold=self.threshold,
-        )
+            self.measure, self.outputs,
+            self.config, )
 
     @property
     def wider(self) -> Engine | None:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
-from jaxsens.sensitivity.norms import norm_of
+from jaxsens.asked.formulas import l2
 
 ROUNDINGS = 2.0
 """A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
@@ -37,13 +37,13 @@ def unit(dtype: jnp.dtype, terms: int = 1) -> float:
 
 def size(rows: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
     """Returns the l2 norm of each row."""
-    return norm_of(rows, "l2")
+    return l2(rows)
 
 
 def gain(matrix: Float[Array, "*heads width out"]) -> Float[Array, "*heads"]:
     """Returns the root mean square by which a matrix stretches rows of random directions: |W|_F / sqrt(width)."""
     flat = matrix.reshape(*matrix.shape[:-2], -1)
-    return norm_of(flat, "l2") / np.sqrt(matrix.shape[-2]).astype(matrix.dtype)
+    return l2(flat) / np.sqrt(matrix.shape[-2]).astype(matrix.dtype)
 
 
 def product_error(

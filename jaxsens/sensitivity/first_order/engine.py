@@ -18,6 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.change_of import change_of
+from jaxsens.asked.formulas import as_vector
+from jaxsens.asked.measures import Norm, OfFunction
 from jaxsens.errors import no_rule
 from jaxsens.models.layered import (
     Layered,
@@ -27,14 +30,12 @@ from jaxsens.models.layered import (
     projected_rows,
     readout_row,
 )
-from jaxsens.sensitivity.change_of import change_of
-from jaxsens.sensitivity.engine import Engine, EngineCost, as_vector
+from jaxsens.sensitivity.engine import Engine, EngineCost
 from jaxsens.sensitivity.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.first_order.moved_row import attended_by_moved_rows
 from jaxsens.sensitivity.first_order.one_moved_key import changes_of_rows, passed_on
 from jaxsens.sensitivity.first_order.run import ONE_MOVED_KEY, LayerRun, Run, run
 from jaxsens.sensitivity.layer_costs import layer_costs
-from jaxsens.sensitivity.norms import ORDERS
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
@@ -62,7 +63,7 @@ class PreparedEstimate:
 class FirstOrderEngine(Engine):
     """Estimates the change of combinations of outputs. Its parameters are a pair: the model's, and the combinations.
 
-    Combinations are (combinations, outputs), each a weighted sum of outputs. With `scalar` there is a single one, the
+    Combinations are (combinations, outputs), each a weighted sum of outputs. With a `scalar` there is a single one, the
     scalar itself, and the second of the pair is ignored. Memory is O(n width (layers + combinations layers)).
 
     Attributes:
@@ -76,7 +77,13 @@ class FirstOrderEngine(Engine):
     @property
     def of_norm(self) -> bool:
         """Whether a norm is measured, which is the norm of those of its parts."""
-        return self.scalar is None and self.change is None and self.norm in ORDERS
+        return isinstance(self.measure, Norm)
+
+    @property
+    def scalar(self) -> Callable[[Array], Array] | None:
+        """The function of the output that is measured; None for another measure."""
+        measure = self.measure
+        return measure.function if isinstance(measure, OfFunction) and measure.arguments == 1 else None
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         """Runs the model once forward and once backward for each combination."""

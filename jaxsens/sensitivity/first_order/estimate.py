@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,80 +12,62 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import EngineRefusal, InputError, Problems, collecting, rule_for
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import Measure, Norm
+from jaxsens.errors import EngineRefusal, InputError, collecting
 from jaxsens.memory import check_fits
 from jaxsens.programs import kept
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.engine import ChangeFunction, EngineCost, Scalar
-from jaxsens.sensitivity.estimated import FIRST_ORDER
+from jaxsens.sensitivity.engine import EngineCost
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.layer_costs import layer_costs
-from jaxsens.sensitivity.measures import TWO_OUTPUTS, measure_of
-from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
-NAME = FIRST_ORDER
-"""The engine's name, as an argument of `flip_sensitivity`."""
+NAME = FirstOrder.kind
+
+REMEDY = "measure a function of the output, or fewer flips"
 
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
 
 
-ESTIMABLE: tuple[str, ...] = (*ORDERS, *TWO_OUTPUTS)
-"""The measures that are estimated."""
-
 OUTPUTS_AT_ONCE = 2**22
 """Changes of outputs from which a distance or a change function is computed at once."""
 
 
-@dataclass(frozen=True)
-class Estimation:
-    """The arguments of an estimate.
+def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+    """Returns the number of combinations of `size` outputs that are estimated."""
+    if engine.scalar is not None:
+        return 1
+    chosen = size if engine.outputs is None else len(engine.outputs)
+    return chosen if asked.sketch is None else min(chosen, asked.sketch)
 
-    Attributes:
-        sketch: the number of random combinations of the outputs; None for the outputs themselves.
-        verify: the number of flips measured exactly.
-        seed: the seed of the combinations and of the verified flips.
+
+def combinations(
+    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
+    Numbers from `combination_count` on, and a scalar, give rows of zeros.
+
+    A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
+    Its norm's relative standard error is at most 1 / sqrt(2 combinations).
     """
-
-    sketch: int | None = None
-    verify: int = 64
-    seed: int = 0
-
-    def count(self, engine: FirstOrderEngine, size: int) -> int:
-        """Returns the number of combinations of `size` outputs that are estimated."""
-        if engine.scalar is not None:
-            return 1
-        chosen = size if engine.outputs is None else len(engine.outputs)
-        return chosen if self.sketch is None else min(chosen, self.sketch)
-
-    def combinations(
-        self, engine: FirstOrderEngine, size: int, block: range | None = None
-    ) -> Float[np.ndarray, "combinations outputs"]:
-        """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in
-        float64. Numbers from `count` on, and a scalar, give rows of zeros.
-
-        A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true
-        one. Its norm's relative standard error is at most 1 / sqrt(2 combinations).
-        """
-        count = self.count(engine, size)
-        block = range(count) if block is None else block
-        wanted = np.zeros((len(block), size))
-        if engine.scalar is not None:
-            return wanted
-        chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
-        known = range(block.start, min(block.stop, count))
-        if self.sketch is None or count == len(chosen):
-            wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
-        else:
-            wanted[: len(known), chosen] = _frame(len(chosen), self.sketch, self.seed)[
-                known.start : known.stop
-            ]
+    count = combination_count(asked, engine, size)
+    block = range(count) if block is None else block
+    wanted = np.zeros((len(block), size))
+    if engine.scalar is not None:
         return wanted
+    chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
+    known = range(block.start, min(block.stop, count))
+    if asked.sketch is None or count == len(chosen):
+        wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
+    else:
+        frame = _frame(len(chosen), asked.sketch, asked.seed)
+        wanted[: len(known), chosen] = frame[known.start : known.stop]
+    return wanted
 
 
 @lru_cache(maxsize=1)
@@ -97,46 +78,16 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def check_estimation(
-    engine: Any, norm: Any, scalar: Any, change: Any, asked: Estimation, problems: Problems
-) -> None:
-    """Adds the errors in the arguments of the first-order engine, and refuses them for any other."""
-    sketch, verify, seed = asked.sketch, asked.verify, asked.seed
-    if not isinstance(engine, str) or engine != NAME:
-        for field in dataclasses.fields(asked):
-            value = getattr(asked, field.name)
-            if type(value) is not type(field.default) or value != field.default:
-                problems.add(field.name, value, f'only for engine="{NAME}"; leave it out')
-        return
-    inputs.optional_count("sketch", sketch, problems)
-    inputs.count("verify", verify, problems, least=1)
-    inputs.seed(seed, problems)
-    if sketch is not None and scalar is not None:
-        problems.add("sketch", sketch, "not with scalar, which is a single combination already")
-    if sketch is not None and change is not None:
-        problems.add("sketch", sketch, "not with change, which needs every output")
-    if sketch is not None and not (isinstance(norm, str) and norm == "l2"):
-        problems.add("sketch", sketch, f'only for norm="l2", whose expectation it keeps, not {norm!r}')
-
-
-def first_order_engine(
-    subject: Measurable,
-    norm: str,
-    outputs: tuple[int, ...] | None,
-    scalar: Scalar | None = None,
-    change: ChangeFunction | None = None,
-) -> FirstOrderEngine:
-    """Returns the engine for a model. The chosen outputs enter by `Estimation.combinations`.
+def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+    """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
-        EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that is
-            no smooth function of the change.
+        EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that
+            cannot be estimated so.
     """
-    if norm not in ESTIMABLE:
-        raise EngineRefusal(
-            f'engine = "{NAME}": it cannot estimate norm = "{norm}", which jumps where an estimate is slightly off; '
-            f'give {", ".join(ESTIMABLE)} or a scalar, or use engine="vmap"'
-        )
+    refused = asked.refusal(measure)
+    if refused is not None:
+        raise EngineRefusal(f'engine = "{NAME}": {refused}')
     layered = subject.layered
     if layered is None:
         raise EngineRefusal(
@@ -151,7 +102,7 @@ def first_order_engine(
     readout = subject.row_read
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
-    return FirstOrderEngine(norm, outputs, layered, readout, scalar=scalar, change=change)
+    return FirstOrderEngine(measure, measure.chosen(subject.outputs), layered, readout)
 
 
 def output_size(subject: Measurable, n: int) -> int:
@@ -174,7 +125,7 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
     except InputError:
         raise
     except Exception as error:
-        what = "this model" if engine.scalar is None else "this model or scalar"
+        what = "this model" if engine.scalar is None else "this model or measure"
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise EngineRefusal(
             f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
@@ -231,8 +182,8 @@ def estimated(
     engine: FirstOrderEngine,
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    flips: Flips,
-    asked: Estimation,
+    flips: FlipTable,
+    asked: FirstOrder,
     devices: placement.Placement,
     progress: placement.Progress | None,
 ) -> Float[np.ndarray, " flips"]:
@@ -251,7 +202,7 @@ def estimated(
     subject = with_parameters_in(subject, n, np.float32)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     outputs = output_size(subject, n)
-    count = asked.count(engine, outputs)
+    count = combination_count(asked, engine, outputs)
     size = block_size(engine, parameters, n, count, devices.budget)
     blocks = [range(first, first + size) for first in range(0, count, size)]
     together = engine.scalar is None and not engine.of_norm
@@ -259,7 +210,7 @@ def estimated(
         _check_table(engine, len(flips), count)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks):
-        rows = jnp.asarray(asked.combinations(engine, outputs, block), jnp.result_type(float))
+        rows = jnp.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float))
         pair = parameters, rows
         if k == 0:
             abstract_estimate(engine, pair, n)
@@ -271,8 +222,8 @@ def estimated(
             return changes[:, 0]
         if together:
             total[:, block.start : block.stop] = changes[:, : count - block.start]
-        else:
-            total = combined_norm(total, changes, engine.norm)
+        elif isinstance(engine.measure, Norm):
+            total = combined_norm(total, changes, engine.measure)
     return _of_changes(engine, subject, words, flips, total) if together else total
 
 
@@ -283,16 +234,15 @@ def table_bytes(flips: int, count: int) -> int:
 
 def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
     with collecting("flip_sensitivity") as problems:
-        name, value = ("change", engine.change) if engine.change is not None else ("norm", engine.norm)
         what = f"the estimated change of {count} outputs by {flips} flips"
-        check_fits(name, value, table_bytes(flips, count), what, "give a scalar, or fewer flips", problems)
+        check_fits("measure", engine.measure, table_bytes(flips, count), what, REMEDY, problems)
 
 
 def _of_changes(
     engine: FirstOrderEngine,
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    flips: Flips,
+    flips: FlipTable,
     changes: Float[np.ndarray, "flips chosen"],
 ) -> Float[np.ndarray, " flips"]:
     """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
@@ -302,24 +252,15 @@ def _of_changes(
         own = np.flatnonzero(flips.inputs == b)
         for chosen in np.split(own, range(at_once, len(own), at_once)):
             dy = jnp.asarray(changes[chosen], y.dtype)
-            found[chosen] = (
-                measure_of(engine.norm, engine.chosen(y), dy)
-                if engine.change is None
-                else engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
-            )
+            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
     return found
 
 
-_COMBINED: dict[str, Callable[..., np.ndarray]] = {"l2": np.hypot, "l1": np.add, "linf": np.maximum}
-"""How the norms of two parts make that of the whole."""
-
-
 def combined_norm(
-    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: str
+    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: Norm
 ) -> Float[np.ndarray, " flips"]:
     """Returns the norm over the outputs so far, whose norm is given, and some more."""
-    combined = rule_for("the first-order engine", "norm", norm, _COMBINED)
-    return combined(so_far, np.linalg.norm(changes, ord=ORDERS[norm], axis=1))
+    return norm.combined(so_far, norm.of_array(changes))
 
 
 def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:

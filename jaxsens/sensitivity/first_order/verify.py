@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
-
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import Norm
 from jaxsens.errors import EstimateWarning
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
@@ -18,9 +18,9 @@ from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engine import Engine
 from jaxsens.sensitivity.estimated import RANDOM
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import Estimation, combined_norm
+from jaxsens.sensitivity.first_order.estimate import combinations, combined_norm
 from jaxsens.sensitivity.first_order.widening import with_parameters_in
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.vmap_engine import VmapEngine, compiled_output
@@ -41,23 +41,21 @@ _NAMES: dict[type[Engine], str] = {
 def exact_engine(subject: Measurable, engine: FirstOrderEngine) -> Engine:
     """Returns the engine for a few exact flips: "difference" up to two layers, where a flip takes O(n); else a forward
     pass for each, or what the flip changes of it."""
-    config, norm = subject.config, engine.norm
+    config, measure = subject.config, engine.measure
     # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
     outputs = None if engine.of_norm else engine.outputs
-    functions: dict[str, Any] = {"scalar": engine.scalar, "change": engine.change}
     if config is not None and config.layers <= 2 and difference.refusal(config) is None:
-        return DifferenceEngine(norm, outputs, config, **functions)
-    shortened = incremental_engine(subject, norm, outputs, **functions)
-    return shortened or VmapEngine(norm, outputs, subject.apply, **functions)
+        return DifferenceEngine(measure, outputs, config)
+    return incremental_engine(subject, measure, outputs) or VmapEngine(measure, outputs, subject.apply)
 
 
 def verified(
     engine: FirstOrderEngine,
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    flips: Flips,
+    flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
-    asked: Estimation,
+    asked: FirstOrder,
     devices: placement.Placement,
     progress: placement.Progress | None,
 ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str]:
@@ -78,16 +76,17 @@ def verified(
     with numerics(wide.dtype):
         parameters = jax.tree.map(jax.numpy.asarray, wide.parameters)
         given = runner, parameters, words, *where, devices, progress
-        if not engine.of_norm:
+        norm = engine.measure
+        if not isinstance(norm, Norm):
             values = placement.measure(*given)[0][:, 0].astype(np.float64)
             return values, values, how
         changes = placement.measure_changes(*given)[0].astype(np.float64)
     picked = changes if engine.outputs is None else changes[:, list(engine.outputs)]
     zero = np.zeros(len(chosen))
-    exact = combined_norm(zero, picked, engine.norm)
+    exact = combined_norm(zero, picked, norm)
     if asked.sketch is None:
         return exact, exact, how
-    sketched = combined_norm(zero, changes @ asked.combinations(engine, changes.shape[1]).T, engine.norm)
+    sketched = combined_norm(zero, changes @ combinations(asked, engine, changes.shape[1]).T, norm)
     return exact, sketched, how
 
 

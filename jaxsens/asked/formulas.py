@@ -1,29 +1,19 @@
-"""What is measured of an output y and its change dy under a flip: a norm of dy, or a distance of y' = y + dy from y.
+"""The formulas of what is measured: of an output y and its change dy under a flip, a norm of dy, or a distance of
+y' = y + dy from y.
 
 The distances are computed from y and dy, never from y' - y: their digits are those of dy, however small it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from jaxsens.errors import no_rule
-from jaxsens.inputs import NORMS
-from jaxsens.sensitivity.norms import norm_of
-
-DECISION = "decision"
-"""The measure whose sum over the flips of an input is its Boolean sensitivity."""
-
-BOUNDED = {DECISION: 1.0, "cosine": 2.0}
-"""The largest value of each measure that has one, whatever the model."""
-
-TWO_OUTPUTS: tuple[str, ...] = ("cosine", "kl")
-"""The measures that say nothing of a single output."""
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 _LARGE = 50.0
 """A divergence above half of this is taken as the logarithm of a sum of exponentials, which does not overflow."""
@@ -34,79 +24,75 @@ _TERMS = {"float32": 9, "float64": 17}
 ROUNDINGS = 4.0
 """A distance is taken to be off by this many of its roundings, beside what the error of its change does."""
 
-_Distance = Callable[[Float[Array, " outputs"], Float[Array, " outputs"]], Float[Array, ""]]
+
+FUNCTION_UNITS = 8.0
+"""A value of a function is taken to be off by this many of its roundings."""
 
 
-def measure_of(
-    measure: str,
+def each(
+    distance: Callable[..., Array],
     y: Float[Array, " outputs"],
     changes: Float[Array, "flips outputs"],
-    threshold: float = 0.0,
+    **options: Any,
 ) -> Float[Array, " flips"]:
-    """Returns what `measure` names (`jaxsens.inputs.MEASURES`) of an output y and its changes. For measures other than
-    norms, it is NaN where a change is not finite. `threshold` is that of the decision of a single output.
-
-    Raises:
-        InputError: for a name without a rule.
-    """
-    if measure in NORMS:
-        return norm_of(changes, measure)
-    if measure not in DISTANCES:
-        raise no_rule("measure_of", "norm", measure, (*NORMS, *DISTANCES))
-    of_one = partial(decision_changes, threshold=threshold) if measure == DECISION else DISTANCES[measure]
-    found = jax.vmap(lambda dy: of_one(y, dy))(changes)
+    """Returns a distance of each change; NaN where a change is not finite."""
+    found = jax.vmap(lambda dy: distance(y, dy, **options))(changes)
     return where_finite(changes, found)
 
 
-def resolution_of(
-    measure: str,
+def resolution_of_each(
+    resolution: Callable[..., Array],
     y: Float[Array, " outputs"],
     changes: Float[Array, "flips outputs"],
     error: Float[Array, " flips"],
-    threshold: float = 0.0,
+    **options: Any,
 ) -> Float[Array, " flips"]:
-    """Returns how far what `measure` names may be off if the changes are off by `error` in the l2 norm.
-
-    Raises:
-        InputError: for a name without a rule.
-    """
-    outputs = y.shape[-1]
+    """Returns how far the distance of each change may be off."""
     u = float(ROUNDINGS * jnp.finfo(changes.dtype).eps)
-    match measure:
-        case "l2" | "linf":
-            return error
-        case "l1":
-            return error * outputs**0.5
-        case "cosine":
-            return jax.vmap(lambda dy, e: _cosine_resolution(y, dy, e, u))(changes, error)
-        case "kl":
-            return jax.vmap(lambda dy, e: _kl_resolution(y, dy, e, u))(changes, error)
-        case "decision":
-            own = u * jnp.max(jnp.abs(y))
-            return jax.vmap(lambda dy, e: _decision_resolution(y, dy, e + own, threshold))(changes, error)
-        case _:
-            raise no_rule("resolution_of", "norm", measure, (*NORMS, *DISTANCES))
+    return jax.vmap(lambda dy, e: resolution(y, dy, e, u, **options))(changes, error)
 
 
-def _cosine_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
+def l1(change: Float[Array, "*batch outputs"]) -> Float[Array, "*batch"]:
+    """The l1 norm over the last axis."""
+    return jnp.sum(jnp.abs(change), axis=-1)
+
+
+def linf(change: Float[Array, "*batch outputs"]) -> Float[Array, "*batch"]:
+    """The l-infinity norm over the last axis."""
+    return jnp.max(jnp.abs(change), axis=-1, initial=0)
+
+
+def l2(change: Float[Array, "*batch outputs"]) -> Float[Array, "*batch"]:
+    """The l2 norm over the last axis.
+
+    It scales by the largest entry first: squares of changes below 1e-19 would underflow in float32.
+    """
+    size = jnp.abs(change)
+    largest = jnp.max(size, axis=-1, initial=0)
+    scale = jnp.where(largest > 0, largest, 1)
+    return largest * jnp.sqrt(jnp.sum((size / scale[..., None]) ** 2, axis=-1))
+
+
+def cosine_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
     """The slope of 1 - cos is sin / |y'|; it bends by no more than 1 / |y'|^2. Besides, it is rounded."""
     value = cosine_distance(y, dy)
-    step = error / jnp.maximum(norm_of(y + dy, "l2"), jnp.finfo(y.dtype).tiny)
+    step = error / jnp.maximum(l2(y + dy), jnp.finfo(y.dtype).tiny)
     return step * (jnp.sqrt(jnp.maximum(value * (2 - value), 0)) + step) + u * value
 
 
-def _kl_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
+def kl_resolution(y: Array, dy: Array, error: Array, u: float) -> Array:
     """The slope is softmax(y') - softmax(y) = p (e^(t - KL) - 1), and bends by at most 1/2. The rounding of y changes p
     by a part eps |y|."""
     log_p = jax.nn.log_softmax(y)
     p, value = jnp.exp(log_p), kl_divergence(y, dy)
     t = dy - jnp.sum(p * dy) - value
     slope = jnp.where(t < 1, p * jnp.expm1(jnp.minimum(t, 1)), jnp.exp(jnp.minimum(log_p + t, 0)) - p)
-    return error * norm_of(slope, "l2") + error**2 / 4 + u * (1 + jnp.max(jnp.abs(y))) * value
+    return error * l2(slope) + error**2 / 4 + u * (1 + jnp.max(jnp.abs(y))) * value
 
 
-def _decision_resolution(y: Array, dy: Array, error: Array, threshold: float) -> Array:
-    """1 where another decision is within the error, otherwise 0."""
+def decision_resolution(y: Array, dy: Array, error: Array, u: float, threshold: float) -> Array:
+    """1 where another decision is within the error and the rounding of y, otherwise 0."""
+    error = error + u * jnp.max(jnp.abs(y))
     if y.shape[0] == 1:
         return (jnp.abs(y[0] - threshold + dy[0]) <= error).astype(y.dtype)
     k = jnp.argmax(y)
@@ -130,10 +116,10 @@ def cosine_distance(y: Float[Array, " outputs"], dy: Float[Array, " outputs"]) -
     With u = y / |y|, p = u dy and e = dy - p u, y' has the part |y| + p along y and e across it. So the angle is
     atan2(|e|, |y| + p), and the distance is 2 sin^2 of its half. Nothing is subtracted from 1.
     """
-    size = norm_of(y, "l2")
+    size = l2(y)
     u = y / jnp.where(size > 0, size, 1)
     along = jnp.dot(u, dy)
-    across, forward = norm_of(dy - along * u, "l2"), size + along
+    across, forward = l2(dy - along * u), size + along
     distance = 2 * jnp.sin(jnp.arctan2(across, forward) / 2) ** 2
     return jnp.where((size > 0) & ((across > 0) | (forward != 0)), distance, jnp.nan)
 
@@ -172,6 +158,16 @@ def decision_of(y: Float[Array, " outputs"], threshold: float = 0.0) -> Array:
     return (y[0] > threshold).astype(int) if y.shape[0] == 1 else jnp.argmax(y)
 
 
+def decided_otherwise(old: Array, new: Float[Array, "flips outputs"], threshold: float) -> Bool[Array, " flips"]:
+    """Returns which outputs, as the model returns them, decide otherwise. Integers are compared exactly, and with an
+    integer."""
+    limit: Any = threshold
+    if is_whole(old) and old.dtype.itemsize >= 4:
+        bounds = jnp.iinfo(old.dtype)
+        limit = min(max(math.floor(threshold), int(bounds.min)), int(bounds.max))
+    return jax.vmap(lambda y: decision_of(y, limit))(new) != decision_of(old, limit)
+
+
 def decision_changes(
     y: Float[Array, " outputs"], dy: Float[Array, " outputs"], threshold: float = 0.0
 ) -> Float[Array, ""]:
@@ -190,9 +186,50 @@ def decision_changes(
     return changed.astype(y.dtype)
 
 
-DISTANCES: dict[str, _Distance] = {
-    "cosine": cosine_distance,
-    "kl": kl_divergence,
-    DECISION: decision_changes,
-}
-"""The rule of each measure that is not a norm: from y and dy to a number of at least 0."""
+def as_vector(output: Array) -> Float[Array, " outputs"]:
+    """Returns a model's output as engines measure it: a vector, in float32 at least."""
+    output = jnp.atleast_1d(output)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
+def is_whole(output: Array | np.ndarray) -> bool:
+    """Returns whether an output is of integers or booleans."""
+    return jnp.issubdtype(output.dtype, jnp.integer) or output.dtype == np.bool_
+
+
+def difference(new: Array, old: Array) -> Float[Array, "*shape"]:
+    """Returns new - old, in float32 at least, of outputs as a model returns them.
+
+    Integers beyond 2^24 are not all float32 numbers, and a difference may be beyond their dtype. So the upper and the
+    lower halves of their bits are subtracted, and only the sum is rounded, once.
+    """
+    if not is_whole(old):
+        return as_vector(new) - as_vector(old)
+    if old.dtype == jnp.bool_ or jnp.iinfo(old.dtype).bits < 32:
+        new, old = new.astype(jnp.int32), old.astype(jnp.int32)
+    half = jnp.iinfo(old.dtype).bits // 2
+    whole = jnp.int32 if half == 16 else jnp.int64
+    real = jnp.promote_types(old.dtype, jnp.float32) if half == 16 else jnp.float64
+    upper = (new >> half).astype(whole) - (old >> half).astype(whole)
+    lower = (new & (2**half - 1)).astype(whole) - (old & (2**half - 1)).astype(whole)
+    return upper.astype(real) * 2.0**half + lower.astype(real)
+
+
+def as_exact_vector(output: Array) -> Float[Array, "*shape"]:
+    """Returns `as_vector` of an output for functions of it: NaN for integers that have no float of that dtype."""
+    floats = as_vector(output)
+    if not is_whole(output):
+        return floats
+    largest = 2 ** (jnp.finfo(floats.dtype).nmant + 1)
+    if output.dtype == jnp.bool_ or jnp.iinfo(output.dtype).max <= largest:
+        return floats
+    within = output <= largest
+    if jnp.iinfo(output.dtype).min < 0:
+        within = within & (output >= -largest)
+    return jnp.where(within, floats, jnp.nan)
+
+
+def value_of(f: Callable[[Array], Array], output: Float[Array, " outputs"]) -> Float[Array, ""]:
+    """Returns f of an output, in the output's dtype or a wider one."""
+    value = jnp.asarray(f(output))
+    return value.astype(jnp.promote_types(value.dtype, output.dtype))

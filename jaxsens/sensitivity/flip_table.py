@@ -15,10 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens import inputs
-from jaxsens.errors import Problems, collecting
-from jaxsens.strict import naming_arguments
-
 DELETED = -1
 """What stands for the symbol of a flip that deletes its position."""
 
@@ -31,11 +27,10 @@ _SPAN = 2**32
 
 @dataclass(frozen=True)
 class Sample:
-    """A uniform random sample of the flips, without replacement. Made by `sample`."""
+    """A uniform random sample of the flips, without replacement: the number of flips over all inputs, and the seed."""
 
     count: int
     seed: int = 0
-    positions: tuple[int, ...] | None = None
 
     def of(self, total: int) -> Int[np.ndarray, " drawn"]:
         """Returns the numbers of the flips drawn of `total`, sorted."""
@@ -44,32 +39,8 @@ class Sample:
         return np.sort(np.random.default_rng(self.seed).choice(total, size=self.count, replace=False))
 
 
-@naming_arguments
-def sample(count: int, seed: int = 0, positions: Sequence[int] | None = None) -> Sample:
-    """Makes `flip_sensitivity` measure `count` flips, drawn uniformly without replacement, instead of all.
-
-    Args:
-        count: the number of flips over all inputs together; all flips if there are fewer.
-        seed: the seed of the draw.
-        positions: draw only flips of these 0-based positions; by default from all that would be measured.
-
-    Raises:
-        InputError: naming each unusable argument.
-    """
-    with collecting("sample") as problems:
-        count = inputs.count("count", count, problems, least=1)
-        seed = inputs.seed(seed, problems)
-        chosen = None if positions is None else inputs.positions(positions, 0, problems)
-    return Sample(count, seed, None if chosen is None else tuple(chosen.tolist()))
-
-
-def places(
-    positions: Sequence[int] | Sample | None, n: int, readout: int | None, problems: Problems
-) -> Int[np.ndarray, " places"]:
-    """Returns the positions that may be flipped, sorted: those given, or all except the readout position, if any."""
-    given = positions.positions if isinstance(positions, Sample) else positions
-    if given is not None:
-        return np.sort(inputs.positions(given, n, problems))
+def places(n: int, readout: int | None) -> Int[np.ndarray, " places"]:
+    """Returns the positions that are flipped by default, sorted: all except the readout position, if any."""
     everywhere = np.arange(n)
     return everywhere if readout is None else everywhere[everywhere != readout]
 
@@ -128,7 +99,7 @@ class Joint:
 
 
 @dataclass(frozen=True, eq=False)
-class Flips:
+class FlipTable:
     """Flat arrays with one entry per flip, sorted by input, position, symbol. `populations` is the number of flips of
     each input, drawn or not.
 
@@ -218,7 +189,7 @@ def enumerate_flips(
     positions: Int[np.ndarray, " p"],
     keep: Bool[np.ndarray, "batch n"],
     drawn: Sample | None,
-) -> Flips:
+) -> FlipTable:
     """Returns the flips of `positions` to every symbol of `symbols` other than the one there.
 
     Args:
@@ -236,7 +207,7 @@ def flips_of_lists(
     rows: Int[np.ndarray, "batch n"],
     drawn: Sample | None,
     with_own: bool = False,
-) -> Flips:
+) -> FlipTable:
     """Returns the flips of each place to every symbol of its list other than the one there.
 
     Args:
@@ -258,7 +229,7 @@ def flips_of_lists(
     found = index + (starts - (ends - each))[place]
     found += own[place] & (found >= at[place])
     symbols = keys[found] % _SPAN + DELETED
-    return Flips(place // n, place % n, symbols, each.reshape(tokens.shape).sum(axis=1))
+    return FlipTable(place // n, place % n, symbols, each.reshape(tokens.shape).sum(axis=1))
 
 
 def flips_at_each(
@@ -277,7 +248,7 @@ def flips_of_groups(
     rows: Int[np.ndarray, "batch n"],
     groups: tuple[tuple[int, ...], ...],
     drawn: Sample | None,
-) -> Flips:
+) -> FlipTable:
     """Returns the flips of groups: the j-th inserts the j-th symbol of its list at every position of the group.
 
     Flips that change no symbol, or the same word in the same way as another, are left out. All lists of a group are of
@@ -306,4 +277,4 @@ def flips_of_groups(
         chosen = drawn.of(len(every))
         every, insertion = every[chosen], insertion[chosen]
     firsts = np.array([group[0] for group in groups])
-    return Flips(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint, insertion)
+    return FlipTable(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint, insertion)
