@@ -44,11 +44,6 @@ Norm = Literal["l2", "l1", "linf"]
 
 NORMS: tuple[str, ...] = get_args(Norm)
 
-Measure = Literal["l2", "l1", "linf", "cosine", "kl", "decision"]
-"""What `flip_sensitivity` measures of an output and its change: a norm, or what `jaxsens.sensitivity.measures` says."""
-
-MEASURES: tuple[str, ...] = get_args(Measure)
-
 LARGEST_ID = 2**31 - 1
 """The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
 
@@ -487,7 +482,7 @@ def mesh(value: object, problems: Problems) -> None:
         value,
         "the devices to spread flips over, or None for all of this process:\n"
         f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
-        "    jaxsens.flip_sensitivity(model, tokens, mesh=mesh)",
+        "    jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))",
     )
 
 

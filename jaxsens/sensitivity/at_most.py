@@ -16,27 +16,27 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxsens.asked.measures import Measure
 from jaxsens.precision import RESOLVED, SMALLEST
-from jaxsens.sensitivity.measures import BOUNDED
 
 
 class Blurred(Protocol):
-    """A dataclass of norms with their resolutions: `jaxsens.sensitivity.result.FlipSensitivity`."""
+    """A dataclass of values with their resolutions: `jaxsens.sensitivity.result.FlipSensitivity`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
     def norms(self) -> Float[np.ndarray, " flips"]:
-        """One norm a flip."""
+        """One norm a flip: the size of its value."""
         ...
 
     @property
-    def norm(self) -> str:
+    def measure(self) -> Measure:
         """What they are."""
         ...
 
     @property
-    def known_resolution(self) -> Float[np.ndarray, " flips"]:
+    def resolution(self) -> Float[np.ndarray, " flips"]:
         """A bound of their rounding."""
         ...
 
@@ -64,9 +64,9 @@ def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | Non
 
 def _moved(result: Result, sign: int) -> Result:
     """Returns the result with the norms of unresolved flips moved by their resolutions, up or down."""
-    by = np.where(result.resolved, 0.0, sign * result.known_resolution.astype(np.float64))
-    norms = np.clip(result.norms.astype(np.float64) + by, 0, BOUNDED.get(result.norm, np.inf))
-    return dataclasses.replace(result, norms=norms, resolution=None)
+    by = np.where(result.resolved, 0.0, sign * result.resolution.astype(np.float64))
+    norms = np.clip(result.norms.astype(np.float64) + by, 0, result.measure.largest)
+    return dataclasses.replace(result, values=norms, resolution=np.zeros(len(norms)))
 
 
 def told(value: float, most: float | None, digits: int = 4) -> str:

@@ -11,11 +11,9 @@ import numpy as np
 from jaxsens.errors import InputError, Problems
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import TOP, Estimated
-from jaxsens.sensitivity.flips import Joint
-from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity, ResultPart
+from jaxsens.sensitivity.flip_table import FlipTable, Joint
+from jaxsens.sensitivity.result import FlipSensitivity, ResultPart, Run
 
-_SAME = ("norm", "threshold", "outputs", "readout", "dtype", "copies")
-_SAME_ASKED = {"weights": "model's parameters as SHA-256", "scalar": "scalar", "change": "change"}
 
 PADDING = -1
 """What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
@@ -34,8 +32,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         results: at least one. Results of `concat` may be among them.
 
     Raises:
-        InputError: naming all differences in the model, norm, threshold, outputs, readout, dtype, f, groups, or
-            copies; and for a sample of several inputs from a file that does not say how many flips each of them has.
+        InputError: naming all differences in the model, measure, readout, dtype, groups, or copies.
     """
     results = _checked(results)
     if len(results) == 1:
@@ -48,26 +45,27 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
     first = np.repeat(np.cumsum(counts) - counts, [len(one) for one in results])
     joint, insertion = _joint(results)
     parts = tuple(part for one in results for part in _parts(one))
+    flips = FlipTable(
+        np.concatenate([one.inputs for one in results]) + first,
+        np.concatenate([one.positions for one in results]),
+        np.concatenate([one.symbols for one in results]),
+        np.concatenate([one.flips.populations for one in results]),
+        tuple(sorted({symbol for one in results for symbol in one.alphabet})),
+        joint,
+        insertion,
+    )
     return FlipSensitivity(
-        norms=np.concatenate([one.norms for one in results]),
-        inputs=np.concatenate([one.inputs for one in results]) + first,
-        positions=np.concatenate([one.positions for one in results]),
-        symbols=np.concatenate([one.symbols for one in results]),
+        values=np.concatenate([one.values for one in results]),
+        resolution=np.concatenate([one.resolution for one in results]),
+        flips=flips,
         tokens=tokens,
-        alphabet=tuple(sorted({symbol for one in results for symbol in one.alphabet})),
-        population=sum(one.population for one in results),
+        asked=results[0].asked,
         engine=_engine(parts),
-        versions=_versions(results),
-        populations=tuple(one._population_of(k) for one in results for k in range(len(one.tokens))),
-        changes=_changes(results),
-        resolution=_resolution(results),
+        run=Run(results[0].dtype, _versions(results)),
         estimated=_estimated(results),
         names=_names(results),
-        joint=joint,
-        insertion=insertion,
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
         parts=parts,
-        **{name: getattr(results[0], name) for name in _SAME},
     )
 
 
@@ -93,16 +91,24 @@ def _checked(results: Any) -> list[FlipSensitivity]:
 
 
 def _compared(one: FlipSensitivity, first: FlipSensitivity) -> list[tuple[str, Any, Any]]:
-    pairs = [(name, getattr(one, name), getattr(first, name)) for name in _SAME]
-    pairs.append(("groups", _groups(one), _groups(first)))
-    asked, of_first = _asked(one), _asked(first)
-    if asked is not None and of_first is not None:
-        pairs += [
-            (said, getattr(asked, name), getattr(of_first, name))
-            for name, said in _SAME_ASKED.items()
-            if None not in (asked.weights, of_first.weights)
-        ]
-    return pairs
+    return [
+        (name, of_one, of_first)
+        for (name, of_one), of_first in zip(_alike(one).items(), _alike(first).values(), strict=True)
+    ]
+
+
+def _alike(result: FlipSensitivity) -> dict[str, Any]:
+    """Returns what all results have in common, by name."""
+    asked = result.asked
+    compared = {name: asked.compared()[name] for name in ("measure", "outputs", "readout")}
+    return {
+        **compared,
+        "dtype": result.dtype,
+        "copies": asked.flips.copies,
+        "groups": asked.flips.groups,
+        "model's parameters as SHA-256": asked.weights,
+        "measure's program as SHA-256": asked.program,
+    }
 
 
 def _check_programs(results: Sequence[FlipSensitivity], problems: Problems) -> None:
@@ -113,21 +119,13 @@ def _check_programs(results: Sequence[FlipSensitivity], problems: Problems) -> N
         for part in _parts(one):
             n = one.length(start)
             start += part.inputs
-            if part.asked is not None and seen.setdefault(n, part.asked.model) != part.asked.model:
+            if seen.setdefault(n, part.asked.model) != part.asked.model:
                 problems.add(
                     f"results[{k}]: model, parameters and function as SHA-256,",
                     part.asked.model,
                     f"another result of n = {n} has {seen[n]!r}; measure the same model",
                 )
     problems.raise_if_any()
-
-
-def _asked(result: FlipSensitivity) -> AskedArguments | None:
-    return _parts(result)[0].asked
-
-
-def _groups(result: FlipSensitivity) -> tuple[tuple[int, ...], ...] | None:
-    return None if result.joint is None else result.joint.groups
 
 
 def _parts(result: FlipSensitivity) -> tuple[ResultPart, ...]:
@@ -146,9 +144,9 @@ def _engine(parts: Sequence[ResultPart]) -> EngineChoice:
 
 def _versions(results: Sequence[FlipSensitivity]) -> dict[str, str]:
     """Returns every version, and all of them where they differ."""
-    keys = dict.fromkeys(key for one in results for key in one.versions)
+    keys = dict.fromkeys(key for one in results for key in one.run.versions)
     return {
-        key: ", ".join(dict.fromkeys(one.versions[key] for one in results if key in one.versions))
+        key: ", ".join(dict.fromkeys(one.run.versions[key] for one in results if key in one.run.versions))
         for key in keys
     }
 
@@ -156,18 +154,6 @@ def _versions(results: Sequence[FlipSensitivity]) -> dict[str, str]:
 def _names(results: Sequence[FlipSensitivity]) -> dict[int, str] | None:
     known = [one.names for one in results if one.names is not None]
     return {symbol: name for names in known for symbol, name in names.items()} if known else None
-
-
-def _changes(results: Sequence[FlipSensitivity]) -> np.ndarray | None:
-    changes = [one.changes for one in results if one.changes is not None]
-    return np.concatenate(changes) if changes else None
-
-
-def _resolution(results: Sequence[FlipSensitivity]) -> np.ndarray | None:
-    """Returns the resolutions of all flips; None if none is known."""
-    if all(one.resolution is None for one in results):
-        return None
-    return np.concatenate([one.known_resolution for one in results])
 
 
 def _estimated(results: Sequence[FlipSensitivity]) -> Estimated | None:
@@ -196,7 +182,7 @@ def _all_measured(result: FlipSensitivity) -> Estimated:
 
 def _joint(results: Sequence[FlipSensitivity]) -> tuple[Joint | None, np.ndarray | None]:
     """Returns what flips of groups insert, and the row of each flip; (None, None) for flips of single positions."""
-    known = [(one.joint, one.insertion) for one in results if one.joint is not None]
+    known = [(one.flips.joint, one.flips.insertion) for one in results if one.flips.joint is not None]
     tables = [(joint.insertions, rows) for joint, rows in known if joint is not None and rows is not None]
     if not tables:
         return None, None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -16,14 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import inputs
-from jaxsens.errors import DurationWarning, EngineRefusal, Problems
-from jaxsens.inputs import MEASURES, Measure
+from jaxsens.asked.engines import AskedEngine, FirstOrder
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import Decision, Measure
+from jaxsens.asked.value import read
+from jaxsens.errors import DurationWarning, EngineRefusal, Problems, collecting
 from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.candidates import Candidates, Wanted, select
-from jaxsens.sensitivity.choice import ENGINES, choose
-from jaxsens.sensitivity.edits import REPLACE, GroupEngine
+from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.sensitivity.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.first_order.estimate import (
@@ -36,6 +37,8 @@ from jaxsens.sensitivity.first_order.estimate import (
 )
 from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
+from jaxsens.sensitivity.selection import default_flips, select
+from jaxsens.sensitivity.texts import encoded
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from jaxsens.strict import naming_arguments
 
@@ -89,14 +92,12 @@ class Explanation:
 @naming_arguments
 def explain(
     model: Any,
-    n: int,
+    n: Any,
+    flips: Any = None,
+    measure: Any = "l2",
     *,
-    engine: str = "auto",
-    alphabet_size: int | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    norm: Measure = "l2",
-    candidates: Candidates | None = None,
-    groups: Sequence[Sequence[int]] | None = None,
+    engine: Any = "auto",
 ) -> Explanation:
     """Reports which engine would measure all flips of an input of length n, why, and at what cost.
 
@@ -104,45 +105,44 @@ def explain(
 
     Args:
         model: as for `flip_sensitivity`.
-        n: the input's length; the readout position is not flipped.
-        engine: "auto" or the name of an engine.
-        alphabet_size: the number of symbols that flips may insert; known for jaxsens models.
-        readout: where the model reads its output, as for `flip_sensitivity`.
-        norm: what is measured, as for `flip_sensitivity`.
-        candidates: what is inserted, as for `flip_sensitivity`. Flips that would put back the symbol that stands there
-            are counted: there are fewer if the candidates include it.
-        groups: positions that are flipped together, as for `flip_sensitivity`.
+        n: the input's length; or a text, for a model that encodes text.
+        flips, measure, readout, engine: as for `flip_sensitivity`. Flips that would put back the symbol that stands
+            there are counted, unless an alphabet's symbols are inserted: there may be fewer.
 
     Raises:
         InputError: for unusable arguments, an engine that does not support the model, or a model that
             `flip_sensitivity` rejects.
     """
+    n = len(encoded(model, n)) if isinstance(n, str) and hasattr(model, "encode") else n
     subject = measurable(model)
-    problems = Problems("explain")
-    n = inputs.length(n, problems)
-    if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
-        subject.check_length(n, problems)
-    inputs.choice("engine", engine, ("auto", *ENGINES, NAME), problems)
-    inputs.choice("norm", norm, MEASURES, problems)
-    if inputs.readout(readout, subject.readout, n, problems):
-        subject = subject.reading(readout)
-    wanted = Wanted(alphabet_size, candidates=candidates, groups=groups)
-    flips = _count_flips(wanted, subject, 0 if problems else n, problems)
-    problems.raise_if_any()
+    with collecting("explain") as problems:
+        n = inputs.length(n, problems)
+        if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
+            subject.check_length(n, problems)
+        asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
+        flipped = None if flips is None else read(Flips, flips, problems)
+        if inputs.readout(readout, subject.readout, n, problems):
+            subject = subject.reading(readout)
+        if not problems:
+            flipped = flipped or default_flips(subject)
+            count = _count_flips(flipped, subject, n, problems)
+    if isinstance(what, Decision) and isinstance(what.threshold, str):
+        what = replace(what, threshold=0.0)  # which costs the same
     platform = jax.default_backend()
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        if engine == NAME and wanted.edit == REPLACE:
-            return _of_estimate(subject, norm, n, flips, platform)
-        runner, choice = choose(subject, engine, norm, subject.outputs, n, edit=wanted.edit)
+        replacing = edit_of(flipped) == SUBSTITUTE
+        if isinstance(asked, FirstOrder) and replacing:
+            return _of_estimate(subject, asked, what, n, count, platform)
+        runner, choice = choose(subject, asked, flipped, what, n)
         given = _abstract_input(runner, subject, n)
         cost = runner.cost(*given, platform)
         prepared = jax.eval_shape(runner.prepare, *given)
-        found = _explanation(choice, subject, n, flips, cost, prepared, platform)
-        if wanted.edit != REPLACE:
+        found = _explanation(choice, subject, n, count, cost, prepared, platform)
+        if not replacing:
             return found
-        return dataclasses.replace(found, first_order=_instead(subject, norm, n, flips, platform))
+        return replace(found, first_order=_instead(subject, what, n, count, platform))
 
 
 def warn_if_long(
@@ -170,11 +170,11 @@ def warn_if_long(
         else:
             cost = engine.cost(*_abstract_input(engine, subject, n), platform)
         read = flips * n if isinstance(engine, VmapEngine) else 0
-        expected = _seconds(dataclasses.replace(cost, prepare=batch * cost.prepare), flips, subject, read)
+        expected = _seconds(replace(cost, prepare=batch * cost.prepare), flips, subject, read)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {_duration(expected)} or more, by what it computes; "
-            "fewer flips, positions=jaxsens.sample(count), take less, and Ctrl-C keeps what is measured. "
+            "fewer flips, as flips=jaxsens.Substitute(sample=1000), take less, and Ctrl-C keeps what is measured. "
             "progress=False, or a function, leaves this out",
             DurationWarning,
             stacklevel=stacklevel + 1,
@@ -199,18 +199,18 @@ def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, A
     return parameters, jax.ShapeDtypeStruct((n,), jnp.int32)
 
 
-def _count_flips(wanted: Wanted, subject: Measurable, n: int, problems: Problems) -> int:
+def _count_flips(flips: Flips, subject: Measurable, n: int, problems: Problems) -> int:
     """Returns the number of flips of an input of length n; adds the errors of what says them."""
     special = set(subject.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
     word = np.full((1, n) if n else (0, 0), ordinary, np.int32)
-    selection = select(wanted, subject, word, problems)
+    selection = select(flips, subject, word, problems)
     if problems:
         return 0
-    listed = wanted.candidates is not None or wanted.groups is not None
     needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    return selection.number(word, own=not listed)
+    of_alphabet = isinstance(flips, Substitute) and flips.named is None and flips.groups is None
+    return selection.number(word, own=of_alphabet)
 
 
 def _explanation(
@@ -237,19 +237,21 @@ def _seconds(cost: EngineCost, flips: int, subject: Measurable, read: int = 0) -
     return max((cost.prepare + flips * cost.per_flip) / rate, read * _READING)
 
 
-def _of_estimate(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> Explanation:
+def _of_estimate(
+    subject: Measurable, asked: FirstOrder, measure: Measure, n: int, flips: int, platform: str
+) -> Explanation:
     """Returns what an estimate of all outputs costs, without the verified flips.
 
     Raises:
         EngineRefusal: if the first-order engine cannot serve the model.
     """
-    engine = first_order_engine(subject, norm, subject.outputs)
+    engine = first_order_engine(subject, asked, measure)
     cost, pair, count = _estimate_cost(engine, subject, n, platform)
     choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
     found = _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
     if engine.of_norm:
         return found
-    return dataclasses.replace(found, memory=found.memory + table_bytes(flips, count))
+    return replace(found, memory=found.memory + table_bytes(flips, count))
 
 
 def _estimate_cost(
@@ -258,15 +260,15 @@ def _estimate_cost(
     """Returns the cost of an estimate of all outputs, or of one scalar, a block's parameters, and the number of
     combinations."""
     size = output_size(subject, n)
-    count = 1 if scalar else len(subject.outputs or range(size))
+    count = 1 if scalar else len(engine.outputs or range(size))
     budget = DEFAULT_MEMORY.get(platform, 2**31)
     return *estimate_cost(engine, subject.parameters, n, size, count, budget, platform), count
 
 
-def _instead(subject: Measurable, norm: str, n: int, flips: int, platform: str) -> str | None:
+def _instead(subject: Measurable, measure: Measure, n: int, flips: int, platform: str) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
-        engine = first_order_engine(subject, norm, subject.outputs)
+        engine = first_order_engine(subject, FirstOrder(), measure)
         whole, pair, _ = _estimate_cost(engine, subject, n, platform)
         abstract_estimate(engine, pair, n)  # refuses a model without a derivative
     except EngineRefusal:

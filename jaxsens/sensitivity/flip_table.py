@@ -8,7 +8,7 @@ it by O(1) in every model, and would hide the scaling of the rest. Flips of grou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -101,7 +101,7 @@ class Joint:
 @dataclass(frozen=True, eq=False)
 class FlipTable:
     """Flat arrays with one entry per flip, sorted by input, position, symbol. `populations` is the number of flips of
-    each input, drawn or not.
+    each input, drawn or not; `alphabet` the symbols that flips may insert, sorted.
 
     Of flips of groups, which `joint` describes, the position and the symbol are the first of those that are flipped,
     and `insertion` is the row of `joint.insertions`, by which they are sorted next.
@@ -111,6 +111,7 @@ class FlipTable:
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
     populations: Int[np.ndarray, " batch"]
+    alphabet: tuple[int, ...] = ()
     joint: Joint | None = None
     insertion: Int[np.ndarray, " flips"] | None = None
 
@@ -133,6 +134,20 @@ class FlipTable:
         if self.joint is None or self.insertion is None:
             return self.positions, self.symbols
         return self.joint.group_at(self.positions), self.insertion
+
+    def part(self, kept: Int[np.ndarray, " kept"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
+        """Returns some of the flips, of the same inputs."""
+        insertion = None if self.insertion is None else self.insertion[kept]
+        columns = self.inputs[kept], self.positions[kept], self.symbols[kept]
+        return FlipTable(*columns, self.populations, self.alphabet, self.joint, insertion)
+
+    def of_inputs(self, start: int, stop: int, alphabet: tuple[int, ...] | None = None) -> FlipTable:
+        """Returns the flips of some inputs, numbered from 0, with their own alphabet if it is given."""
+        found = self.part(slice(*np.searchsorted(self.inputs, [start, stop])))
+        alphabet = self.alphabet if alphabet is None else alphabet
+        return replace(
+            found, inputs=found.inputs - start, populations=self.populations[start:stop], alphabet=alphabet
+        )
 
     def largest(self, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
         """Returns the inputs with the largest symbol that a flip inserts at every position that is flipped."""
@@ -277,4 +292,4 @@ def flips_of_groups(
         chosen = drawn.of(len(every))
         every, insertion = every[chosen], insertion[chosen]
     firsts = np.array([group[0] for group in groups])
-    return FlipTable(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint, insertion)
+    return FlipTable(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint=joint, insertion=insertion)

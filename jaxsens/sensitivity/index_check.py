@@ -22,8 +22,8 @@ from jaxtyping import Int
 from jaxsens.errors import InputError
 from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.edits import REPLACE, Edit, edited
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.edits import SUBSTITUTE, Edit, edited
+from jaxsens.sensitivity.flip_table import FlipTable
 
 _MESSAGE = re.compile(
     r"array of shape (\(.*?\)): index (-?\d+) is out of bounds for axis (\d+) with size (\d+)"
@@ -86,7 +86,7 @@ class _Check:
 
 
 def check_reads(
-    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: Flips, edit: Edit = REPLACE
+    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit = SUBSTITUTE
 ) -> str | None:
     """Rejects inputs for which a model indexes beyond an array, unflipped or under any flip.
 
@@ -137,7 +137,7 @@ def _covering(symbols: Int[np.ndarray, " flips"], count: int) -> Int[np.ndarray,
     return np.unique(np.concatenate([firsts, np.linspace(0, len(symbols) - 1, max(count, 1)).astype(int)]))
 
 
-def _check_torch(subject: Measurable, words: Int[np.ndarray, "batch n"], flips: Flips, edit: Edit) -> None:
+def _check_torch(subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit) -> None:
     """Calls a PyTorch module on each input, and with its largest symbols inserted."""
     everywhere = flips.largest(words)
     for k, word in enumerate(words):
@@ -422,7 +422,7 @@ def _of_word(word: Int[np.ndarray, " n"], found: Beyond) -> str:
     return _told(argument, found, remedy)
 
 
-def _of_flip(n: int, flips: Flips, edit: Edit, flip: int, word: Int[np.ndarray, " m"], found: Beyond) -> str:
+def _of_flip(n: int, flips: FlipTable, edit: Edit, flip: int, word: Int[np.ndarray, " m"], found: Beyond) -> str:
     """Returns the error of a word that a flip made of one of length n."""
     symbol, position = int(flips.symbols[flip]), int(flips.positions[flip])
     if edit.longer < 0 or (edit.longer and found.index != symbol):

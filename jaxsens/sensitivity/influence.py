@@ -40,7 +40,7 @@ from jaxsens.sensitivity.flips import Flips, Sample
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.output import checked_output
-from jaxsens.sensitivity.several_lengths import encoded
+from jaxsens.sensitivity.texts import encoded
 from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
 from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,12 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Float, Int
 
+from jaxsens.asked.measures import Measure
 from jaxsens.errors import InputError, collecting
 from jaxsens.memory import check_fits
 from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import RANDOM_OUTPUT, Measurable
-from jaxsens.sensitivity.edits import REPLACE, Edit
-from jaxsens.sensitivity.functions import SIGNED
 from jaxsens.sensitivity.index_check import check_word_reads
-from jaxsens.sensitivity.measures import TWO_OUTPUTS
 from jaxsens.sensitivity.model_problems import check_is_array, raised
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
@@ -75,17 +73,14 @@ class Many:
 def checked_output(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
-    outputs: Sequence[int] | None,
-    norm: str = "l2",
-    edit: Edit = REPLACE,
-    threshold: float = 0.0,
+    measure: Measure,
+    longer: int = 0,
     before: Callable[[Measurable], None] = lambda subject: None,
 ) -> tuple[Measurable, str]:
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
-    called once, compiled. `outputs`, `norm` and `threshold` are what is to be measured, `edit` what flips do: if they
-    change the length, the model is traced on an input of that length too. `before` is called with the model as
+    called once, compiled. `longer` is by how much flips make a word longer: the model is traced on an input of that length too. `before` is called with the model as
     measured, before it is run.
 
     Returns:
@@ -97,20 +92,20 @@ def checked_output(
             grows with n; and for outputs that it lacks, or too few for the measure.
     """
     if subject.config is not None:
-        _check_outputs(outputs, subject.config.logits or subject.config.width, norm, threshold)
+        measure.check(subject.config.logits or subject.config.width, subject.outputs)
         before(subject)
         return subject, subject.config.dtype
     if subject.torch is not None:
-        for word in (words[0], _lengthened(words[0], edit.longer)):
+        for word in (words[0], _lengthened(words[0], longer)):
             subject.torch.learn(word)
     subject, shape, dtype = traced_output(subject, words.shape[1])
-    n, after = words.shape[1], words.shape[1] + edit.longer
+    n, after = words.shape[1], words.shape[1] + longer
     if after != n and (other := _abstract_output(subject, after)[0]) != shape:
         raise InputError(
-            f"candidates, which change the length: the model returns shape {shape} for inputs of length {n} and "
+            f"flips, which change the length: the model returns shape {shape} for inputs of length {n} and "
             f"{other} for length {after}; it must be the same"
         )
-    _check_outputs(outputs, int(np.prod(shape)), norm, threshold)
+    measure.check(int(np.prod(shape)), subject.outputs)
     _check_runs(subject, max(n, after))
     before(subject)
     if (
@@ -159,15 +154,15 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
     return subject, shape, dtype
 
 
-def check_finite(measured: np.ndarray, positions: np.ndarray, norm: str = "l2") -> None:
-    """Rejects a model for which what was measured is not finite. `norm` is a result's; `positions` are the flips'."""
+def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) -> None:
+    """Rejects a model for which what was measured is not finite. `positions` are the flips'."""
     bad = ~np.isfinite(measured)
     if bad.any():
         what, remedy = "model: the output", ""
-        if norm in SIGNED:
-            what = f"model: the output, or {norm} of it,"
-            remedy = f", a {norm} that is finite everywhere, or floats where the model returns integers beyond 2^24"
-        elif norm == "cosine":
+        if measure.signed:
+            what = f"model: the output, or {measure.kind} of it,"
+            remedy = f", a {measure.kind} that is finite everywhere, or floats where the model returns integers beyond 2^24"
+        elif measure.kind == "cosine":
             what, remedy = "model: the output, or its direction,", ". An output of 0 has no direction"
         raise InputError(
             f"{what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
@@ -286,21 +281,6 @@ def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
     if shape != first.shape:
         raise InputError(
             f"model: it returns shape {first.shape} when called and {shape} when compiled; make it a pure function"
-        )
-
-
-def _check_outputs(outputs: Sequence[int] | None, size: int, norm: str, threshold: float) -> None:
-    if outputs is not None and max(outputs) >= size:
-        raise InputError(f"outputs = {list(outputs)}: the model has the outputs 0 to {size - 1}")
-    measured = size if outputs is None else len(set(outputs))
-    if threshold and measured > 1:
-        raise InputError(
-            f"threshold = {threshold!r}: the decision of {measured} outputs is the largest of them; choose one, as "
-            "outputs=[0]"
-        )
-    if norm in TWO_OUTPUTS and measured < 2:
-        raise InputError(
-            f'norm = "{norm}": it is 0 for nearly every change of a single output; give "l2", or more outputs'
         )
 
 

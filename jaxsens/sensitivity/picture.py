@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.asked.measures import Decision
 from jaxsens.sensitivity.pieces import alone, in_context, text_pieces
 from jaxsens.sensitivity.view import InputView, ResultView
 
@@ -107,7 +108,7 @@ def _template() -> jinja2.Template:
 
 
 def _parts(view: ResultView, by: By | None, most: int) -> dict[str, object]:
-    by = by or ("mean" if view.norm == "decision" else "largest")
+    by = by or ("mean" if isinstance(view.measure, Decision) else "largest")
     shown, left, scale = [], most, _scale(view, by)
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))
@@ -182,10 +183,10 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
         return "\n".join([*lines, "not flipped"])
     how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
     instead = view.name(int(one.symbol[i]))
-    largest = _told(one.largest[i], one.largest_at_most[i], view.signed)
+    largest = _told(one.largest[i], one.largest_at_most[i], view.measure.signed)
     lines.append(f"largest: {largest} with {instead!r}{how}")
     if one.count[i] > 1:
-        lines.append(f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.signed)}")
+        lines.append(f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}")
     return "\n".join(lines)
 
 
@@ -207,16 +208,16 @@ def _steps(view: ResultView, scale: float) -> list[Step]:
     """Returns the colours of the legend; none if every value is 0, or there is none."""
     if not scale:
         return []
-    parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
+    parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.measure.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
     return [
-        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.signed, 2)) for part in parts
+        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2)) for part in parts
     ]
 
 
 def _explained(view: ResultView, by: By) -> str:
-    which = "the mean" if by == "mean" else "the largest in size" if view.signed else "the largest"
+    which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
     return (
-        f"Colour and bar: {which} {view.measure} over the flips of a position, {view.unit}. x is the text, and x′ "
+        f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, {view.measure.unit}. x is the text, and x′ "
         f"{view.flipped_input}"
     )
 
@@ -252,6 +253,6 @@ def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
         token,
         after,
         instead,
-        _told(one.largest[position], one.largest_at_most[position], view.signed),
+        _told(one.largest[position], one.largest_at_most[position], view.measure.signed),
         bool(one.measured[position]),
     )

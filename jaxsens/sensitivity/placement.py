@@ -26,8 +26,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens import inputs as checks
 from jaxsens import stopping
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.precision import numerics, resolved
 from jaxsens.programs import compiled, kept
 from jaxsens.sensitivity.engine import Engine
@@ -87,23 +88,35 @@ class Finished:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how flips are measured.
+    """Where flips are measured: on which devices, in which batches, within which memory.
 
-    Attributes:
-        mesh: the devices to spread flips over; `local_mesh()` for all of this process, `global_mesh()` for all of a
-            distributed job.
-        batch_size: flips per batch on each device; None for the engine's preference, within the budget.
-        memory_budget: bytes of temporary memory on each device, for all threads; None for `DEFAULT_MEMORY`.
+    Results depend on it only by rounding.
+
+    Args:
+        mesh: the devices to spread the flips over; None for all of this process (`local_mesh`). A single CPU device
+            uses one thread per core. In a distributed job, `jaxsens.global_mesh()` shares the flips between the
+            processes, all of which make the same call and return the whole result; a mesh of several processes has one
+            axis. Ctrl-C, or the scheduler's SIGTERM, in one process stops all of them with the same partial result.
+            Without a mesh each process measures all flips.
+        batch_size: flips per batch on each device; None for a fast size that fits the budget.
+        memory_budget: bytes of temporary memory on each device, for all threads together; None for 2 GiB on CPU and
+            8 GiB on an accelerator.
+
+    Raises:
+        InputError: naming each unusable field.
     """
 
-    mesh: Mesh
+    mesh: Mesh = None  # pyright: ignore[reportAssignmentType] - None until it is made
     batch_size: int | None = None
     memory_budget: int | None = None
 
-    @classmethod
-    def over(cls, mesh: Mesh | None, batch_size: int | None, memory_budget: int | None) -> Placement:
-        """Returns the placement on a mesh, or by default on all devices of this process."""
-        return cls(local_mesh() if mesh is None else mesh, batch_size, memory_budget)
+    def __post_init__(self) -> None:
+        with collecting("Placement") as problems:
+            checks.mesh(self.mesh, problems)
+            checks.optional_count("batch_size", self.batch_size, problems)
+            checks.optional_count("memory_budget", self.memory_budget, problems)
+        if self.mesh is None:
+            object.__setattr__(self, "mesh", local_mesh())
 
     @property
     def platform(self) -> str:
@@ -162,6 +175,15 @@ def global_mesh() -> Mesh:
     cores give other last digits. In a single process it is the mesh of all its devices, which is the default.
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
+
+
+def checked_placement(value: Any, problems: Problems) -> Placement:
+    """Returns the argument `placement`, or the default one; adds an error for anything else."""
+    if value is None or isinstance(value, Placement):
+        return value or Placement()
+    remedy = "jaxsens.Placement(mesh, batch_size=64), or None"
+    problems.add("placement", value, remedy)
+    return Placement()
 
 
 def measure(

@@ -70,13 +70,13 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
     few = len(places) <= MOST_LABELS
     size = 6.0 if few else 2.0
     largest = np.where(np.isnan(one.largest_at_most), one.largest, np.nan)
-    if view.signed:
+    if view.measure.signed:
         _draw_signed(axes, one, largest, places, size)
     else:
         if few:
             axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
         _markers(axes, places, largest, one.measured, "o", LARGEST, "largest", size)
-    _draw_at_most(axes, one.largest_at_most, places, size, view.signed)
+    _draw_at_most(axes, one.largest_at_most, places, size, view.measure.signed)
     mean = np.where((one.count > 1) & np.isnan(one.mean_at_most), one.mean, np.nan)
     if np.isfinite(mean).any():
         style: dict[str, Any] = (
@@ -143,9 +143,9 @@ def _markers(
 
 def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) -> None:
     one = view.inputs[k]
-    axes.set_ylabel(view.measure)
+    axes.set_ylabel(view.measure.symbol)
     axes.set_xlim(-0.7, len(one.tokens) - 0.3)
-    if not view.signed:
+    if not view.measure.signed:
         axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     if len(view.inputs) > 1:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Decision, Measure
+from jaxsens.asked.request import Request
 from jaxsens.errors import InputError, collecting
 from jaxsens.files import write_text
 from jaxsens.inputs import choice, is_count
@@ -24,9 +27,8 @@ from jaxsens.sensitivity.at_most import ceiling, told
 from jaxsens.sensitivity.decisions import distribution, influences
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import FIRST_ORDER, Estimated
-from jaxsens.sensitivity.flips import DELETED, DELETED_NAME, Joint, Sample
+from jaxsens.sensitivity.flip_table import DELETED, DELETED_NAME, FlipTable, Joint
 from jaxsens.sensitivity.mean_ends import MeasuredSample, decision_ends, mean_ends
-from jaxsens.sensitivity.measures import BOUNDED, DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
 from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
@@ -67,61 +69,11 @@ class Interval(NamedTuple):
         return "no interval: too little was measured at random"
 
 
-@dataclass(frozen=True)
-class AskedArguments:
-    """The arguments of a measurement that are in no other field of its result. `resume=` compares them.
+class Run(NamedTuple):
+    """What computed a result: the dtype of the arithmetic, and the versions of jaxsens, jax and numpy, and the device."""
 
-    Attributes:
-        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.resuming.fingerprint`).
-        weights: SHA-256 of the parameters alone, whatever the inputs' length; None in files older than this field.
-        engine: "auto", or the name of an engine.
-        symbols: the argument `symbols`; None if all symbols of an alphabet were inserted.
-        positions: the argument `positions`; None for the default or a sample.
-        candidates: the argument `candidates` or `flips` in a few words, with a hash of what it lists; None without one,
-            or if `symbols` or `sample` says it.
-        groups: the argument `groups`, sorted; None without it.
-        sample: the argument `positions` if it was a sample; None for all flips.
-        flips: the number of flips requested for each input.
-        scalar, change: SHA-256 of the programs of these arguments; None without them.
-    """
-
-    model: str
-    engine: str
-    symbols: tuple[int, ...] | None
-    positions: tuple[int, ...] | None
-    sample: Sample | None
-    flips: tuple[int, ...]
-    scalar: str | None = None
-    change: str | None = None
-    candidates: str | None = None
-    groups: tuple[tuple[int, ...], ...] | None = None
-    weights: str | None = None
-
-    def of_input(self, k: int) -> AskedArguments:
-        """Returns the arguments for input k."""
-        return dataclasses.replace(self, flips=self.flips[k : k + 1])
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> AskedArguments:
-        """Returns the arguments from a JSON object made by `as_json`."""
-        drawn = fields["sample"]
-        return cls(
-            model=fields["model"],
-            engine=fields["engine"],
-            symbols=_whole(fields["symbols"]),
-            positions=_whole(fields["positions"]),
-            sample=None if drawn is None else Sample(**{**drawn, "positions": _whole(drawn["positions"])}),
-            flips=tuple(fields["flips"]),
-            scalar=fields.get("scalar"),
-            change=fields.get("change"),
-            candidates=fields.get("candidates"),
-            groups=None if fields.get("groups") is None else tuple(map(tuple, fields["groups"])),
-            weights=fields.get("weights"),
-        )
+    dtype: str
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -136,67 +88,46 @@ class ResultPart:
     inputs: int
     alphabet: tuple[int, ...]
     engine: EngineChoice
-    asked: AskedArguments | None
+    asked: Request
 
     def as_json(self) -> dict[str, Any]:
         """Returns a JSON object for `from_json`."""
-        asked = None if self.asked is None else self.asked.as_json()
         return {
             "inputs": self.inputs,
             "alphabet": list(self.alphabet),
             "engine": self.engine.as_json(),
-            "asked": asked,
+            "asked": self.asked.as_json(),
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ResultPart:
         """Returns the part from a JSON object made by `as_json`."""
-        asked = None if fields["asked"] is None else AskedArguments.from_json(fields["asked"])
-        engine = EngineChoice.from_json(fields["engine"])
+        engine, asked = EngineChoice.from_json(fields["engine"]), Request.from_json(fields["asked"])
         return cls(fields["inputs"], tuple(fields["alphabet"]), engine, asked)
 
 
 @dataclass(frozen=True, eq=False)
 class FlipSensitivity:
-    """||y_r(x) - y_r(x')||, or what else was measured (`norm`), for flips x' of the inputs x.
-
-    The arrays are flat, with one entry per flip, sorted by input, position, symbol.
+    """||y_r(x) - y_r(x')||, or what else was measured, for flips x' of the inputs x.
 
     Attributes:
-        norms: the sensitivities, in the units of the model's output; for a function f, the sizes of `changes`.
-            Of an estimated result: exact where flips were measured (`exact`), the sizes of the estimates elsewhere.
-        inputs: the row of `tokens` to which each flip belongs.
-        positions: the 0-based positions flipped; those before which a symbol is inserted.
-        symbols: the symbols inserted; -1 for a deleted position.
+        values: what was measured of each flip: a number of at least 0, or for a function f a signed one. Of an
+            estimated result: exact where flips were measured (`exact`), estimates elsewhere.
+        resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
+            estimates, whose error is another.
+        flips: the flips, one row each, sorted by input, position, symbol; and how many each input has.
         tokens: the inputs, (batch, n); -1 after the end of those that are shorter than others (`lengths`).
-        alphabet: the symbols that flips may insert, sorted.
-        population: the number of all flips; more than `len(result)` for a random sample or a partial result.
-        readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified, or unknown
-            in a file of an earlier version.
-        norm: "l2", "l1", "linf", "cosine", "kl" or "decision", as `flip_sensitivity` takes it; "scalar" or "change" for
-            a function given as that argument.
-        outputs: the output coordinates that were measured; None for all.
+        asked: what was asked, which `resume=` compares; of a result of several measurements that of the first, and
+            `parts` have the others.
         engine: the engine that ran, with the reason.
-        dtype: the dtype of the arithmetic.
-        versions: the versions of jaxsens, jax and numpy, and the device.
-        populations: the number of flips of each input; None if unknown, as in files older than this field.
-        asked: a hash of the model, and the given arguments, which `resume=` compares; None if unknown, as in files
-            older than this field, and for a result of several measurements, whose `parts` have it.
-        changes: for `scalar=f` the signed changes f(y_r(x')) - f(y_r(x)), for `change=f` the signed values
-            f(y_r(x), y_r(x')); otherwise None.
+        run: the dtype of the arithmetic, and versions.
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
         lengths: the length of each input, if they differ; otherwise None.
         parts: the measurements that the result was put together from, in order; None if it was one.
         names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
             None.
-        joint: for flips of groups, the groups and what is inserted; `positions` and `symbols` are then the first of
-            those that a flip replaces. None for flips of single positions.
-        insertion: for flips of groups, the row of `joint.insertions` that each flip inserts; otherwise None.
-        threshold: that of the decision of a single output; 0 for all else.
-        resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
-            estimates, whose error is another. None if unknown, as in a result made by hand.
-        copies: for flips that insert or repeat a symbol, how many copies of it they insert before the position; 0 for
-            flips that replace or delete.
+
+    `norms` are the sizes of `values`; `inputs`, `positions` and `symbols` are the columns of `flips`.
 
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
@@ -206,46 +137,72 @@ class FlipSensitivity:
     that of the measured flips; `accuracy` compares estimates with exact values.
     """
 
-    norms: Float[np.ndarray, " flips"]
-    inputs: Int[np.ndarray, " flips"]
-    positions: Int[np.ndarray, " flips"]
-    symbols: Int[np.ndarray, " flips"]
+    values: Float[np.ndarray, " flips"]
+    resolution: Float[np.ndarray, " flips"]
+    flips: FlipTable
     tokens: Int[np.ndarray, "batch n"]
-    alphabet: tuple[int, ...]
-    population: int
-    readout: int | str | None
-    norm: str
-    outputs: tuple[int, ...] | None
+    asked: Request
     engine: EngineChoice
-    dtype: str
-    versions: dict[str, str]
-    populations: tuple[int, ...] | None = None
-    asked: AskedArguments | None = None
-    changes: Float[np.ndarray, " flips"] | None = None
+    run: Run
     estimated: Estimated | None = None
     names: Mapping[int, str] | None = None
-    joint: Joint | None = None
-    insertion: Int[np.ndarray, " flips"] | None = None
-    copies: int = 0
-    threshold: float = 0.0
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
-    resolution: Float[np.ndarray, " flips"] | None = None
 
-    def __len__(self) -> int:
-        return len(self.norms)
+    @cached_property
+    def norms(self) -> Float[np.ndarray, " flips"]:
+        """The sensitivities: the sizes of `values`."""
+        return np.abs(self.values) if self.measure.signed else self.values
 
     @property
-    def known_resolution(self) -> Float[np.ndarray, " flips"]:
-        """The resolution of each flip; 0 where it is unknown, as in a result made by hand."""
-        return np.zeros(len(self)) if self.resolution is None else self.resolution
+    def inputs(self) -> Int[np.ndarray, " flips"]:
+        """The row of `tokens` to which each flip belongs."""
+        return self.flips.inputs
+
+    @property
+    def positions(self) -> Int[np.ndarray, " flips"]:
+        """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
+        return self.flips.positions
+
+    @property
+    def symbols(self) -> Int[np.ndarray, " flips"]:
+        """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
+        return self.flips.symbols
+
+    @property
+    def alphabet(self) -> tuple[int, ...]:
+        """The symbols that flips may insert, sorted."""
+        return self.flips.alphabet
+
+    @property
+    def population(self) -> int:
+        """The number of all flips; more than `len(result)` for a random sample or a partial result."""
+        return self.flips.population
+
+    @property
+    def measure(self) -> Measure:
+        """What was measured of the change in the output."""
+        return self.asked.measure
+
+    @property
+    def readout(self) -> int | str | None:
+        """Where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified."""
+        return self.asked.readout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arithmetic."""
+        return self.run.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     @property
     def resolved(self) -> Bool[np.ndarray, " flips"]:
         """Which changes are known to 1 % of themselves (`jaxsens.precision.RESOLVED`), or below 1e-300, which is taken
         for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see `accuracy`.
         """
-        return resolved(self.norms, self.known_resolution)
+        return resolved(self.norms, self.resolution)
 
     @cached_property
     def unresolved(self) -> int:
@@ -283,11 +240,6 @@ class FlipSensitivity:
         return self.tokens.shape[1]
 
     @property
-    def values(self) -> Float[np.ndarray, " flips"]:
-        """What was measured: signed where a function was, otherwise the norms."""
-        return self.norms if self.changes is None else self.changes
-
-    @property
     def exhaustive(self) -> bool:
         """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
         return len(self) == self.population
@@ -295,15 +247,13 @@ class FlipSensitivity:
     @property
     def complete(self) -> bool:
         """Whether all requested flips were measured; False for an interrupted measurement."""
-        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        flips = [one.flips for one in asked if one is not None]
-        return len(flips) < len(asked) or len(self) == sum(map(sum, flips))
+        return len(self) == self.requested
 
     @property
     def requested(self) -> int:
         """The number of flips that were requested: more than `len(result)` for a partial result."""
         asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        return sum(len(self) if one is None else sum(one.flips) for one in asked)
+        return sum(sum(one.counts) for one in asked)
 
     @property
     def exact(self) -> Bool[np.ndarray, " flips"]:
@@ -347,7 +297,7 @@ class FlipSensitivity:
         flips, and NaN for an input of which none was drawn.
 
         Raises:
-            InputError: for a result of another norm than "decision", and for a partial one.
+            InputError: for a result of another measure than `Decision`, and for a partial one.
         """
         self._check_decisions("sensitive_flips")
         batch = len(self.tokens)
@@ -355,7 +305,7 @@ class FlipSensitivity:
         if self.exhaustive:
             return changing
         drawn = np.bincount(self.inputs, minlength=batch).astype(float)
-        flips = np.array([self._population_of(k) for k in range(batch)], float)
+        flips = self.flips.populations.astype(float)
         return flips * np.divide(changing, drawn, out=np.full(batch, np.nan), where=drawn > 0)
 
     @property
@@ -410,15 +360,15 @@ class FlipSensitivity:
             InputError: as `sensitivity_distribution` does, and for flips of groups.
         """
         self._check_decisions("influences", whole=True)
-        if self.joint is not None:
+        if self.flips.joint is not None:
             raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
         lengths = np.array([self.length(k) for k in range(len(self.tokens))])
         return influences(self.positions, self.norms, lengths)
 
     def _check_decisions(self, name: str, *, whole: bool = False) -> None:
         """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
-        if self.norm != DECISION:
-            raise InputError(f'{name}: this result has norm = "{self.norm}"; measure with norm="{DECISION}"')
+        if not isinstance(self.measure, Decision):
+            raise InputError(f'{name}: this result has measure = "{self.measure.kind}"; give measure="decision"')
         if not self.complete:
             raise InputError(
                 f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
@@ -435,13 +385,14 @@ class FlipSensitivity:
         Raises:
             InputError: which begins with `name`, if a sample does not say; and for flips of groups.
         """
-        if self.joint is not None:
+        if self.flips.joint is not None:
             raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
         if self.exhaustive:
             return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
         if (parts := self._weighted_parts()) is not None:
             return sum(part._flipped_positions(name) for part in parts)
-        if self.asked is None or self.asked.symbols is not None or self.asked.candidates is not None:
+        flips = self.asked.flips
+        if not isinstance(flips, Substitute) or not (flips.symbols is None or isinstance(flips.symbols, int)):
             raise InputError(
                 f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
                 "flips"
@@ -480,7 +431,7 @@ class FlipSensitivity:
         It holds for every distribution of the sensitivities, however skewed, in samples of any size
         (`jaxsens.sensitivity.mean_ends`). That of decisions is exact: it excludes the numbers of flips with which the
         hypergeometric distribution gives what was drawn too rarely. An upper end needs a value that no flip exceeds: 2
-        for norm="cosine", and `largest` for others. Without one the upper end is infinite, since flips that were not
+        for `Cosine`, and `largest` for others. Without one the upper end is infinite, since flips that were not
         drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the
         measured flips enter. The interval is from 0 to infinity for a partial result, whose flips are not a random
         sample, and if none was measured at random: then nothing can be said. Of a result of several measurements, their
@@ -508,14 +459,14 @@ class FlipSensitivity:
             return Interval(low, high)
         if not self.complete or not self.exact.any():
             return Interval(0.0, largest)
-        ends = decision_ends if self.norm == DECISION else mean_ends
+        ends = decision_ends if isinstance(self.measure, Decision) else mean_ends
         measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
 
     def _largest_possible(self, given: float | None) -> float:
         """Returns a number that no flip exceeds; infinite if none is known."""
-        known = BOUNDED.get(self.norm, math.inf)
+        known = self.measure.largest
         if given is None:
             return known
         if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
@@ -570,7 +521,7 @@ class FlipSensitivity:
                 apart.
         """
         batch, n = self.tokens.shape
-        if self.joint is not None:
+        if self.flips.joint is not None:
             raise InputError("profile: these flips replace several symbols at once; use to_pandas()")
         if (cells := batch * n * len(self.alphabet)) > MOST_CELLS:
             raise InputError(
@@ -587,8 +538,7 @@ class FlipSensitivity:
         For a sample, this part is itself a uniform sample of the input's flips.
 
         Raises:
-            InputError: if there is no input k, or the result comes from a file that does not say how many flips each
-                input has.
+            InputError: if there is no input k.
         """
         if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
@@ -597,28 +547,27 @@ class FlipSensitivity:
             first = sum(part.inputs for part in self.parts[:own])
             return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
         found = self._of_inputs(k, k + 1, None)
-        return dataclasses.replace(found, asked=None if self.asked is None else self.asked.of_input(k))
+        return dataclasses.replace(found, asked=found.asked.of_input(k))
 
     def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> FlipSensitivity:
         """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
         mine = slice(*np.searchsorted(self.inputs, [start, stop]))
-        columns = {field: getattr(self, field)[mine] for field in self._columns().values()}
-        own = {} if part is None else {"alphabet": part.alphabet, "engine": part.engine, "asked": part.asked}
-        populations = tuple(self._population_of(k) for k in range(start, stop))
         lengths = {self.length(k) for k in range(start, stop)}
-        changed = {
-            "inputs": self.inputs[mine] - start,
-            "tokens": self.tokens[start:stop, : max(lengths)],
-            "lengths": None,
-            "parts": None,
-            "population": sum(populations),
-            "populations": populations if len(populations) > 1 else None,
-            "estimated": None if self.estimated is None else self.estimated.part(mine),
-        }
-        if changed["estimated"] is not None and part is not None and part.engine.name != FIRST_ORDER:
-            changed["estimated"] = None  # all of it was measured; other parts were estimated
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return FlipSensitivity(**{**fields, **columns, **own, **changed})
+        estimated = None if self.estimated is None else self.estimated.part(mine)
+        if part is not None and part.engine.name != FIRST_ORDER:
+            estimated = None  # all of it was measured; other parts were estimated
+        return dataclasses.replace(
+            self,
+            values=self.values[mine],
+            resolution=self.resolution[mine],
+            flips=self.flips.of_inputs(start, stop, None if part is None else part.alphabet),
+            tokens=self.tokens[start:stop, : max(lengths)],
+            asked=self.asked if part is None else part.asked,
+            engine=self.engine if part is None else part.engine,
+            estimated=estimated,
+            lengths=None,
+            parts=None,
+        )
 
     def length(self, k: int) -> int:
         """Returns the length of input k."""
@@ -643,28 +592,17 @@ class FlipSensitivity:
             self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
         ]
 
-    def _population_of(self, k: int) -> int:
-        """Returns the number of flips of input k. It varies: some inputs hold symbols outside the alphabet."""
-        if len(self.tokens) == 1:
-            return self.population
-        if self.exhaustive:
-            return int((self.inputs == k).sum())
-        if self.populations is None:
-            raise InputError(
-                f"k = {k}: this sample of several inputs comes from an older file, which does not say how many flips "
-                "each of them has; measure it again"
-            )
-        return self.populations[k]
-
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a table with the columns input, position, symbol, norm; resolution if it is known; change if a
-        function was measured; and for an estimated result estimate, and exact: whether the norm was measured. If the
+        """Returns a table with the columns input, position, symbol, norm, resolution; value if it has
+        a sign; and for an estimated result estimate, and exact: whether the norm was measured. If the
         model knows strings, the columns token, after position, and replacement, after symbol, say what stood there and
         what was inserted. Flips of groups have the columns positions and symbols as well: tuples of all that a flip
         replaces and inserts, of which token and replacement have the strings, with blanks between them."""
         import pandas as pd
 
-        columns = {name: getattr(self, field) for name, field in self._columns().items()}
+        columns: dict[str, Any] = {"input": self.inputs, "position": self.positions, "symbol": self.symbols}
+        columns |= {"norm": self.norms, "resolution": self.resolution}
+        columns |= {"value": self.values} if self.measure.signed else {}
         if self.names is not None:
             token, replacement = (
                 self._strings(self.tokens[self.inputs, self.positions]),
@@ -675,9 +613,9 @@ class FlipSensitivity:
             columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
-        if self.joint is not None and self.insertion is not None:
-            del columns["insertion"]
-            both = self.joint.columns(self.positions, self.insertion)
+        joint, insertion = self.flips.joint, self.flips.insertion
+        if joint is not None and insertion is not None:
+            both = joint.columns(self.positions, insertion)
             if self.names is not None:
                 words = zip(self.inputs, both["positions"], strict=True)
                 columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
@@ -699,21 +637,19 @@ class FlipSensitivity:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
         shown, flip = [], np.arange(len(self))
         positions, symbols = self.positions, self.symbols
-        if (
-            self.joint is not None and self.insertion is not None
-        ):  # a flip counts at every position that it replaces
-            flip, positions, symbols = self.joint.by_position(positions, self.insertion)
+        joint, insertion = self.flips.joint, self.flips.insertion
+        if joint is not None and insertion is not None:  # a flip counts at every position that it replaces
+            flip, positions, symbols = joint.by_position(positions, insertion)
         for k in range(len(self.tokens)):
             word = self.tokens[k, : self.length(k)]
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
-            resolution = self.known_resolution[flip][mine]
+            resolution = self.resolution[flip][mine]
             shown.append(input_view(word, positions[mine], symbols[mine], values, exact, resolution))
         return ResultView(
             inputs=shown,
             names=self.names,
-            norm=self.norm,
-            signed=self.changes is not None,
+            measure=self.measure,
             estimated=self.estimated is not None,
             readout=self.readout,
             flips=len(self),
@@ -721,7 +657,7 @@ class FlipSensitivity:
             exact=int(self.exact.sum()),
             unresolved=self.unresolved,
             engine=self.engine.name,
-            flipped_input=flipped_input(self.alphabet, self.joint is not None, self.copies),
+            flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
         )
 
     def plot(self, axes: Any = None) -> list[Axes]:
@@ -760,7 +696,7 @@ class FlipSensitivity:
         Args:
             path: of the file.
             by: what colours show of the flips of a position: the "largest" sensitivity, or the "mean". By default the
-                largest, and for norm="decision" the mean: the share of flips that change the decision.
+                largest, and for decisions the mean: the share of flips that change the decision.
             title: of the page.
 
         Raises:
@@ -780,35 +716,20 @@ class FlipSensitivity:
 
         return fragment(self.view())
 
-    def _columns(self) -> dict[str, str]:
-        """Returns the names of the columns of this result's table, and the fields that they hold."""
-        of_function = {} if self.changes is None else _OF_SCALAR
-        of_groups = {} if self.insertion is None else _OF_GROUPS
-        of_rounding = {} if self.resolution is None else _OF_ROUNDING
-        return {**_COLUMNS, **of_rounding, **of_function, **of_groups}
-
     def description(self) -> dict[str, Any]:
-        """Returns everything except the flips, as JSON. It has `populations` only if the rest does not imply them."""
-        counted = None if self.exhaustive or len(self.tokens) == 1 else self.populations
+        """Returns everything except the flips, as JSON."""
         return {
             "tokens": self.tokens.tolist(),
             "alphabet": list(self.alphabet),
-            "population": self.population,
-            **({} if counted is None else {"populations": list(counted)}),
-            "readout": self.readout,
-            "norm": self.norm,
-            "outputs": None if self.outputs is None else list(self.outputs),
+            "populations": self.flips.populations.tolist(),
+            "asked": self.asked.as_json(),
             "engine": self.engine.as_json(),
-            "dtype": self.dtype,
-            "versions": self.versions,
-            **({} if self.asked is None else {"asked": self.asked.as_json()}),
+            "run": self.run._asdict(),
             **({} if self.lengths is None else {"lengths": list(self.lengths)}),
             **({} if self.parts is None else {"parts": [part.as_json() for part in self.parts]}),
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
-            **({} if self.joint is None else {"joint": self.joint.as_json()}),
-            **({"copies": self.copies} if self.copies else {}),
-            **({"threshold": self.threshold} if self.threshold else {}),
+            **({} if self.flips.joint is None else {"joint": self.flips.joint.as_json()}),
         }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -830,7 +751,7 @@ class FlipSensitivity:
         place = f" at position {self.argmax.position}" if len(self) else ""
         blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
         return (
-            f"FlipSensitivity({self._size()}, {what}, {self.norm}: mean={told(self.mean, self.at_most('mean'))}, "
+            f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={told(self.mean, self.at_most('mean'))}, "
             f"max={told(self.max, self.at_most('max'))}{place}, {blurred}engine={self.engine.name})"
         )
 
@@ -842,7 +763,7 @@ class FlipSensitivity:
         """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
         measured = int(self.exact.sum())
         place = f" at position {self.argmax.position}" if measured else ""
-        kind = f"{self.norm}, engine={self.engine.name}"
+        kind = f"{self.measure.kind}, engine={self.engine.name}"
         return (
             f"FlipSensitivity({self._size()}, {what}, {kind})\n"
             f"  mean={told(self.mean, self.at_most('mean'))}, {self.mean_interval().told()}; "
@@ -852,20 +773,14 @@ class FlipSensitivity:
         )
 
 
-_COLUMNS = {"input": "inputs", "position": "positions", "symbol": "symbols", "norm": "norms"}
-"""The columns of every result's table, and the fields that they hold."""
+_COLUMNS = ("input", "position", "symbol", "value", "resolution")
+"""The columns of every result's file."""
 
-_OF_ROUNDING = {"resolution": "resolution"}
-"""A further column for measured flips."""
-
-_OF_SCALAR = {"change": "changes"}
-"""Further columns for a function, given as `scalar` or `change`."""
-
-_OF_GROUPS = {"insertion": "insertion"}
-"""Further columns for flips of groups."""
+_OF_GROUPS = "insertion"
+"""A further column for flips of groups."""
 
 _OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
-"""Further columns in a file of an estimated result, and the fields of `Estimated` that they hold."""
+"""Further columns of an estimated result, and the fields of `Estimated` that they hold."""
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
@@ -881,7 +796,10 @@ def save_with_metadata(
     result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
 ) -> None:
     """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.files.atomic_path`."""
-    columns = {name: getattr(result, field) for name, field in result._columns().items()}
+    arrays = result.inputs, result.positions, result.symbols, result.values, result.resolution
+    columns = dict(zip(_COLUMNS, arrays, strict=True))
+    if result.flips.insertion is not None:
+        columns[_OF_GROUPS] = result.flips.insertion
     if result.estimated is not None:
         columns |= {name: getattr(result.estimated, field) for name, field in _OF_ESTIMATES.items()}
     write_columns(path, columns, result.description(), metadata, clear)
@@ -889,32 +807,28 @@ def save_with_metadata(
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    further = (*_OF_ROUNDING, *_OF_SCALAR, *_OF_GROUPS, *_OF_ESTIMATES)
-    columns, fields, metadata = read_columns(path, tuple(_COLUMNS), further)
-    known = {**_COLUMNS, **_OF_ROUNDING, **_OF_SCALAR, **_OF_GROUPS}
+    columns, fields, metadata = read_columns(path, _COLUMNS, (_OF_GROUPS, *_OF_ESTIMATES))
     estimated = None
     try:
         if "estimated" in fields:
             arrays = {field: columns[name] for name, field in _OF_ESTIMATES.items()}
             estimated = Estimated(**arrays, sketch=fields["estimated"]["sketch"])
-        given = {known[name]: values for name, values in columns.items() if name in known}
-        result = FlipSensitivity(
-            **given,  # pyright: ignore[reportArgumentType]
-            estimated=estimated,
-            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
-            copies=fields.get("copies", 0),
-            threshold=fields.get("threshold", 0.0),
-            tokens=np.asarray(fields["tokens"], np.int32),
+        flips = FlipTable(
+            *(columns[name] for name in _COLUMNS[:3]),
+            populations=np.asarray(fields["populations"], np.int64),
             alphabet=tuple(fields["alphabet"]),
-            population=fields["population"],
-            readout=fields.get("readout"),
-            norm=fields["norm"],
-            outputs=None if fields["outputs"] is None else tuple(fields["outputs"]),
+            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
+            insertion=columns.get(_OF_GROUPS),
+        )
+        result = FlipSensitivity(
+            values=columns["value"],
+            resolution=columns["resolution"],
+            flips=flips,
+            tokens=np.asarray(fields["tokens"], np.int32),
+            asked=Request.from_json(fields["asked"]),
             engine=EngineChoice.from_json(fields["engine"]),
-            dtype=fields["dtype"],
-            versions=fields["versions"],
-            populations=tuple(fields["populations"]) if "populations" in fields else None,
-            asked=AskedArguments.from_json(fields["asked"]) if "asked" in fields else None,
+            run=Run(**fields["run"]),
+            estimated=estimated,
             names=dict(fields["names"]) if "names" in fields else None,
             lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
             parts=tuple(map(ResultPart.from_json, fields["parts"])) if "parts" in fields else None,
@@ -929,7 +843,3 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
 def _check_unit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
-
-
-def _whole(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)

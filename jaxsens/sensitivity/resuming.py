@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,18 +17,8 @@ from jaxsens import stopping
 from jaxsens.errors import InputError, Problems
 from jaxsens.programs import kept
 from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.result import FlipSensitivity
-
-_FIELDS = ("tokens", "alphabet", "norm", "threshold", "outputs", "readout", "dtype")
-_ASKED = ("symbols", "positions", "candidates", "groups", "sample", "engine")
-_PROGRAMS = {
-    "model": "model, parameters and function as SHA-256,",
-    "scalar": "scalar, its program as SHA-256,",
-    "change": "change, its program as SHA-256,",
-}
-"""The hashes among the arguments, with their names in messages."""
-
 
 class MeasurementInterrupted(KeyboardInterrupt):
     """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
@@ -88,20 +78,15 @@ def check_resumable(partial: object) -> FlipSensitivity | None:
             f"flip_sensitivity: resume = {partial!r}: a result of {len(partial.parts)} measurements; complete each of "
             "them by itself, resume=result.of_input(k), and put them together: jaxsens.concat(results)"
         )
-    if partial.asked is None:
-        raise InputError(
-            f"flip_sensitivity: resume = {partial!r}: it does not record the model and arguments of its measurement, "
-            "because it is from an earlier version or was made by hand; measure it again without resume="
-        )
     return partial
 
 
-def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) -> Int[np.ndarray, " known"]:
+def taken_over(partial: FlipSensitivity, call: FlipSensitivity) -> Int[np.ndarray, " known"]:
     """Returns the flips that the partial result holds, as indices into those of the call.
 
     Args:
-        call: the fields of the call's result that are known before anything is measured.
-        flips: the flips requested by the call.
+        partial: the result of an interrupted call.
+        call: the result of this one, with all flips that it requests, before anything is measured.
 
     Raises:
         InputError: naming all differences.
@@ -112,7 +97,7 @@ def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) 
             problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
     problems.raise_if_any()
     # Both are sorted in the same way, so one search finds them all.
-    keys, wanted = (_keys(part, partial) for part in (partial, flips))
+    keys, wanted = (_keys(part.flips, call) for part in (partial, call))
     index = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
     if not np.array_equal(wanted[index], keys) or (np.diff(index) < 1).any():
         raise InputError(
@@ -121,18 +106,21 @@ def taken_over(partial: FlipSensitivity, call: Mapping[str, Any], flips: Flips) 
     return index
 
 
-def _compared(partial: FlipSensitivity, call: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _compared(partial: FlipSensitivity, call: FlipSensitivity) -> list[tuple[str, Any, Any]]:
     """Returns the values that must be equal: name, value in the partial result, and value in this call."""
-    pairs = [(name, getattr(partial, name), call[name]) for name in _FIELDS]
-    pairs += [(name, getattr(partial.asked, name), getattr(call["asked"], name)) for name in _ASKED]
+    pairs = [("tokens", partial.tokens, call.tokens), ("dtype", partial.dtype, call.dtype)]
+    before, now = partial.asked.compared(), call.asked.compared()
+    pairs += [(name, before[name], now[name]) for name in before]
+    pairs.append(("flips, what they insert", partial.alphabet, call.alphabet))
     other = [
-        (f"versions[{name!r}]", partial.versions.get(name), version)
-        for name, version in call["versions"].items()
-        if partial.versions.get(name) != version
+        (f"versions[{name!r}]", partial.run.versions.get(name), version)
+        for name, version in call.run.versions.items()
+        if partial.run.versions.get(name) != version
     ]
     # With other versions a program, and so its hash, may differ as well, which would mean nothing.
     programs = [
-        (said, getattr(partial.asked, name), getattr(call["asked"], name)) for name, said in _PROGRAMS.items()
+        ("model, parameters and function as SHA-256,", partial.asked.model, call.asked.model),
+        ("measure, its program as SHA-256,", partial.asked.program, call.asked.program),
     ]
     return [*pairs, *(other or programs)]
 
@@ -141,13 +129,12 @@ def _same(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
 
 
-def _keys(flips: FlipSensitivity | Flips, partial: FlipSensitivity) -> Int[np.ndarray, " flips"]:
+def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
     """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
-    last, kinds = np.searchsorted(partial.alphabet, flips.symbols), len(partial.alphabet)
-    if partial.joint is not None and flips.insertion is not None:
-        last, kinds = flips.insertion, len(partial.joint.insertions)
-    shape = (*partial.tokens.shape, kinds)
-    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, last), shape))
+    last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
+    if joint is not None and flips.insertion is not None:
+        last, kinds = flips.insertion, len(joint.insertions)
+    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, last), (*call.tokens.shape, kinds)))
 
 
 def merged(

@@ -8,21 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import rule_for
+from jaxsens.asked.measures import Measure
 from jaxsens.precision import RESOLVED, SMALLEST, resolved
-from jaxsens.sensitivity.flips import DELETED, DELETED_NAME
-
-MEASURED: dict[str, tuple[str, str]] = {
-    "l2": ("‖y(x′) − y(x)‖₂", "in the units of the output y"),
-    "l1": ("‖y(x′) − y(x)‖₁", "in the units of the output y"),
-    "linf": ("‖y(x′) − y(x)‖∞", "in the units of the output y"),
-    "cosine": ("1 − cos(y(x), y(x′))", "from 0 to 2"),
-    "kl": ("KL(softmax y(x) ‖ softmax y(x′))", "in nats"),
-    "decision": ("change of decision", "1 if the largest output y is another one, otherwise 0"),
-    "scalar": ("f(y(x′)) − f(y(x))", "in the units of f"),
-    "change": ("f(y(x), y(x′))", "in the units of f"),
-}
-"""What a result's numbers are, and their unit, by the name of its norm. x is the input, x′ the input with a flip."""
+from jaxsens.sensitivity.flip_table import DELETED, DELETED_NAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +54,7 @@ class ResultView:
     Attributes:
         inputs: in order.
         names: how to write each symbol; None if only numbers are known.
-        norm: what was measured, as the result names it.
-        signed: whether values have signs.
+        measure: what was measured of the change in the output.
         estimated: whether some values are estimates.
         readout: where the model reads its output, as in the result.
         flips: the number of flips in the result.
@@ -80,8 +67,7 @@ class ResultView:
 
     inputs: Sequence[InputView]
     names: Mapping[int, str] | None
-    norm: str
-    signed: bool
+    measure: Measure
     estimated: bool
     readout: int | str | None
     flips: int
@@ -90,16 +76,6 @@ class ResultView:
     unresolved: int
     engine: str
     flipped_input: str
-
-    @property
-    def measure(self) -> str:
-        """What the values are."""
-        return rule_for("picture", "norm", self.norm, MEASURED)[0]
-
-    @property
-    def unit(self) -> str:
-        """Their unit, or their range."""
-        return rule_for("picture", "norm", self.norm, MEASURED)[1]
 
     def name(self, symbol: int) -> str:
         """Returns how to write a symbol: its string, or its number."""
