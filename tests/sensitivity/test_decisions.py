@@ -58,7 +58,7 @@ def never(tokens):
     return -1 - jnp.sum(tokens).astype(jnp.float32)
 
 
-def boolean(function, words, flips=2, threshold=0.0, **options):
+def boolean(function, words, flips: Any = 2, threshold=0.0, **options):
     return flip_sensitivity(function, words, flips, Decision(threshold), readout=None, **options)
 
 
@@ -226,6 +226,7 @@ def test_the_median_threshold_balances_the_outputs_on_the_inputs():
     words = every_word(4)
     result = flip_sensitivity(lambda t: weights @ t, words, 2, Decision("median"), readout=None)
     outputs = words @ np.asarray(weights, np.float64)
+    assert isinstance(result.measure, Decision)
     assert (outputs > result.measure.threshold).sum() == 8
 
 
