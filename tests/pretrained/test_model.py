@@ -141,7 +141,7 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
 
 def test_flips_are_those_of_the_rows(encoder):
     ids = encoder.encode("the cat sat on a mat")
-    result = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Pairs([9, 12]), readout=2)
+    result = jaxsens.flip_sensitivity(encoder, ids, flips=[9, 12], readout=2)
     flipped = [*ids]
     flipped[result.argmax.position] = result.argmax.symbol
     change = np.linalg.norm(np.asarray(encoder(flipped))[2] - np.asarray(encoder(ids))[2])
@@ -179,7 +179,7 @@ def test_the_log_probability_of_no_token(token):
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
     with pytest.raises(InputError, match=r"token = 20: the output has 20 numbers"):
         jaxsens.flip_sensitivity(
-            decoder, [8, 9], flips=jaxsens.Pairs([10]), measure=jaxsens.LogProbability(20)
+            decoder, [8, 9], flips=[10], measure=jaxsens.LogProbability(20)
         )
 
 
@@ -204,7 +204,7 @@ def test_bad_ids_and_texts(encoder, tmp_path):
     with pytest.raises(InputError, match="ids 0 to 19"):
         encoder.tokens([20])
     with pytest.raises(InputError, match="the model reads at most 12"):
-        jaxsens.flip_sensitivity(encoder, [8] * 13, flips=jaxsens.Pairs([9]))
+        jaxsens.flip_sensitivity(encoder, [8] * 13, flips=[9])
     assert encoder.decode([]) == ""
 
 

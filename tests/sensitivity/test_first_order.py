@@ -14,6 +14,8 @@ import pytest
 
 import jaxsens
 from benchmarks.linear_rivals import LinearRows, gradient_changes
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import L2
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models import layers
 from jaxsens.models.layered import forward
@@ -27,7 +29,7 @@ from jaxsens.precision import numerics
 from jaxsens.sensitivity.accuracy import Accuracy
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import Estimation
+from jaxsens.sensitivity.first_order.estimate import combinations
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests.documented import documented, example
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
@@ -57,13 +59,13 @@ _changes = jax.jit(lambda engine, *given: engine.changes(*given), static_argnums
 
 def estimate(config, parameters, word, positions, symbols, engine: type = FirstOrderEngine) -> np.ndarray:
     """The estimated change of every output under each flip."""
-    runner = engine("l2", None, layered_transformer(config), config.readout)
+    runner = engine(L2(), None, layered_transformer(config), config.readout)
     pair = parameters, jnp.eye(config.logits or config.width, dtype=config.dtype)
     return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), positions, symbols))
 
 
 def exact(config, parameters, word, positions, symbols) -> np.ndarray:
-    engine = VmapEngine("l2", None, TransformerApply(config))
+    engine = VmapEngine(L2(), None, TransformerApply(config))
     prepared = engine.prepare(parameters, word)
     return np.asarray(_changes(engine, parameters, prepared, positions, symbols))
 
@@ -208,7 +210,7 @@ def largest(program: Any) -> int:
 
 def test_no_array_grows_with_the_square_of_n():
     config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=1, layers=3, feed_forward=8)
-    engine = FirstOrderEngine("l2", None, layered_transformer(config), "last")
+    engine = FirstOrderEngine(L2(), None, layered_transformer(config), "last")
     found = []
     for n in (2**14, 2**16):
         parameters = jax.eval_shape(lambda: initialise(config, 0)), jax.ShapeDtypeStruct((2, 8), np.float32)
@@ -395,8 +397,8 @@ def test_a_sketch_keeps_the_expected_squared_norm_and_its_error_is_what_it_says(
     ratios = []
     change = np.random.default_rng(0).normal(size=50)
     for seed in range(400):
-        engine = FirstOrderEngine("l2", None, layered_transformer(SMALL), "last")
-        rows = Estimation(sketch=8, seed=seed).combinations(engine, 50)
+        engine = FirstOrderEngine(L2(), None, layered_transformer(SMALL), "last")
+        rows = combinations(FirstOrder(sketch=8, seed=seed), engine, 50)
         assert rows.shape == (8, 50)
         ratios.append(np.sum((rows @ change) ** 2) / np.sum(change**2))
     assert abs(np.mean(ratios) - 1) < 4 * np.std(ratios) / 20
@@ -491,7 +493,7 @@ def test_a_users_model_is_estimated_and_verified_like_any_other():
     np.testing.assert_allclose(result.values[result.exact], exact.values[result.exact], rtol=1e-3, atol=1e-6)
     assert accuracy_of(result).rank_correlation > 0.9
     mean = jaxsens.flip_sensitivity(
-        pair, tokens, flips=jaxsens.Pairs([5]), readout="mean", engine="first-order"
+        pair, tokens, flips=[5], readout="mean", engine="first-order"
     )
     assert mean.readout == "mean"
     assert len(mean) > len(tokens) - 3

@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import L2
 from jaxsens.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import Estimation
+from jaxsens.sensitivity.first_order.estimate import combinations
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
 
@@ -38,9 +40,9 @@ def both(
     with numerics("float64"), jax.disable_jit():
         parameters = jax.tree.map(jnp.asarray, parameters)
         tokens, positions, symbols = (jnp.asarray(part) for part in (word, *flips))
-        exact = VmapEngine("l2", None, TransformerApply(config))
+        exact = VmapEngine(L2(), None, TransformerApply(config))
         true = exact.changes(parameters, exact.prepare(parameters, tokens), positions, symbols)
-        engine = FirstOrderEngine("l2", None, layered_transformer(config), config.readout)
+        engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = parameters, jnp.eye(true.shape[1])
         return np.asarray(engine.changes(pair, engine.prepare(pair, tokens), positions, symbols)), np.asarray(
             true
@@ -268,7 +270,7 @@ def test_blocks_that_a_mask_hides_hold_nothing():
             parameters = jax.tree.map(jnp.asarray, random_parameters(config))
             found = []
             for model in (layered_transformer(config), _Known(config, mask=mask.sees)):
-                engine = FirstOrderEngine("l2", None, model, "mean")
+                engine = FirstOrderEngine(L2(), None, model, "mean")
                 pair = parameters, jnp.eye(config.width)[:2]
                 prepared = jax.jit(engine.prepare)(pair, jnp.asarray(word))
                 for first in (0, 300, 560):
@@ -345,14 +347,14 @@ def test_what_an_estimate_costs_is_explained_for_weights_of_numpy():
 
 def test_few_outputs_of_many_take_no_memory_for_the_others():
     engine = FirstOrderEngine("l2", (3, 10**6), layered_transformer(small()), "last")
-    rows = Estimation().combinations(engine, 2 * 10**6)
+    rows = combinations(FirstOrder(), engine, 2 * 10**6)
     assert rows.shape == (2, 2 * 10**6)
     assert rows.sum() == rows[0, 3] + rows[1, 10**6] == 2
-    asked = Estimation(sketch=5)
-    whole = FirstOrderEngine("l2", None, layered_transformer(small()), "last")
-    parts = [asked.combinations(whole, 20, range(k, k + 2)) for k in (0, 2, 4)]
+    asked = FirstOrder(sketch=5)
+    whole = FirstOrderEngine(L2(), None, layered_transformer(small()), "last")
+    parts = [combinations(asked, whole, 20, range(k, k + 2)) for k in (0, 2, 4)]
     joined = np.concatenate(parts)
-    np.testing.assert_array_equal(joined[:5], asked.combinations(whole, 20))
+    np.testing.assert_array_equal(joined[:5], combinations(asked, whole, 20))
     assert not joined[5].any()
 
 

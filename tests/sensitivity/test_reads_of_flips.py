@@ -112,7 +112,7 @@ def test_a_read_beyond_an_array_at_the_smallest_symbol_is_refused(model):
 
 @pytest.mark.parametrize("model", AT_A_SYMBOL.values(), ids=AT_A_SYMBOL)
 def test_without_that_symbol_the_model_is_measured(model):
-    assert len(jaxsens.flip_sensitivity(model, WORD, flips=jaxsens.Pairs([1, 2, 3]), readout=None)) == 8
+    assert len(jaxsens.flip_sensitivity(model, WORD, flips=[1, 2, 3], readout=None)) == 8
 
 
 @pytest.mark.parametrize("model", AT_SEVERAL.values(), ids=AT_SEVERAL)
@@ -142,7 +142,7 @@ def test_a_group_that_makes_a_bad_pair_is_refused():
 
 def test_the_influence_matrix_refuses_a_symbol_in_the_middle():
     with pytest.raises(jaxsens.InputError, match="symbols: with 0 at position 0"):
-        jaxsens.influence_matrix(lambda t: THREE[3 - t], WORD, flips=jaxsens.Pairs([0, 1, 2, 3]))
+        jaxsens.influence_matrix(lambda t: THREE[3 - t], WORD, flips=[0, 1, 2, 3])
 
 
 def test_the_search_for_the_worst_input_refuses_a_symbol_in_the_middle():
