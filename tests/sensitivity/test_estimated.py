@@ -142,7 +142,7 @@ def test_few_verified_flips_prove_little_more_than_their_own_part_of_the_mean(ve
 
 def test_an_interrupted_measurement_has_no_interval():
     norms, estimates = population("pareto", 200, np.random.default_rng(0))
-    result = result_of(norms, estimates, 40, 0, populations=[300], requested=300)
+    result = result_of(norms, estimates, 40, 0, populations=[300], requested=[300])
     assert not result.complete
     assert result.mean_interval() == (0, math.inf)
     assert result.quantile_interval(0.5) == (0, math.inf)

@@ -177,7 +177,7 @@ def measured(model: jaxsens.Layered, weights: Any = WEIGHTS, **options: Any) -> 
         )  # and some changes are below the rounding of float64
         exact = jaxsens.flip_sensitivity((model, wide), TOKENS, engine="vmap", **options)
     found = jaxsens.flip_sensitivity(
-        (model, weights), TOKENS, **options, engine=jaxsens.FirstOrder(verify=20)
+        (model, weights), TOKENS, **options, engine=FirstOrder(verify=20)
     )
     return found, exact.values
 
@@ -244,7 +244,7 @@ def test_one_layer_of_such_a_model_is_exact():
     kinds = Grouped(), Sloped(), Bounded(), Counting(weighting=SIGMOID)
     for model in (dataclasses.replace(kind, layers=1) for kind in kinds):
         weights = weights_of(model, np.float64)
-        result, exact = measured(model, weights, positions=range(len(TOKENS)))
+        result, exact = measured(model, weights, flips=jaxsens.Substitute(positions=range(len(TOKENS))))
         np.testing.assert_allclose(result.estimated.estimates, exact, rtol=1e-9, atol=1e-14)
 
 
@@ -333,9 +333,9 @@ def test_a_scalar_without_a_derivative_is_refused_and_a_step_is_estimated():
     def doubled(y: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (2 * c[0], c[1] + 1), (y[0], 0))[0]
 
-    with pytest.raises(EngineRefusal, match="this model or scalar: it needs the derivative"):
-        measured(Grouped(), scalar=doubled)
-    result, exact = measured(Grouped(), scalar=lambda y: jnp.where(y[0] > y[1], 1.0, 0.0))
+    with pytest.raises(EngineRefusal, match="this model or measure: it needs the derivative"):
+        measured(Grouped(), measure=jaxsens.Function(doubled))
+    result, exact = measured(Grouped(), measure=jaxsens.Function(lambda y: jnp.where(y[0] > y[1], 1.0, 0.0)))
     np.testing.assert_array_equal(result.values[result.exact], exact[result.exact])
 
 
@@ -360,11 +360,11 @@ def test_few_outputs_of_many_take_no_memory_for_the_others():
 
 def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
     with pytest.raises(InputError, match="memory_budget"):
-        measured(Grouped(), memory_budget=2**8)
-    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=1))
+        measured(Grouped(), placement=jaxsens.Placement(memory_budget=2**8))
+    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=1))
     assert one.exact.sum() == 1
     assert "any of them may exceed" in repr(one)
-    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=10**6))
+    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=10**6))
     assert every.exact.all()
     low, high = every.mean_interval()
     assert low == high
@@ -378,7 +378,7 @@ def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, re
     )
     word = [0, 1, 1, 0] * 12 + [2]
     result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), word, engine=jaxsens.FirstOrder(verify=20)
+        jaxsens.Transformer(config, seed=0), word, engine=FirstOrder(verify=20)
     )
     assert result.estimated is not None
     assert not result.estimated.estimates[result.positions > readout].any()
