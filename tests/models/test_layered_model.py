@@ -51,7 +51,7 @@ def test_calling_it_returns_the_output_of_every_row():
 def test_it_is_measured_like_the_pair_of_its_parts(readout):
     model = named()
     pair = model.layered, model.parameters
-    asked = {"alphabet_size": 2, "readout": readout, "positions": [0, 1, 4]}
+    asked = {"flips": jaxsens.Substitute(2, positions=[0, 1, 4]), "readout": readout}
     ours, theirs = (jaxsens.flip_sensitivity(one, TOKENS, **asked) for one in (model, pair))
     np.testing.assert_array_equal(ours.norms, theirs.norms)
 

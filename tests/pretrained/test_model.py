@@ -150,22 +150,20 @@ def test_flips_are_those_of_the_rows(encoder):
 
 def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
     ids = decoder.encode("the cat sat on a mat and slept")
-    scalar = jaxsens.log_probability(9)
-    assert scalar == jaxsens.log_probability(9)
-    assert hash(scalar) == hash(jaxsens.log_probability(9))
-    options = {"symbols": [8, 14], "scalar": scalar}
-    exact = jaxsens.flip_sensitivity(decoder, ids, **options)
+    measure = jaxsens.LogProbability(9)
+    assert measure == jaxsens.LogProbability(9)
+    assert hash(measure) == hash(jaxsens.LogProbability(9))
+    exact = jaxsens.flip_sensitivity(decoder, ids, [8, 14], measure)
     rows = [
         np.asarray(decoder([*ids[:i], s, *ids[i + 1 :]]))[-1]
         for i, s in zip(exact.positions, exact.symbols, strict=True)
     ]
     logs = [row[9] - np.log(np.exp(row).sum()) for row in [*rows, np.asarray(decoder(ids))[-1]]]
-    assert exact.changes is not None
-    np.testing.assert_allclose(exact.changes, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(exact.values, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EstimateWarning)  # eight random rows are no test of the estimate
         estimated = jaxsens.flip_sensitivity(
-            decoder, ids, **options, engine=jaxsens.FirstOrder(verify=len(exact))
+            decoder, ids, [8, 14], measure, engine=jaxsens.FirstOrder(verify=len(exact))
         )
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-6)
 
@@ -173,7 +171,7 @@ def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
 @pytest.mark.parametrize("token", [-1, 1.5, True, None])
 def test_the_log_probability_of_no_token(token):
     with pytest.raises(InputError, match="token = "):
-        jaxsens.log_probability(token)
+        jaxsens.LogProbability(token)
 
 
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):

@@ -136,7 +136,7 @@ def test_a_read_beyond_an_array_at_a_longer_word_is_refused(model, flips):
 
 def test_a_group_that_makes_a_bad_pair_is_refused():
     message = refused(AT_SEVERAL["a pair"], flips=jaxsens.Substitute([2, 3], groups=[(0, 1), (2, 3)]))
-    assert "symbols: with" in message
+    assert "flips: with" in message
     assert "the model takes index" in message
 
 
