@@ -16,6 +16,7 @@ from jaxsens.asked.flips import Insert, Repeat
 from jaxsens.asked.measures import Function
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.small_models import small
 

@@ -54,7 +54,9 @@ def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
 def sample_of(values, population):
     """A result of so many flips, drawn of a population."""
     made = made_result(values)
-    return dataclasses.replace(made, flips=dataclasses.replace(made.flips, populations=np.array([population])))
+    return dataclasses.replace(
+        made, flips=dataclasses.replace(made.flips, populations=np.array([population]))
+    )
 
 
 def tail(m, q, successes):
@@ -121,7 +123,9 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
     kept = sampled.inputs == 1
     for more in (0, 1):
         populations = np.array([5, int(kept.sum()) + more])
-        whole = dataclasses.replace(sampled, flips=dataclasses.replace(sampled.flips, populations=populations))
+        whole = dataclasses.replace(
+            sampled, flips=dataclasses.replace(sampled.flips, populations=populations)
+        )
         assert whole.of_input(1).exhaustive == (not more)
 
 

@@ -26,6 +26,8 @@ from tests import reference
 from tests.small_models import small
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
+Unchecked: Any = Pairs
+Grouped: Any = Substitute
 
 CONFIG = small(alphabet_size=5, layers=1, readout="last")
 MODEL = Transformer(CONFIG, seed=1)
@@ -439,9 +441,9 @@ def test_other_engines_refuse_groups_by_name(engine):
     ("flips", "match"),
     [
         (lambda: Pairs([]), r"flips = \[\]: pairs of a 0-based position and a symbol id"),
-        (lambda: Pairs([1, 2]), r"flips = \[1, 2\]: pairs"),
-        (lambda: Pairs([(1, 2, 3)]), "pairs of a 0-based"),
-        (lambda: Pairs([(1, 0.5)]), "pairs of a 0-based"),
+        (lambda: Unchecked([1, 2]), r"flips = \[1, 2\]: pairs"),
+        (lambda: Unchecked([(1, 2, 3)]), "pairs of a 0-based"),
+        (lambda: Unchecked([(1, 0.5)]), "pairs of a 0-based"),
         (lambda: Pairs([(7, 0)]), "flips: position = 7: positions from 0 to 6"),
         (lambda: Pairs([(-1, 0)]), "flips: position = -1"),
         (lambda: Pairs([(1, 6)]), "flips: symbol = 6: the model reads ids 0 to 5"),
@@ -462,9 +464,9 @@ def test_other_engines_refuse_groups_by_name(engine):
         (lambda: Substitute({1: [0]}, positions=[1]), "positions = .*: not with a mapping, which says"),
         (lambda: Substitute(groups=[(1, 2)], positions=[1]), "positions = .*: not with groups"),
         (lambda: Substitute(seed=3), "seed = 3: only with sample"),
-        (lambda: Substitute(groups=3), "groups = 3: sequences of 0-based positions"),
+        (lambda: Grouped(groups=3), "groups = 3: sequences of 0-based positions"),
         (lambda: Substitute(groups=[]), r"groups = \[\]: sequences"),
-        (lambda: Substitute(groups=[1, 2]), r"groups = \[1, 2\]: sequences"),
+        (lambda: Grouped(groups=[1, 2]), r"groups = \[1, 2\]: sequences"),
         (lambda: Substitute(groups=[()]), "sequences of 0-based"),
         (lambda: Substitute(groups=[(1, 9)]), "groups: position = 9: positions from 0 to 6"),
         (lambda: Substitute(groups=[(1, 2), (2, 3)]), "groups: position = 2: each position in one group"),
