@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 import multiprocessing
 import random
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import jax
@@ -33,6 +34,9 @@ import numpy as np
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, memory
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
 from jaxsens.experiments.sweep_config import load_sweep_config
 from tests.experiments.tiny import TINY
 from tests.pretrained.folders import CONFIGS, write_folder

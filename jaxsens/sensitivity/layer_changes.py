@@ -362,6 +362,8 @@ def _checked(
     if config is not None and words.size:
         check_runs(config, words.shape[1], problems)
     norm, asked = read_norm(measure, problems), read_substitution(flips, Substitute(), problems)
+    if norm is not None and norm.outputs is not None:
+        problems.add("measure", norm, "without outputs: rows of layers have none")
     checked_placement(placement, problems)
     if keep is not None:
         indices = array_of(keep)

@@ -344,7 +344,7 @@ def test_the_part_of_one_input_has_its_strata(result):
 
 def test_the_table_says_which_norms_are_exact(result):
     table = result.to_pandas()
-    assert list(table.columns) == ["input", "position", "symbol", "norm", "estimate", "exact"]
+    assert list(table.columns) == ["input", "position", "symbol", "norm", "resolution", "estimate", "exact"]
     assert table["exact"].sum() == 64
     assert (table["norm"] == table["estimate"])[~table["exact"]].all()
     assert np.isfinite(result.profile()).sum() == 400
