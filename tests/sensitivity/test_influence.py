@@ -121,7 +121,7 @@ def test_what_is_refused(monkeypatch):
     for engine in ("difference", "incremental", "first-order"):
         with pytest.raises(EngineRefusal, match=f'engine = "{engine}": it carries the change of the one row'):
             jaxsens.influence_matrix(model, TOKENS, engine=engine)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*norm = 'l3'.*engine = 'fast'"):
+    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*measure = 'l3'.*engine = 'fast'"):
         jaxsens.influence_matrix(model, [TOKENS, TOKENS], measure="l3", engine="fast")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"it returns shape \(2,\), and no row for each of the 3 positions"):
         jaxsens.influence_matrix(

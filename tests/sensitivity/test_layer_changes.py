@@ -158,6 +158,8 @@ def test_every_wrong_argument_is_named_at_once():
         )
     for name in (
         "tokens = 9",
+        "positions = 2",
+        "symbols = 7",
         "measure = 'l3'",
         "keep = [0.5]",
     ):

@@ -205,13 +205,6 @@ def test_what_is_no_function_of_two_outputs_is_refused(f, match):
         of_measure(Comparison(f))
 
 
-def test_what_a_function_excludes_is_refused_together():
-    with pytest.raises(InputError, match=r"(?s)3 errors.*change = .*: not with scalar.*outputs.*outputs"):
-        measure(change=apart, scalar=lambda y: y[0], outputs=[0])
-    with pytest.raises(InputError, match="norm = 'kl': not with change, which is measured instead"):
-        measure(change=apart, norm="kl")
-
-
 def test_a_function_that_is_not_finite_under_a_flip_is_refused():
     with pytest.raises(
         InputError, match=r"is not finite under \d+ of .*that is finite"
@@ -271,7 +264,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     completed = of_measure(Comparison(again), resume=partial, **options)
     whole = of_measure(Comparison(apart), **options)
     np.testing.assert_array_equal(completed.values, whole.values)
-    with pytest.raises(InputError, match="resume: change, its program as SHA-256, = "):
+    with pytest.raises(InputError, match="resume: measure, its program as SHA-256, = "):
         of_measure(Comparison(lambda y, new: y[0]), resume=partial, **options)
 
 

@@ -279,7 +279,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     completed = MEASURE(Function(again), resume=partial, **options)
     np.testing.assert_array_equal(completed.values, whole.values)
     np.testing.assert_array_equal(completed.norms, whole.norms)
-    with pytest.raises(InputError, match=r"resume: scalar, its program as SHA-256, = "):
+    with pytest.raises(InputError, match=r"resume: measure, its program as SHA-256, = "):
         MEASURE(Function(other), resume=partial, **options)
-    with pytest.raises(InputError, match=r"(?s)resume: .*norm = 'scalar': this call has 'l2'"):
+    with pytest.raises(InputError, match=r"(?s)resume: .*measure = 'function': this call has L2\(\)"):
         MEASURE(resume=partial, **options)
