@@ -119,7 +119,7 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"10^30 as {name}": (call, "a whole number of at least . and at most 9223372036854775807")
         for name, call in {
-            "batch_size": lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], placement=jaxsens.Placement(batch_size=10**30)),
+            "batch_size": lambda: jaxsens.Placement(batch_size=10**30),
             "n": lambda: jaxsens.explain(MODEL, 10**30),
             "sample": lambda: jaxsens.Substitute(sample=10**30),
             "copies": lambda: jaxsens.Repeat(10**30),
@@ -212,7 +212,7 @@ MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: jaxsens.flip_sensitivity(MODEL, [MASKED, [0, 1]]), f"input 0: tokens = .*: {UNMASKED}",
     ),
     "masked positions": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], flips=jaxsens.Substitute(positions=MASKED)), r"positions = masked_array.*: a list",
+        lambda: jaxsens.Substitute(positions=MASKED), r"positions = masked_array.*: a list",
     ),
     "masked tokens of a model": (lambda: MODEL(MASKED), f"tokens = .*: {UNMASKED}"),
 }  # fmt: skip
@@ -236,7 +236,7 @@ PUBLIC: Any = jaxsens  # for arguments that are none
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (partial(PUBLIC.flip_sensitivity, MODEL, [0, 1, 1], mesure="l1"), "flip_sensitivity: mesure = 'l1': .*\"measure\""),
+        (partial(PUBLIC.flip_sensitivity, MODEL, [0], mesure="l1"), "flip_sensitivity: mesure = 'l1': .*\"measure\""),
         (partial(PUBLIC.explain, MODEL, 8, measur="l1"), "explain: measur = 'l1': unknown argument; did you mean"),
         (partial(PUBLIC.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
         (partial(PUBLIC.Substitute, 3, sed=1), 'Substitute: sed: unknown key; did you mean "seed"'),

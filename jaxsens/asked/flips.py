@@ -58,7 +58,10 @@ def _is_pairs(value: Any) -> bool:
         isinstance(value, list | tuple)
         and len(value) > 0
         and all(
-            isinstance(one, list | tuple) and len(one) == 2 and is_count(one[0]) and isinstance(one[1], list | tuple)
+            isinstance(one, list | tuple)
+            and len(one) == 2
+            and is_count(one[0])
+            and isinstance(one[1], list | tuple)
             for one in value
         )
     )

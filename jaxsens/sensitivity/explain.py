@@ -207,7 +207,9 @@ def _count_flips(flips: Flips, subject: Measurable, n: int, problems: Problems) 
         return 0
     needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    of_alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
+    of_alphabet = (
+        isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
+    )
     return selection.number(word, own=of_alphabet)
 
 

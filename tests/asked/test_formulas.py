@@ -32,9 +32,7 @@ def expected(name, y, changes):
 
 
 MEASURED = {
-    (name, dtype): jax.jit(MEASURES[name].values)
-    for name in MEASURES
-    for dtype in ("float32", "float64")
+    (name, dtype): jax.jit(MEASURES[name].values) for name in MEASURES for dtype in ("float32", "float64")
 }
 
 

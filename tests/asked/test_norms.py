@@ -23,7 +23,10 @@ def test_it_is_numpys_over_the_last_axis_whatever_the_size(name, size):
     expected = np.linalg.norm(change.astype(np.float64), order, axis=-1)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_allclose(norm.of_array(change.astype(np.float64)), expected, rtol=1e-12)
-    apart = norm.of_array(change[..., :2].astype(np.float64)), norm.of_array(change[..., 2:].astype(np.float64))
+    apart = (
+        norm.of_array(change[..., :2].astype(np.float64)),
+        norm.of_array(change[..., 2:].astype(np.float64)),
+    )
     np.testing.assert_allclose(norm.combined(*apart), expected, rtol=1e-12)
 
 

@@ -13,6 +13,8 @@ import pytest
 import jaxsens
 from jaxsens import (
     KL,
+    L1,
+    L2,
     Auto,
     Cosine,
     Decision,
@@ -22,8 +24,6 @@ from jaxsens import (
     Incremental,
     InputError,
     Insert,
-    L1,
-    L2,
     LInf,
     LogProbability,
     Mask,
@@ -85,7 +85,9 @@ def made(base: Any, value: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("asked", OBJECTS, ids=repr)
 def test_an_object_prints_as_the_call_that_makes_it_and_its_table_makes_it_again(asked):
-    assert eval(repr(asked), vars(jaxsens) | {name: getattr(jaxsens, name) for name in jaxsens.__all__}) == asked
+    assert (
+        eval(repr(asked), vars(jaxsens) | {name: getattr(jaxsens, name) for name in jaxsens.__all__}) == asked
+    )
     table = json.loads(json.dumps(asked.table()))
     assert made(base_of(asked), table, file=True) == asked
     assert len({asked, made(base_of(asked), table)}) == 1
@@ -131,14 +133,18 @@ def test_a_table_of_a_file_makes_the_object():
 @pytest.mark.parametrize(
     ("base", "value", "said"),
     [
-        (Flips, "delet", 'flips = \'delet\': one of substitute, .*; did you mean "delete"'),
+        (Flips, "delet", "flips = 'delet': one of substitute, .*; did you mean \"delete\""),
         (Flips, {"kind": "delet"}, 'did you mean "delete"'),
         (Flips, {"kind": 3}, "flips.kind = 3: one of substitute"),
         (Flips, {"kind": "neighbours", "k": 0}, "flips.k = 0: a whole number of at least 1"),
         (Flips, {"kind": "neighbours", "j": 0}, "flips.j: unknown key"),
         (Flips, L1(), r"flips = L1\(\): one of substitute, .*, or an object such as jaxsens.Neighbours\(8\)"),
         (Flips, 1, r"flips.symbols = 1: .*to insert this one alone, give \[1\]"),
-        (Flips, [0.5], r"flips.symbols = \[0.5\]: the number of symbols, a sequence of symbol ids, or a mapping"),
+        (
+            Flips,
+            [0.5],
+            r"flips.symbols = \[0.5\]: the number of symbols, a sequence of symbol ids, or a mapping",
+        ),
         (Flips, [(-1, [0])], "flips.symbols"),
         (Flips, [("x", ["y"])], "flips.symbols"),
         (Flips, [(1, ["y"])], r"symbols\[1\]"),
@@ -160,7 +166,10 @@ def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, sa
     [
         (lambda: Substitute(groups=[(0, 1)], positions=[0]), r"positions = \[0\]: not with groups"),
         (lambda: Substitute({0: [1]}, positions=[0]), r"positions = \[0\]: not with a mapping"),
-        (lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]), r"groups = \(0, 1\): as many symbols for each"),
+        (
+            lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]),
+            r"groups = \(0, 1\): as many symbols for each",
+        ),
         (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols: position = 1: it is in no group"),
         (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups: position = 1: each position in one group"),
         (lambda: Substitute(seed=1), "seed = 1: only with sample"),

@@ -176,9 +176,7 @@ def test_the_log_probability_of_no_token(token):
 
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
     with pytest.raises(InputError, match=r"token = 20: the output has 20 numbers"):
-        jaxsens.flip_sensitivity(
-            decoder, [8, 9], flips=[10], measure=jaxsens.LogProbability(20)
-        )
+        jaxsens.flip_sensitivity(decoder, [8, 9], flips=[10], measure=jaxsens.LogProbability(20))
 
 
 def test_bad_ids_and_texts(encoder, tmp_path):

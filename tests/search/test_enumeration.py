@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.asked.flips import Pairs
 from jaxsens.asked.measures import Measure
 from jaxsens.search import enumeration
 from jaxsens.search.result import WorstInput

@@ -172,7 +172,13 @@ def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch
         return measure(self, word)
 
     monkeypatch.setattr(Problem, "measure", counting)
-    options = {"objective": objective, "exact": False, "restarts": 2, "engine": "vmap", "placement": Placement(ONE)}
+    options = {
+        "objective": objective,
+        "exact": False,
+        "restarts": 2,
+        "engine": "vmap",
+        "placement": Placement(ONE),
+    }
     whole = worst_input(model, 6, **options)
     for budget in (1, 2, 3, 5, whole.measurements, whole.measurements + 5):
         counted.clear()

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.measures import Measure
-from jaxsens.errors import Problems
 from jaxsens.asked.value import read
+from jaxsens.errors import Problems
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.result import FlipSensitivity, Run

@@ -97,7 +97,9 @@ def test_an_engine_that_cannot_serve_the_model_is_refused_with_the_reason():
 def test_flips_of_other_kinds_are_counted(flips, count):
     told = jaxsens.explain(model(), 10, flips)
     assert told.flips == count
-    edits = getattr(flips, "groups", None) or isinstance(flips, jaxsens.Delete | jaxsens.Insert | jaxsens.Repeat)
+    edits = getattr(flips, "groups", None) or isinstance(
+        flips, jaxsens.Delete | jaxsens.Insert | jaxsens.Repeat
+    )
     edits = bool(edits)
     assert (told.engine.name == "vmap") >= edits
     assert (told.first_order is None) >= edits
@@ -119,7 +121,5 @@ def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
     assert jaxsens.explain(model(), 10, measure="kl").first_order is not None
     with pytest.raises(jaxsens.EngineRefusal, match="cannot serve flips that delete a position"):
         jaxsens.explain(model(), 10, flips=jaxsens.Delete(), engine="first-order")
-    with pytest.raises(
-        jaxsens.InputError, match=r"(?s)2 errors.*measure = 'l3'.*flips = 7"
-    ):
+    with pytest.raises(jaxsens.InputError, match=r"(?s)2 errors.*measure = 'l3'.*flips = 7"):
         jaxsens.explain(model(), 10, flips=7, measure="l3")  # pyright: ignore[reportArgumentType]

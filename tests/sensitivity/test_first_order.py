@@ -364,7 +364,16 @@ def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measur
         pytest.param(jaxsens.Cosine(outputs=[0, 2, 5]), FirstOrder(verify=20), marks=pytest.mark.slow),
         (jaxsens.Comparison(moved_probability), FirstOrder(verify=20)),
     ],
-    ids=["l2", "l1 of two outputs", "linf", "sketch", "function", "kl", "cosine of three outputs", "comparison"],
+    ids=[
+        "l2",
+        "l1 of two outputs",
+        "linf",
+        "sketch",
+        "function",
+        "kl",
+        "cosine of three outputs",
+        "comparison",
+    ],
 )
 def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(measure, engine):
     result, exact = measured(measure, engine)
@@ -455,7 +464,9 @@ def test_every_error_in_the_options_is_listed_and_a_sketch_serves_one_norm():
         assert said in str(caught.value)
     model = jaxsens.Transformer(SMALL, seed=0)
     for measure in ("l1", jaxsens.Function(probability)):
-        with pytest.raises(EngineRefusal, match=r'engine = "first-order": sketch = 3: only for L2, .*; leave it'):
+        with pytest.raises(
+            EngineRefusal, match=r'engine = "first-order": sketch = 3: only for L2, .*; leave it'
+        ):
             jaxsens.flip_sensitivity(model, [0, 1, 1], measure=measure, engine=FirstOrder(sketch=3))
 
 
@@ -483,9 +494,7 @@ def test_a_users_model_is_estimated_and_verified_like_any_other():
     assert exact.engine.name == "incremental"
     np.testing.assert_allclose(result.values[result.exact], exact.values[result.exact], rtol=1e-3, atol=1e-6)
     assert accuracy_of(result).rank_correlation > 0.9
-    mean = jaxsens.flip_sensitivity(
-        pair, tokens, flips=[5], readout="mean", engine="first-order"
-    )
+    mean = jaxsens.flip_sensitivity(pair, tokens, flips=[5], readout="mean", engine="first-order")
     assert mean.readout == "mean"
     assert len(mean) > len(tokens) - 3
 

@@ -176,9 +176,7 @@ def measured(model: jaxsens.Layered, weights: Any = WEIGHTS, **options: Any) -> 
             "ignore", PrecisionWarning
         )  # and some changes are below the rounding of float64
         exact = jaxsens.flip_sensitivity((model, wide), TOKENS, engine="vmap", **options)
-    found = jaxsens.flip_sensitivity(
-        (model, weights), TOKENS, **options, engine=FirstOrder(verify=20)
-    )
+    found = jaxsens.flip_sensitivity((model, weights), TOKENS, **options, engine=FirstOrder(verify=20))
     return found, exact.values
 
 
@@ -377,8 +375,6 @@ def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, re
         alphabet_size=2, layers=3, layer_norm="pre", mask=mask, readout=readout
     )
     word = [0, 1, 1, 0] * 12 + [2]
-    result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), word, engine=FirstOrder(verify=20)
-    )
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine=FirstOrder(verify=20))
     assert result.estimated is not None
     assert not result.estimated.estimates[result.positions > readout].any()

@@ -124,9 +124,7 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*measure = 'l3'.*engine = 'fast'"):
         jaxsens.influence_matrix(model, [TOKENS, TOKENS], measure="l3", engine="fast")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"it returns shape \(2,\), and no row for each of the 3 positions"):
-        jaxsens.influence_matrix(
-            lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=[0, 1]
-        )
+        jaxsens.influence_matrix(lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=[0, 1])
     with pytest.raises(InputError, match="statistic = 'median': one of mean, max"):
         jaxsens.influence_matrix(model, TOKENS, flips=jaxsens.Substitute(positions=[0])).matrix("median")  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(memory, "machine_memory", lambda: 1000)

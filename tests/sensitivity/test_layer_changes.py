@@ -174,9 +174,15 @@ def test_every_wrong_argument_is_named_at_once():
         ({"tokens": [[0, 1], [1]], "keep": [[0], 1]}, r"tokens = \[\[0, 1\], \[1\]\](?s:.)*keep = "),
         ({"tokens": [0, 1, 1], "flips": {1: [1]}}, r"nothing to flip"),
         ({"tokens": [0, 1, 1], "keep": [4]}, r"indices from 0 to 3: there are 4 flips"),
-        ({"tokens": [0, 1], "flips": Substitute(positions=[2])}, r"flips: positions = 2: positions from 0 to 1"),
+        (
+            {"tokens": [0, 1], "flips": Substitute(positions=[2])},
+            r"flips: positions = 2: positions from 0 to 1",
+        ),
         ({"model": len, "tokens": [0, 1]}, r"a jaxsens Transformer"),
-        ({"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])}, r"measure = L2\(outputs=\[0\]\): without outputs"),
+        (
+            {"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])},
+            r"measure = L2\(outputs=\[0\]\): without outputs",
+        ),
         ({"tokens": [0, 1], "flips": "delete"}, r"flips = Delete\(\): flips that replace one symbol each"),
     ],
 )

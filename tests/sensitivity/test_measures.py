@@ -206,9 +206,7 @@ def test_what_is_no_function_of_two_outputs_is_refused(f, match):
 
 
 def test_a_function_that_is_not_finite_under_a_flip_is_refused():
-    with pytest.raises(
-        InputError, match=r"is not finite under \d+ of .*that is finite"
-    ):
+    with pytest.raises(InputError, match=r"is not finite under \d+ of .*that is finite"):
         of_measure(Comparison(lambda y, new: jnp.where(jnp.all(y == new), 0.0, jnp.nan)))
 
 
@@ -222,7 +220,9 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
 @pytest.mark.parametrize("name", ["cosine", "kl"])
 def test_measures_of_several_outputs_refuse_a_single_one(name):
     for outputs in ([1], [1, 1]):
-        with pytest.raises(InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'):
+        with pytest.raises(
+            InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'
+        ):
             of_measure(Measure.kinds[name](outputs=outputs))
     with pytest.raises(InputError, match="of a single output"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
@@ -240,8 +240,10 @@ def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name()
         for call in (
             lambda wrong=wrong: jaxsens.worst_input(MODEL, 4, measure=wrong),
             lambda wrong=wrong: jaxsens.layer_changes(MODEL, WORD, measure=wrong),
+        ):
+            with pytest.raises(
+                InputError, match=rf"measure = {Measure.kinds[wrong].__name__}\(\): a norm: l2, l1 or linf"
             ):
-            with pytest.raises(InputError, match=rf"measure = {Measure.kinds[wrong].__name__}\(\): a norm: l2, l1 or linf"):
                 call()
         for bound in (jaxsens.theory.lemma5, jaxsens.theory.certified_bound):
             with pytest.raises(InputError, match=f"norm = '{name}': one of l2, l1, linf"):
@@ -316,4 +318,3 @@ def test_of_other_results_there_is_no_boolean_sensitivity():
         _ = of_measure().sensitive_flips
     with pytest.raises(InputError, match="average_sensitivity: this result"):
         _ = of_measure("kl").average_sensitivity
-

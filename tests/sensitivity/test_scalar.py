@@ -248,7 +248,9 @@ def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
     assert loaded.description() == result.description()
     plain = flip_sensitivity(MODEL, WORD)
     plain.save(tmp_path / "p.parquet")
-    assert list(load_result(tmp_path / "p.parquet").to_pandas().columns) == list(result.to_pandas().columns)[:-1]
+    assert (
+        list(load_result(tmp_path / "p.parquet").to_pandas().columns) == list(result.to_pandas().columns)[:-1]
+    )
 
 
 def test_the_part_of_one_input_has_its_changes(result):

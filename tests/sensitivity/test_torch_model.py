@@ -129,15 +129,11 @@ class Unpaired(Mean):
         return Rows.forward(self, ids).mean(1)
 
 
-@pytest.mark.parametrize(
-    "flips", [jaxsens.Delete(), jaxsens.Insert([1]), jaxsens.Repeat(2)], ids=str
-)
+@pytest.mark.parametrize("flips", [jaxsens.Delete(), jaxsens.Insert([1]), jaxsens.Repeat(2)], ids=str)
 def test_inputs_of_other_lengths_are_tried_on_the_input_too(flips):
     """The input with a symbol more or less, and not one that is made up."""
     word, module = np.array([2, 3, 1, 1, 2]), Unpaired().eval()
-    found = jaxsens.flip_sensitivity(
-        jaxsens.from_torch(module), word, flips=flips, readout="mean"
-    )
+    found = jaxsens.flip_sensitivity(jaxsens.from_torch(module), word, flips=flips, readout="mean")
     assert len(found) == 5
     assert np.isfinite(found.norms).all()
 

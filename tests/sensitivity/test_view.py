@@ -86,11 +86,25 @@ def test_values_that_are_not_finite_are_left_out():
 
 def test_the_table_says_what_stood_there_and_what_was_inserted():
     frame = shown().to_pandas()
-    assert list(frame.columns) == ["input", "position", "token", "symbol", "replacement", "norm", "resolution"]
+    assert list(frame.columns) == [
+        "input",
+        "position",
+        "token",
+        "symbol",
+        "replacement",
+        "norm",
+        "resolution",
+    ]
     assert list(frame["token"]) == ["un", "un", "##do", "<b>"]
     assert list(frame["replacement"]) == ["<b>", "a", "a", "a"]
     assert list(estimated().to_pandas().columns)[-3:] == ["resolution", "estimate", "exact"]
-    assert list(shown(names=None).to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution"]
+    assert list(shown(names=None).to_pandas().columns) == [
+        "input",
+        "position",
+        "symbol",
+        "norm",
+        "resolution",
+    ]
     assert isinstance(frame, pd.DataFrame)
 
 

@@ -14,7 +14,7 @@ from flax import linen, nnx
 from jax import lax
 from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
-from jaxsens.asked.measures import OfFunction, Measure
+from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.errors import InputError
 from jaxsens.models import layers
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
