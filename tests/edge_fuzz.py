@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 import multiprocessing
 import random
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import jax
@@ -33,6 +34,9 @@ import numpy as np
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, memory
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
 from jaxsens.experiments.sweep_config import load_sweep_config
 from tests.experiments.tiny import TINY
 from tests.pretrained.folders import CONFIGS, write_folder
@@ -283,17 +287,29 @@ _MORE: tuple[Any, ...] = (
 ANYTHING = VALUES + _MORE
 LONG = (10**6, 10**8, 10**9)
 TOKENS: tuple[Any, ...] = ([0, 1, 1, 0, 1], [[0, 1, 1], [1, 0, 1]], [[0, 1], [1, 0, 1]], np.arange(12) % 2)
-MADE: tuple[Callable[[Any], Any], ...] = (
-    jaxsens.sample, jaxsens.neighbours, jaxsens.masking, jaxsens.insertion, jaxsens.repetition,
-)  # fmt: skip
 USUAL: dict[str, tuple[Any, ...]] = {
-    "alphabet_size": (2, 3), "symbols": ([0, 1],), "positions": ([0, 1], [2]), "flips": ([(0, 1)], [(1, 0), (2, 0)]),
-    "groups": ([(0, 1)], [(1,), (2,)]), "readout": ("last", 0, "mean", None), "outputs": ([0], "all"),
-    "norm": ("l1", "linf", "cosine", "kl", "decision"), "threshold": (0.5,), "sketch": (1,), "verify": (2,),
-    "engine": ("vmap", "incremental", "difference", "first-order"), "batch_size": (1, 3), "memory_budget": (2**28,),
-    "candidates": ([0, 1], jaxsens.deletion(), {1: [0]}), "scalar": (jnp.sum,), "seed": (1,),
-    "change": (lambda y, new: jnp.sum(new - y),), "progress": (False,), "mesh": (None,), "resume": (None,),
+    "flips": (2, 3, [0, 1], {1: [0]}, "delete", jaxsens.Pairs([(1, 0), (2, 0)]), jaxsens.Substitute(groups=[(0, 1)])),
+    "measure": ("l1", "linf", "cosine", "kl", "decision", jaxsens.Function(jnp.sum), jaxsens.Decision(0.5)),
+    "engine": ("vmap", "incremental", "difference", "first-order", jaxsens.FirstOrder(sketch=1, verify=2)),
+    "placement": (jaxsens.Placement(batch_size=3), jaxsens.Placement(memory_budget=2**28)),
+    "readout": ("last", 0, "mean", None), "progress": (False,), "resume": (None,),
 }  # fmt: skip
+MADE: dict[str, tuple[Callable[..., Any], ...]] = {
+    "flips": tuple(Flips.kinds.values()), "measure": tuple(Measure.kinds.values()),
+    "engine": tuple(AskedEngine.kinds.values()), "placement": (jaxsens.Placement,),
+}  # fmt: skip
+"""What makes the objects of arguments. A table of their fields makes them too."""
+
+
+def made(rng: random.Random, name: str) -> Any:
+    """An object for an argument, or a table of one, of which some fields are usual and some are anything."""
+    kind = rng.choice(MADE[name])
+    fields = sorted(field.name for field in dataclasses.fields(cast(Any, kind)) if field.init)
+    chosen = rng.sample(fields, min(len(fields), rng.choice((0, 1, 2))))
+    given = {field: rng.choice(rng.choice((ANYTHING, (2, [0, 1], [(0, 1)])))) for field in chosen}
+    if rng.random() < 0.3 and name != "placement":
+        return {"kind": cast(Any, kind).kind, **given}
+    return kind(**given)
 
 
 def arguments(rng: random.Random, folder: Path) -> None:
@@ -304,15 +320,13 @@ def arguments(rng: random.Random, folder: Path) -> None:
         tokens = rng.choice((*ANYTHING, *(np.broadcast_to(np.int8(0), n) for n in LONG)))
     names = rng.sample(sorted(USUAL), rng.choice((0, 1, 2, 3)))
     given = {name: rng.choice(USUAL[name] if rng.random() < 0.5 else ANYTHING) for name in names}
-    if rng.random() < 0.1:
-        given[rng.choice(("positions", "candidates"))] = rng.choice(MADE)(rng.choice((1, 2, 10**9, [0, 1])))
+    if rng.random() < 0.4:
+        name = rng.choice(sorted(MADE))
+        given[name] = made(rng, name)
     if len(given) < 2 and model in MODELS[2:]:
-        given.setdefault("alphabet_size", 2)
+        given.setdefault("flips", 2)
     if rng.random() < 0.2:
-        asked = {
-            name: given[name]
-            for name in given.keys() & {"alphabet_size", "readout", "norm", "candidates", "groups"}
-        }
+        asked = {name: given[name] for name in given.keys() & {"flips", "measure", "readout", "engine"}}
         jaxsens.explain(model, rng.choice((4, 9, *LONG, *ANYTHING)), **asked)
         return
     if isinstance(tokens, np.ndarray) and tokens.size in LONG:

@@ -33,10 +33,10 @@ def test_the_table_of_variants_names_those_of_a_shipped_config():
 
 
 def test_the_table_of_engines_names_them_all():
-    from jaxsens.sensitivity.choice import ENGINES
-    from jaxsens.sensitivity.first_order.estimate import NAME
+    from jaxsens.asked.engines import AskedEngine
 
-    assert first_column("engines.md")[: len(ENGINES) + 1] == [*ENGINES, NAME]
+    names = [name for name in AskedEngine.kinds if name != "auto"]
+    assert first_column("engines.md")[: len(names)] == names
 
 
 def test_every_shipped_config_is_in_the_guide():

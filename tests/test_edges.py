@@ -82,11 +82,11 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "copies": (
         lambda: jaxsens.flip_sensitivity(total, zeros(8), flips=jaxsens.Repeat(10**9)),
-        r"candidates: repetition\(\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
+        r"flips: Repeat\(1000000000\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
     ),
     "copies, explained": (
         lambda: jaxsens.explain(total, 8, flips=jaxsens.Repeat(10**9)),
-        r"candidates: repetition\(\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
+        r"flips: Repeat\(1000000000\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
     ),
     "explain": (lambda: jaxsens.explain(MODEL, 10**9), "n = 1000000000: an input of this length takes"),
     "explain, of a function": (
@@ -119,10 +119,10 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"10^30 as {name}": (call, "a whole number of at least . and at most 9223372036854775807")
         for name, call in {
-            "batch_size": lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], placement=jaxsens.Placement(batch_size=10**30)),
+            "batch_size": lambda: jaxsens.Placement(batch_size=10**30),
             "n": lambda: jaxsens.explain(MODEL, 10**30),
-            "sample": lambda: jaxsens.sample(10**30),
-            "copies": lambda: jaxsens.repetition(10**30),
+            "sample": lambda: jaxsens.Substitute(sample=10**30),
+            "copies": lambda: jaxsens.Repeat(10**30),
             "width": lambda: TransformerConfig(alphabet_size=2, width=10**30),
             "symbols": lambda: TransformerConfig(alphabet_size=10**30),
         }.items()
@@ -198,7 +198,7 @@ MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an alphabet of text": (
         lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], flips="2"),  # pyright: ignore[reportArgumentType]
-        "alphabet_size = '2': a whole number of at least 2",
+        "flips = '2': one of substitute, neighbours",
     ),
     "masked tokens": (
         lambda: jaxsens.flip_sensitivity(MODEL, MASKED),
@@ -212,7 +212,7 @@ MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: jaxsens.flip_sensitivity(MODEL, [MASKED, [0, 1]]), f"input 0: tokens = .*: {UNMASKED}",
     ),
     "masked positions": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], flips=jaxsens.Substitute(positions=MASKED)), r"positions = masked_array.*: a sequence",
+        lambda: jaxsens.Substitute(positions=MASKED), r"positions = masked_array.*: a list",
     ),
     "masked tokens of a model": (lambda: MODEL(MASKED), f"tokens = .*: {UNMASKED}"),
 }  # fmt: skip
@@ -236,15 +236,15 @@ PUBLIC: Any = jaxsens  # for arguments that are none
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (partial(PUBLIC.flip_sensitivity, MODEL, [0, 1, 1], nrom="l1"), "flip_sensitivity: nrom = 'l1': .*\"norm\""),
-        (partial(PUBLIC.explain, MODEL, 8, normm="l1"), "explain: normm = 'l1': unknown argument; did you mean"),
+        (partial(PUBLIC.flip_sensitivity, MODEL, [0], mesure="l1"), "flip_sensitivity: mesure = 'l1': .*\"measure\""),
+        (partial(PUBLIC.explain, MODEL, 8, measur="l1"), "explain: measur = 'l1': unknown argument; did you mean"),
         (partial(PUBLIC.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
-        (partial(PUBLIC.sample, 3, sed=1), 'sample: sed = 1: unknown argument; did you mean "seed"'),
+        (partial(PUBLIC.Substitute, 3, sed=1), 'Substitute: sed: unknown key; did you mean "seed"'),
         (partial(PUBLIC.flip_sensitivity, MODEL), "flip_sensitivity: missing a required argument: 'tokens'"),
     ],
 )  # fmt: skip
 def test_an_unknown_argument_is_answered_with_the_function_and_the_likeliest_name(call, wanted):
-    with pytest.raises(TypeError, match=wanted):
+    with pytest.raises((TypeError, InputError), match=wanted):
         call()
 
 

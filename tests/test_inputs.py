@@ -51,8 +51,8 @@ def test_what_is_usable_comes_back_as_pythons_own(check, value, expected):
 def test_ids_come_back_as_arrays_without_repetitions():
     assert checked(inputs.positions, [3, 1, 3], 4)[0].tolist() == [3, 1]
     assert checked(inputs.symbols, [2, 0, 2], 3)[0].tolist() == [2, 0]
-    assert checked(inputs.alphabet, None, [2, 0, 2], 3, 4)[0].tolist() == [0, 2]
-    assert checked(inputs.alphabet, None, None, 3, 4)[0].tolist() == [0, 1, 2]
+    assert checked(inputs.alphabet, None, 3)[0].tolist() == [0, 1, 2]
+    assert checked(inputs.alphabet, 2, 3)[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

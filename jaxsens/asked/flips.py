@@ -28,7 +28,7 @@ def _symbols(name: str, value: Any, problems: Problems) -> Any:
     if isinstance(value, Mapping):
         return _by_position(name, value, problems)
     if _is_pairs(value):
-        return tuple((int(position), tuple(map(int, ids))) for position, ids in value)
+        return _by_position(name, dict(value), problems)
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or not found.size:
         problems.add(
@@ -58,7 +58,10 @@ def _is_pairs(value: Any) -> bool:
         isinstance(value, list | tuple)
         and len(value) > 0
         and all(
-            isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], list | tuple)
+            isinstance(one, list | tuple)
+            and len(one) == 2
+            and is_count(one[0])
+            and isinstance(one[1], list | tuple)
             for one in value
         )
     )
@@ -161,7 +164,7 @@ class Flips(Asked, abc.ABC):
     @classmethod
     def shorthand(cls, value: Any) -> Any:
         """An integer, ids or a mapping stand for `Substitute`; None for the model's own alphabet."""
-        return {"kind": "substitute", "symbols": value}
+        return None if isinstance(value, Asked) else {"kind": "substitute", "symbols": value}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:

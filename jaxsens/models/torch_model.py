@@ -187,9 +187,9 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
     one. Every flip is a forward pass in PyTorch: there are no derivatives, so no first-order estimates, and nothing is
     shared between flips. `jaxsens.load_pretrained` reads many architectures into JAX, which is faster.
 
-    Flips are passed in batches, one call each: `batch_size=` sets their number; by default 2048 symbols on a CPU, 65536
-    on a GPU, in all inputs of a batch. PyTorch's memory is not part of `memory_budget`: it is what the module needs for
-    one batch, because calls take turns, each on all of PyTorch's threads (`torch.set_num_threads`).
+    Flips are passed in batches, one call each: `Placement(batch_size=)` sets their number; by default 2048 symbols on a
+    CPU, 65536 on a GPU, in all inputs of a batch. PyTorch's memory is not part of `memory_budget`: it is what the
+    module needs for one batch, because calls take turns, each on all of PyTorch's threads (`torch.set_num_threads`).
 
     The arithmetic is the module's: float64 modules are measured in float64; outputs in float16 or bfloat16 are
     converted to float32, and changes below their rounding (1e-3 and 1e-2 of the output) are lost.
@@ -204,7 +204,7 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
             the model raise it if the module raises, or returns something else than described.
 
     >>> model = jaxsens.from_torch(module.eval())  # doctest: +SKIP
-    >>> jaxsens.flip_sensitivity(model, ids, symbols=[1, 2, 3], readout=0)  # doctest: +SKIP
+    >>> jaxsens.flip_sensitivity(model, ids, flips=[1, 2, 3], readout=0)  # doctest: +SKIP
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(module, torch.nn.Module):

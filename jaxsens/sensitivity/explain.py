@@ -123,8 +123,7 @@ def explain(
         flipped = default_flips(subject) if flips is None else read(Flips, flips, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-    with collecting("explain") as problems:
-        count = _count_flips(flipped, subject, n, problems)
+        count = 0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, problems)
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
     platform = jax.default_backend()
@@ -208,7 +207,9 @@ def _count_flips(flips: Flips, subject: Measurable, n: int, problems: Problems) 
         return 0
     needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    of_alphabet = isinstance(flips, Substitute) and flips.named is None and flips.groups is None
+    of_alphabet = (
+        isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
+    )
     return selection.number(word, own=of_alphabet)
 
 

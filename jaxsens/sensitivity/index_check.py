@@ -160,7 +160,7 @@ def _check_torch(
             problem = _torch_problem(subject, flipped)
             if problem is not None:
                 raise InputError(
-                    f"symbols: with {int(flipped[position])} at position {int(position)}: {problem}"
+                    f"flips: with {int(flipped[position])} at position {int(position)}: {problem}"
                 )
 
 
@@ -201,7 +201,7 @@ def check_searched_reads(
         largest = int(np.argmax(symbols))
         problem = _torch_problem(subject, words[largest])
         if problem is not None:
-            raise InputError(f"symbols: with {int(symbols[largest])} inserted: {problem}")
+            raise InputError(f"flips: with {int(symbols[largest])} inserted: {problem}")
         return
     for k, found in _each_beyond(subject, words):
         symbol = int(symbols[k])
@@ -431,7 +431,7 @@ def _of_flip(
     symbol, position = int(flips.symbols[flip]), int(flips.positions[flip])
     if edit.longer < 0 or (edit.longer and found.index != symbol):
         made = "deleting a position" if edit.longer < 0 else f"inserting {edit.longer} symbol(s)"
-        what = f"candidates: {made} makes of inputs of length {n} tokens of length {len(word)}"
+        what = f"flips: {made} makes of inputs of length {n} tokens of length {len(word)}"
         remedy = "give a model that reads this length too, or inputs of another length"
         if edit.longer > 0 and found.index == found.size:
             remedy += f": it may read at most {found.size}"
@@ -447,8 +447,8 @@ def _of_flip(
 def _of_symbol(found: Beyond, symbol: int, where: str) -> str:
     remedy = "insert symbols in the model's vocabulary"
     if found.index == symbol:
-        remedy = f"insert symbols below {found.size}: alphabet_size={found.size} or symbols=[...]"
-    return _told(f"symbols: with {symbol} {where}", found, remedy)
+        remedy = f"insert symbols below {found.size}: flips={found.size} or flips=[...]"
+    return _told(f"flips: with {symbol} {where}", found, remedy)
 
 
 def _told(argument: str, found: Beyond, remedy: str) -> str:

@@ -362,16 +362,21 @@ def _checked(
     if config is not None and words.size:
         check_runs(config, words.shape[1], problems)
     norm, asked = read_norm(measure, problems), read_substitution(flips, Substitute(), problems)
+    if norm is not None and norm.outputs is not None:
+        problems.add("measure", norm, "without outputs: rows of layers have none")
     checked_placement(placement, problems)
     if keep is not None:
         indices = array_of(keep)
         nothing = not indices.size and indices.dtype != object
         if indices.ndim != 1 or not (nothing or np.issubdtype(indices.dtype, np.integer)):
             problems.add("keep", keep, "a sequence of flips' indices, or None")
+    selection = None
+    if config is not None and asked is not None:
+        selection = select(asked, measurable(model), words, problems)
     problems.raise_if_any()
-    selection = select(asked, measurable(model), words, problems)
-    problems.raise_if_any()
-    return model.config, words[0], selection.flips(words), norm
+    if config is None or selection is None:
+        raise TypeError("unusable arguments without an error")
+    return config, words[0], selection.flips(words), norm
 
 
 def _kept(flips: FlipTable, keep: Any) -> np.ndarray:

@@ -35,7 +35,7 @@ _KINDS = "a jaxsens model, an NNX module, (Linen module, variables), (function, 
 
 def lines(model: str, readout: str = "") -> str:
     """Returns the two lines of code: how to make the model, and the call."""
-    return f":\n    model = {model}\n    jaxsens.flip_sensitivity(model, tokens, alphabet_size=...{readout})"
+    return f":\n    model = {model}\n    jaxsens.flip_sensitivity(model, tokens, flips=...{readout})"
 
 
 def called_back(call: str) -> str:

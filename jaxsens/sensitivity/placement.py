@@ -173,9 +173,10 @@ def local_mesh() -> Mesh:
 def global_mesh() -> Mesh:
     """Returns a mesh of all devices of all processes of a distributed job, with one axis called "flips".
 
-    Every process calls `jax.distributed.initialize` first, and then makes the same calls with `mesh=global_mesh()`: the
-    flips are shared, and every process returns the whole result. Hosts with other processors or another number of
-    cores give other last digits. In a single process it is the mesh of all its devices, which is the default.
+    Every process calls `jax.distributed.initialize` first, and then makes the same calls with
+    `Placement(global_mesh())`: the flips are shared, and every process returns the whole result. Hosts with other
+    processors or another number of cores give other last digits. In a single process it is the mesh of all its devices,
+    which is the default.
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 

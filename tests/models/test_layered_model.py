@@ -51,7 +51,7 @@ def test_calling_it_returns_the_output_of_every_row():
 def test_it_is_measured_like_the_pair_of_its_parts(readout):
     model = named()
     pair = model.layered, model.parameters
-    asked = {"alphabet_size": 2, "readout": readout, "positions": [0, 1, 4]}
+    asked = {"flips": jaxsens.Substitute(2, positions=[0, 1, 4]), "readout": readout}
     ours, theirs = (jaxsens.flip_sensitivity(one, TOKENS, **asked) for one in (model, pair))
     np.testing.assert_array_equal(ours.norms, theirs.norms)
 
@@ -87,4 +87,4 @@ def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
 def test_a_search_leaves_out_reserved_symbols_unless_they_are_named():
     model = named()
     assert list(jaxsens.worst_input(model, 3, 3, exact=True).alphabet) == [0, 1]
-    assert list(jaxsens.worst_input(model, 3, flips=jaxsens.Pairs([1, 2]), exact=True).alphabet) == [1, 2]
+    assert list(jaxsens.worst_input(model, 3, flips=[1, 2], exact=True).alphabet) == [1, 2]

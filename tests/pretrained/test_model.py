@@ -141,7 +141,7 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
 
 def test_flips_are_those_of_the_rows(encoder):
     ids = encoder.encode("the cat sat on a mat")
-    result = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Pairs([9, 12]), readout=2)
+    result = jaxsens.flip_sensitivity(encoder, ids, flips=[9, 12], readout=2)
     flipped = [*ids]
     flipped[result.argmax.position] = result.argmax.symbol
     change = np.linalg.norm(np.asarray(encoder(flipped))[2] - np.asarray(encoder(ids))[2])
@@ -150,22 +150,20 @@ def test_flips_are_those_of_the_rows(encoder):
 
 def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
     ids = decoder.encode("the cat sat on a mat and slept")
-    scalar = jaxsens.log_probability(9)
-    assert scalar == jaxsens.log_probability(9)
-    assert hash(scalar) == hash(jaxsens.log_probability(9))
-    options = {"symbols": [8, 14], "scalar": scalar}
-    exact = jaxsens.flip_sensitivity(decoder, ids, **options)
+    measure = jaxsens.LogProbability(9)
+    assert measure == jaxsens.LogProbability(9)
+    assert hash(measure) == hash(jaxsens.LogProbability(9))
+    exact = jaxsens.flip_sensitivity(decoder, ids, [8, 14], measure)
     rows = [
         np.asarray(decoder([*ids[:i], s, *ids[i + 1 :]]))[-1]
         for i, s in zip(exact.positions, exact.symbols, strict=True)
     ]
     logs = [row[9] - np.log(np.exp(row).sum()) for row in [*rows, np.asarray(decoder(ids))[-1]]]
-    assert exact.changes is not None
-    np.testing.assert_allclose(exact.changes, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(exact.values, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EstimateWarning)  # eight random rows are no test of the estimate
         estimated = jaxsens.flip_sensitivity(
-            decoder, ids, **options, engine=jaxsens.FirstOrder(verify=len(exact))
+            decoder, ids, [8, 14], measure, engine=jaxsens.FirstOrder(verify=len(exact))
         )
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-6)
 
@@ -173,14 +171,12 @@ def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
 @pytest.mark.parametrize("token", [-1, 1.5, True, None])
 def test_the_log_probability_of_no_token(token):
     with pytest.raises(InputError, match="token = "):
-        jaxsens.log_probability(token)
+        jaxsens.LogProbability(token)
 
 
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
     with pytest.raises(InputError, match=r"token = 20: the output has 20 numbers"):
-        jaxsens.flip_sensitivity(
-            decoder, [8, 9], flips=jaxsens.Pairs([10]), measure=jaxsens.LogProbability(20)
-        )
+        jaxsens.flip_sensitivity(decoder, [8, 9], flips=[10], measure=jaxsens.LogProbability(20))
 
 
 def test_bad_ids_and_texts(encoder, tmp_path):
@@ -204,7 +200,7 @@ def test_bad_ids_and_texts(encoder, tmp_path):
     with pytest.raises(InputError, match="ids 0 to 19"):
         encoder.tokens([20])
     with pytest.raises(InputError, match="the model reads at most 12"):
-        jaxsens.flip_sensitivity(encoder, [8] * 13, flips=jaxsens.Pairs([9]))
+        jaxsens.flip_sensitivity(encoder, [8] * 13, flips=[9])
     assert encoder.decode([]) == ""
 
 

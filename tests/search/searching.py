@@ -10,6 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 import jaxsens
+from jaxsens.asked.engines import AskedEngine, Auto
+from jaxsens.asked.measures import L2, Norm
 from jaxsens.errors import Problems
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.sensitivity.adapters import measurable
@@ -42,8 +44,10 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
     return norms.max(axis=1), norms.mean(axis=1)
 
 
-def problem(model: Any, n: int, objective: str = "max", norm: str = "l2", engine: str = "auto") -> Problem:
+def problem(
+    model: Any, n: int, objective: str = "max", norm: Norm | None = None, engine: AskedEngine | None = None
+) -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
     space = search_space(subject, n, np.arange(subject.alphabet_size or 0), None, None, Problems("test"))
-    return problem_of(subject, space, objective, norm, subject.outputs, engine, Placement(ONE))
+    return problem_of(subject, space, objective, norm or L2(), engine or Auto(), Placement(ONE))

@@ -13,17 +13,15 @@ from tests.search.searching import ONE, model_of
 def test_all_problems_come_together():
     problems = {
         "n": 0,
-        "alphabet_size": 7,
+        "flips": 7,
         "objective": "median",
-        "norm": "l3",
-        "outputs": [],
+        "measure": "l3",
         "exact": 1,
         "restarts": 0,
         "budget": 0,
         "seed": -1,
         "engine": "fast",
-        "batch_size": 0,
-        "memory_budget": -5,
+        "placement": "cpu",
         "fixed": {"first": 1},
     }
     with pytest.raises(jaxsens.InputError) as caught:
@@ -42,8 +40,9 @@ def test_all_problems_come_together():
         ({"n": 4, "fixed": {4: 1}}, r"fixed = \{4: 1\}: positions from 0 to 3"),
         ({"n": 4, "fixed": {0: 4}}, r"fixed = \{0: 4\}: the model reads ids 0 to 3"),
         ({"n": 4, "fixed": [(0, 1)]}, r"fixed = .*: a mapping of 0-based positions"),
-        ({"n": 4, "symbols": [1]}, r"symbols = \[1\]: at least two symbols"),
-        ({"n": 4, "symbols": [1, 2], "alphabet_size": 2}, r"give alphabet_size or symbols, not both"),
+        ({"n": 4, "flips": [1]}, r"flips = Substitute\(\[1\]\): at least two symbols"),
+        ({"n": 4, "flips": {0: [1, 2]}}, r"flips = Substitute\(\{0: \[1, 2\]\}\): symbols alone"),
+        ({"n": 4, "engine": "first-order"}, r"engine = FirstOrder\(\): an engine that measures: auto, vmap"),
         ({"n": 4, "start": [0, 1, 2]}, r"start = .*: words of length 4"),
         ({"n": 4, "start": [0, 1, 2, 3]}, r"start = 3: a symbol of \[0, 1, 2\] \(word 0, position 3\)"),
         (
@@ -54,7 +53,7 @@ def test_all_problems_come_together():
         ({"n": 4, "start": 0.5}, r"start = 0.5: whole numbers"),
         ({"n": True}, r"n = True: a whole number of at least 1"),
         ({"n": 4, "budget": 2.5}, r"budget = 2.5: a whole number of at least 1, or None"),
-        ({"n": 4, "outputs": [6]}, r"outputs = \[6\]: the model has the outputs 0 to 5"),
+        ({"n": 4, "measure": jaxsens.L1(outputs=[6])}, r"outputs = \[6\]: the model has the outputs 0 to 5"),
         ({"n": 4, "exact": "yes"}, r"exact = 'yes': one of None, True, False"),
     ],
 )
@@ -64,7 +63,7 @@ def test_each_problem_is_named_with_its_remedy(options, message):
 
 
 def test_a_callable_needs_an_alphabet_and_must_be_fit_to_be_measured():
-    with pytest.raises(jaxsens.InputError, match=r"worst_input: alphabet_size = None: say which symbols"):
+    with pytest.raises(jaxsens.InputError, match=r"worst_input: flips = None: say which symbols"):
         worst_input(lambda tokens: tokens.sum() * 1.0, 4)
     with pytest.raises(jaxsens.InputError, match=r"a row for each position \(shape \(4, 4\)\)"):
         worst_input(lambda tokens: tokens[:, None] * tokens * 1.0, 4, 2)

@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.asked.flips import Pairs
 from jaxsens.asked.measures import Measure
 from jaxsens.search import enumeration
 from jaxsens.search.result import WorstInput
@@ -33,7 +32,9 @@ CASES = [
 
 
 def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **options: Any) -> None:
-    largest, mean = truth(model, words, positions=list(found.positions), **options)
+    at = list(found.positions)
+    flips = jaxsens.Substitute(list(found.alphabet), positions=at)
+    largest, mean = truth(model, words, flips=flips, **options)
     expected = largest if found.objective == "max" else mean
     assert found.exact
     assert found.words == len(words)
@@ -42,7 +43,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
     again = jaxsens.flip_sensitivity(
         model,
         found.tokens,
-        flips=jaxsens.Substitute(positions=list(found.positions)),
+        flips=flips,
         **options,
         placement=jaxsens.Placement(ONE),
     )
@@ -63,18 +64,18 @@ def test_the_largest_of_all_words_is_found(case):
 @pytest.mark.parametrize("norm", ["l1", "linf"])
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
-    fixed = {0: 1, 4: 3}
+    fixed, measure = {0: 1, 4: 3}, Measure.kinds[norm](outputs=[4, 1])
     found = worst_input(
         model,
         5,
-        measure=Measure.kinds[norm](outputs=[4, 1]),
+        measure=measure,
         fixed=fixed,
         engine="vmap",
         placement=Placement(ONE),
     )
     assert found.positions == (1, 2, 3)
     assert found.fixed == ((0, 1), (4, 3))
-    assert_is_the_largest(found, model, words_over(3, 5, fixed), norm=norm, outputs=[4, 1], engine="vmap")
+    assert_is_the_largest(found, model, words_over(3, 5, fixed), measure=measure, engine="vmap")
 
 
 def test_with_an_end_symbol_the_value_is_that_of_flip_sensitivity_as_it_is():
@@ -89,7 +90,7 @@ def test_only_some_symbols():
     model = model_of()
     found = worst_input(model, 4, flips=[3, 1], engine="vmap", placement=Placement(ONE))
     assert found.alphabet == (1, 3)
-    assert_is_the_largest(found, model, words_over(2, 4) * 2 + 1, symbols=[1, 3], engine="vmap")
+    assert_is_the_largest(found, model, words_over(2, 4) * 2 + 1, engine="vmap")
 
 
 def test_any_callable_and_a_recurrent_network():
@@ -99,7 +100,7 @@ def test_any_callable_and_a_recurrent_network():
         return jax.numpy.tanh(tokens @ jax.numpy.asarray(weights))
 
     lstm = jaxsens.LSTM(jaxsens.LSTMConfig(alphabet_size=2, width=4, dtype="float64"))
-    cases: list[tuple[Any, dict[str, Any]]] = [(model, {"alphabet_size": 2}), (lstm, {})]
+    cases: list[tuple[Any, dict[str, Any]]] = [(model, {"flips": 2}), (lstm, {})]
     for one, given in cases:
         found = worst_input(one, 4, **given, placement=Placement(ONE))
         largest, _ = truth(one, words_over(2, 4), **given)
@@ -110,15 +111,11 @@ def test_devices_batches_and_memory_change_nothing(monkeypatch):
     model = model_of()
     expected = worst_input(model, 4, engine="vmap", placement=Placement(ONE))
     monkeypatch.setattr(enumeration, "_PAIRS", 5)
-    ways: list[dict[str, Any]] = [
-        {"mesh": EIGHT},
-        {"mesh": ONE, "batch_size": 7},
-        {"mesh": EIGHT, "batch_size": 3},
-    ]
-    for block_bytes, options in [*((2**26, way) for way in ways), (1000, ways[0])]:
+    ways = [Placement(EIGHT), Placement(ONE, batch_size=7), Placement(EIGHT, batch_size=3)]
+    for block_bytes, where in [*((2**26, way) for way in ways), (1000, ways[0])]:
         monkeypatch.setattr(enumeration, "_BLOCK_BYTES", block_bytes)
         seen = []
-        found = worst_input(model, 4, engine="vmap", progress=seen.append, **options)
+        found = worst_input(model, 4, engine="vmap", progress=seen.append, placement=where)
         np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         assert [step.done for step in seen] == sorted(step.done for step in seen)

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import load_worst_input
+from jaxsens.asked.engines import Difference, Vmap
+from jaxsens.asked.measures import L2, LInf
 from jaxsens.precision import numerics
 from jaxsens.search.local_search import CLIMBS, start_of
-from jaxsens.search.problem import Measured, Problem, after_one_change, norm_of
+from jaxsens.search.problem import Measured, Problem, after_one_change
 from jaxsens.search.worst_input import worst_input
 from jaxsens.sensitivity.placement import Placement
 from tests.search.searching import ONE, model_of, problem, truth
@@ -39,9 +41,9 @@ def at_all_neighbours(task: Problem, here: Measured, row: int, column: int) -> n
     return measured
 
 
-@pytest.mark.parametrize("engine", ["difference", "vmap"])
+@pytest.mark.parametrize("engine", [Difference(), Vmap()])
 def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
-    norm = "l2" if engine == "vmap" else "linf"
+    norm = L2() if isinstance(engine, Vmap) else LInf()
     model = model_of(layers=2)
     with numerics("float64"):
         task = problem(model, 5, norm=norm, engine=engine)
@@ -54,8 +56,8 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
             step, moved = here.changes[row, column], there.changes - here.changes
             elsewhere = task.measure(here.after(row - 1, column))
             for wrong in (
-                norm_of(step - moved, norm),
-                norm_of(step + 0 * moved, norm),
+                task.sizes(step - moved),
+                task.sizes(step + 0 * moved),
                 after_one_change(here, elsewhere, row, column),
             ):
                 assert not np.allclose(np.delete(wrong, row, 0), np.delete(measured, row, 0), rtol=1e-3)
@@ -66,7 +68,7 @@ def test_a_local_maximum_is_one():
     model = model_of(layers=2)
     found = worst_input(model, 6, exact=False, restarts=2, engine="vmap", placement=Placement(ONE))
     with numerics("float64"):
-        task = problem(model, 6, engine="vmap")
+        task = problem(model, 6, engine=Vmap())
         for end in found.restarts:
             assert end.converged
             here = task.measure(np.array(end.tokens, np.int32))
@@ -92,7 +94,7 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
     reached = []
     for seed in range(8):
         model = model_of(seed, alphabet_size=2, **options)
-        given = {"objective": objective, "engine": "vmap", "mesh": ONE}
+        given = {"objective": objective, "engine": "vmap", "placement": Placement(ONE)}
         exact = worst_input(model, 8, **given)
         # Half of the starts that a search has by default must do.
         found = worst_input(model, 8, exact=False, seed=seed, restarts=4, **given)
@@ -170,7 +172,13 @@ def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch
         return measure(self, word)
 
     monkeypatch.setattr(Problem, "measure", counting)
-    options = {"objective": objective, "exact": False, "restarts": 2, "engine": "vmap", "mesh": ONE}
+    options = {
+        "objective": objective,
+        "exact": False,
+        "restarts": 2,
+        "engine": "vmap",
+        "placement": Placement(ONE),
+    }
     whole = worst_input(model, 6, **options)
     for budget in (1, 2, 3, 5, whole.measurements, whole.measurements + 5):
         counted.clear()

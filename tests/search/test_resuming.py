@@ -15,9 +15,10 @@ import jaxsens
 from jaxsens import SearchInterrupted
 from jaxsens.search import checkpoint as checkpoints
 from jaxsens.search.worst_input import worst_input
+from jaxsens.sensitivity.placement import Placement
 from tests.search.searching import ONE, model_of
 
-OPTIONS: dict[str, Any] = {"exact": False, "restarts": 3, "engine": "vmap", "mesh": ONE}
+OPTIONS: dict[str, Any] = {"exact": False, "restarts": 3, "engine": "vmap", "placement": Placement(ONE)}
 
 
 def stopping(after: int) -> Any:
@@ -89,12 +90,12 @@ def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
     worst_input(model, 6, checkpoint=path, budget=3, **OPTIONS)
     others: list[tuple[Any, dict[str, Any], str]] = [
         (model, {"seed": 1}, "seed"),
-        (model, {"norm": "l1", "objective": "mean"}, "norm, objective"),
+        (model, {"measure": "l1", "objective": "mean"}, "measure, objective"),
         (model, {"start": [0, 1, 2, 0, 1, 2]}, "start"),
         (model, {"fixed": {5: 3}}, "fixed"),
         (model_of(seed=1), {}, "parameters"),
         (model_of(mask="future"), {}, "model"),
-        (model, {"symbols": [0, 1]}, "symbols"),
+        (model, {"flips": [0, 1]}, "flips"),
     ]
     for other, changes, named in others:
         with pytest.raises(jaxsens.InputError, match=f"another search, with other {named}; delete it"):

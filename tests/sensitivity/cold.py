@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxsens import TransformerConfig
+from jaxsens.asked.measures import L2
 from jaxsens.models.parameters import initialise
 from jaxsens.models.weighting import WEIGHTINGS
 from jaxsens.sensitivity.difference import engine as difference
@@ -140,7 +141,7 @@ def _engine(config: TransformerConfig, n: int) -> Engine:
     if refused is not None:
         raise LookupError(refused)
     folds = not_folded(config) is None and n >= 64
-    return (FoldedEngine if folds else DifferenceEngine)("l2", None, config)
+    return (FoldedEngine if folds else DifferenceEngine)(L2(), None, config)
 
 
 def _named(weighting: Any) -> str:

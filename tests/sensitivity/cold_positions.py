@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
+from jaxsens.asked.measures import L2
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.score_positions import RelativeBias
@@ -58,7 +59,7 @@ def norms(name: str, config: TransformerConfig, parameters: Any, word: Any, flip
         return measured(engine, parameters, word, flips, config.dtype)
     with numerics(config.dtype), jax.disable_jit():
         given = jax.tree.map(lambda leaf: jnp.asarray(leaf, config.dtype), parameters)
-        engine = FirstOrderEngine("l2", None, layered_transformer(config), config.readout)
+        engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = given, jnp.eye(config.width, dtype=config.dtype)
         positions, symbols = jnp.asarray(flips).T
         changes = engine.changes(pair, engine.prepare(pair, jnp.asarray(word)), positions, symbols)

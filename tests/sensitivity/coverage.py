@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float
 
 import jaxsens
-from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import ESTIMATED, Estimated, strata
 from jaxsens.sensitivity.result import FlipSensitivity
+from tests.sensitivity.made import made
 
 SEEDS, NOMINAL, LEAST = 1000, 0.95, 0.93
 
@@ -39,31 +39,10 @@ class Row(NamedTuple):
     upper: float
 
 
-def result_of(norms: Float[np.ndarray, " flips"], **changes: Any) -> FlipSensitivity:
-    """A result of one input with these norms."""
-    n = len(norms)
-    fields: dict[str, Any] = {
-        "norms": norms,
-        "inputs": np.zeros(n, int),
-        "positions": np.arange(n),
-        "symbols": np.ones(n, int),
-        "tokens": np.zeros((1, n), np.int32),
-        "alphabet": (0, 1),
-        "population": n,
-        "readout": None,
-        "norm": "l2",
-        "outputs": None,
-        "engine": EngineChoice("vmap", "asked for"),
-        "dtype": "float64",
-        "versions": {},
-    }
-    return FlipSensitivity(**{**fields, **changes})
-
-
 def sampled(values: Float[np.ndarray, " flips"], m: int, rng: np.random.Generator, **changes: Any) -> Drawn:
     """A sample of m of these flips, in their order."""
     chosen = np.sort(rng.choice(len(values), m, replace=False))
-    return Drawn(result_of(values[chosen], population=len(values), **changes), float(values.mean()))
+    return Drawn(made(values[chosen], populations=[len(values)], **changes), float(values.mean()))
 
 
 def verified(
@@ -81,7 +60,7 @@ def verified(
     measured, exact = stratum != ESTIMATED, values[kept]
     estimated = Estimated(estimates[kept], stratum, np.where(measured, exact, np.nan))
     norms = np.where(measured, exact, np.abs(estimates[kept]))
-    result = result_of(norms, population=len(values), estimated=estimated, **changes)
+    result = made(norms, populations=[len(values)], estimated=estimated, **changes)
     return Drawn(result, float(values.mean()))
 
 
@@ -94,7 +73,7 @@ def several(seed: int) -> Drawn:
     """Samples of decisions of three inputs of different lengths, put together."""
     rng = np.random.default_rng(seed)
     each = [
-        sampled((rng.random(n) < p).astype(float), m, rng, norm="decision")
+        sampled((rng.random(n) < p).astype(float), m, rng, measure="decision")
         for n, p, m in ((40, 0.5, 15), (300, 0.05, 40), (1000, 0.2, 80))
     ]
     flips = [one.result.population for one in each]
@@ -116,12 +95,12 @@ def _blind(seed: int) -> Drawn:
     return verified(np.where(larger, 30 * estimates, estimates), estimates, seed)
 
 
-def _two_phases(seed: int, norm: str = "l2") -> Drawn:
-    values = np.minimum(skewed(_of(seed), 3000), 20) / (10 if norm == "cosine" else 1)
-    return verified(values, _noisy(values, seed), seed, 600, norm=norm)
+def _two_phases(seed: int, measure: str = "l2") -> Drawn:
+    values = np.minimum(skewed(_of(seed), 3000), 20) / (10 if measure == "cosine" else 1)
+    return verified(values, _noisy(values, seed), seed, 600, measure=measure)
 
 
-DECISION = {"norm": "decision"}
+DECISION = {"measure": "decision"}
 POPULATIONS: dict[str, Callable[[int], Drawn]] = {
     "decisions, 3 of 64, 15 drawn": lambda k: sampled(np.eye(64)[[5, 20, 40]].sum(0), 15, _of(k), **DECISION),
     "decisions, 1 % of 2000, 64 drawn": lambda k: sampled(
@@ -132,8 +111,8 @@ POPULATIONS: dict[str, Callable[[int], Drawn]] = {
     ),
     "decisions of three lengths": several,
     "equal but for 3 of 64, 15 drawn": lambda k: sampled(1 + 30 * np.eye(64)[[5, 20, 40]].sum(0), 15, _of(k)),
-    "KL, 64 of 2000": lambda k: sampled(skewed(_of(k), 2000) ** 2, 64, _of(k), norm="kl"),
-    "cosine, 64 of 2000": lambda k: sampled(_of(k).beta(0.2, 2, 2000) * 2, 64, _of(k), norm="cosine"),
+    "KL, 64 of 2000": lambda k: sampled(skewed(_of(k), 2000) ** 2, 64, _of(k), measure="kl"),
+    "cosine, 64 of 2000": lambda k: sampled(_of(k).beta(0.2, 2, 2000) * 2, 64, _of(k), measure="cosine"),
     "most drawn, 180 of 200": lambda k: sampled(skewed(_of(k), 200), 180, _of(k)),
     "estimates good": lambda k: verified(v := skewed(_of(k)), _noisy(v, k), k),
     "estimates useless": lambda k: verified(v := skewed(_of(k)), _of(k).permutation(v), k),
@@ -142,7 +121,7 @@ POPULATIONS: dict[str, Callable[[int], Drawn]] = {
     "estimates of a sample": _two_phases,
     "estimates of a sample, cosine": lambda k: _two_phases(k, "cosine"),
     "estimates, cosine": lambda k: verified(
-        v := _of(k).beta(0.2, 2, 1000) * 2, _noisy(v, k), k, norm="cosine"
+        v := _of(k).beta(0.2, 2, 1000) * 2, _noisy(v, k), k, measure="cosine"
     ),
     "heavy tails, 64 of 1000": lambda k: sampled(np.sort(_of(k).pareto(1.1, 1000)), 64, _of(k)),
 }

@@ -38,7 +38,7 @@ class Formula(Engine):
 
     @property
     def fallback(self) -> Engine | None:
-        return Formula(self.norm, self.outputs, scale=-1.0) if self.every else None
+        return Formula(self.measure, self.outputs, scale=-1.0) if self.every else None
 
     def preferred_batch(self, n: int, platform: str) -> int:
         return 5

@@ -12,10 +12,10 @@ import pytest
 from jax.custom_batching import custom_vmap
 
 import jaxsens
-from jaxsens import Softmax, Transformer, TransformerConfig, UnchangedWarning
+from jaxsens import Comparison, Function, Softmax, Transformer, TransformerConfig, UnchangedWarning
+from jaxsens.asked.formulas import difference
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.weighting import AverageHard
-from jaxsens.sensitivity.engine import difference
 
 TABLE = np.asarray(jax.random.normal(jax.random.key(0), (3, 4)))
 WORD = np.array([0, 1, 2, 1, 0, 2])
@@ -75,50 +75,49 @@ WRONG = ("a rule", "first row", "mean", "remembers")
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"norm": "kl"}, {"scalar": lambda y: y[1]}, {"change": lambda y, new: (new - y)[2]}],
-    ids=["l2", "kl", "scalar", "change"],
+    "measure",
+    ["l2", "kl", Function(lambda y: y[1]), Comparison(lambda y, new: (new - y)[2])],
+    ids=["l2", "kl", "function", "comparison"],
 )
-def test_a_model_that_is_another_in_a_batch_is_refused(name: str, options: dict[str, Any]):
+def test_a_model_that_is_another_in_a_batch_is_refused(name: str, measure: Any):
     with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
-        jaxsens.flip_sensitivity(wrong(name), WORD, 3, **options)
+        jaxsens.flip_sensitivity(wrong(name), WORD, 3, measure)
 
 
 @pytest.mark.parametrize("name", ["a rule", "first row", "mean"])
 @pytest.mark.parametrize(
-    "options",
+    "flips",
     [
-        {"candidates": jaxsens.deletion()},
-        {"candidates": jaxsens.insertion([2])},
-        {"candidates": [0, 1, 2], "groups": [(k, k + 1) for k in range(0, 20, 2)]},
+        jaxsens.Delete(),
+        jaxsens.Insert([2]),
+        jaxsens.Substitute([0, 1, 2], groups=[(k, k + 1) for k in range(0, 20, 2)]),
     ],
     ids=["deleted", "inserted", "groups"],
 )
-def test_so_it_is_for_every_edit(name: str, options: dict[str, Any]):
+def test_so_it_is_for_every_edit(name: str, flips: Any):
     with pytest.raises(jaxsens.InputError, match="batched form differs"):
-        jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), **options)
+        jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), flips)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("flips", "measure"),
     [
-        {},
-        {"norm": "linf"},
-        {"norm": "cosine"},
-        {"norm": "kl", "outputs": [0, 2]},
-        {"norm": "decision"},
-        {"scalar": lambda y: y[1]},
-        {"candidates": jaxsens.deletion()},
-        {"candidates": jaxsens.insertion([2])},
-        {"candidates": jaxsens.repetition(2)},
-        {"candidates": [0, 1, 2], "groups": [(0, 1), (2, 3), (4,)]},
+        (3, "l2"),
+        (3, "linf"),
+        (3, "cosine"),
+        (3, jaxsens.KL(outputs=[0, 2])),
+        (3, "decision"),
+        (3, Function(lambda y: y[1])),
+        (jaxsens.Delete(), "l2"),
+        (jaxsens.Insert([2]), "l2"),
+        (jaxsens.Repeat(2), "l2"),
+        (jaxsens.Substitute([0, 1, 2], groups=[(0, 1), (2, 3), (4,)]), "l2"),
     ],
-    ids=["l2", "linf", "cosine", "kl", "decision", "scalar", "deleted", "inserted", "repeated", "groups"],
+    ids=["l2", "linf", "cosine", "kl", "decision", "function", "deleted", "inserted", "repeated", "groups"],
 )
-def test_a_model_that_is_the_same_in_a_batch_is_measured(options: dict[str, Any]):
-    alphabet: dict[str, Any] = {} if "candidates" in options else {"alphabet_size": 3}
+def test_a_model_that_is_the_same_in_a_batch_is_measured(flips: Any, measure: Any):
     for method in ("sequential", "expand_dims"):
-        assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, **options, **alphabet))
+        assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, flips, measure))
 
 
 def test_the_influence_matrix_refuses_it_too():
@@ -154,9 +153,8 @@ def test_a_model_in_bfloat16_is_measured():
             x = jnp.tanh(x @ weights / 8)
         return x.mean(0)
 
-    several: tuple[dict[str, Any], ...] = ({}, {"norm": "decision"}, {"norm": "kl"})
-    for options in several:
-        assert len(jaxsens.flip_sensitivity(model, WORD, 3, **options))
+    for measure in ("l2", "decision", "kl"):
+        assert len(jaxsens.flip_sensitivity(model, WORD, 3, measure))
 
 
 def test_a_torch_module_that_looks_at_the_batch_is_refused():
@@ -229,12 +227,11 @@ def test_decisions_of_large_integers_are_those_of_the_integers():
 def test_functions_of_integers_that_float32_lacks_are_refused():
     with pytest.raises(jaxsens.InputError, match=r"integers beyond 2\^24"):
         jaxsens.flip_sensitivity(
-            lambda t: (2**30 + t.sum())[None], [0, 1], 3, measure=jaxsens.Function(lambda y: y[0])
+            lambda t: (2**30 + t.sum())[None], [0, 1], 3, measure=Function(lambda y: y[0])
         )
     found = jaxsens.flip_sensitivity(
-        lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, measure=jaxsens.Function(lambda y: y[0])
+        lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, measure=Function(lambda y: y[0])
     )
-    assert found.values is not None
     assert found.values.tolist() == [1, -1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
@@ -12,35 +11,17 @@ import jaxsens
 from jaxsens.errors import InputError
 from jaxsens.experiments.single import at_most_of
 from jaxsens.sensitivity import flip_sensitivity
-from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.output import check_estimates_finite
 from jaxsens.sensitivity.picture import fragment
 from jaxsens.sensitivity.plot import draw_profile
 from jaxsens.sensitivity.result import FlipSensitivity, load_result
+from tests.sensitivity.made import made as result_of
 
 
 def made(norms, resolution, **fields) -> FlipSensitivity:
-    """A result of one input with a flip a position."""
-    count = len(norms)
-    return FlipSensitivity(
-        **{
-            "norms": np.asarray(norms, np.float64),
-            "resolution": np.asarray(resolution, np.float64),
-            "inputs": np.zeros(count, int),
-            "positions": np.arange(count),
-            "symbols": np.ones(count, int),
-            "tokens": np.zeros((1, count + 1), int),
-            "alphabet": (0, 1),
-            "population": count,
-            "readout": "last",
-            "norm": "l2",
-            "outputs": None,
-            "engine": EngineChoice("vmap", "for tests"),
-            "dtype": "float32",
-            "versions": {},
-            **fields,
-        }
-    )
+    """A result of one input with a flip a position, and one more position."""
+    tokens = np.zeros((1, len(norms) + 1), int)
+    return result_of(norms, resolution=resolution, tokens=tokens, readout="last", dtype="float32", **fields)
 
 
 RESOLVED = made([1.0, 0.5, 0.25], [1e-7, 1e-7, 1e-7])
@@ -82,7 +63,7 @@ def test_a_value_that_rounding_may_lower_is_not_resolved_either():
 
 
 def test_a_decision_within_rounding_counts_once_at_most():
-    result = made([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], norm="decision")
+    result = made([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], measure="decision")
     assert (result.at_most("max"), result.at_most("mean")) == (1.0, pytest.approx(2 / 3))
 
 
@@ -124,7 +105,7 @@ def test_a_profile_draws_unresolved_flips_as_hollow_triangles_at_what_they_are_a
 def test_signed_changes_below_resolution_are_a_dotted_range():
     from matplotlib.figure import Figure
 
-    signed = dataclasses.replace(MIXED, changes=np.array([-1.0, 1e-8, 0.0]), norm="scalar")
+    signed = made([-1.0, 1e-8, 0.0], [1e-7, 1e-7, 1e-7], measure=jaxsens.Function(lambda y: y[0]))
     axes = Figure().subplots()
     draw_profile(signed.view(), [axes])
     labels = {str(one.get_label()) for one in axes.collections}
@@ -137,7 +118,7 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
     from jaxsens.experiments.single import model_source, summarise
 
     source = model_source(None, None, {"alphabet_size": 2})
-    summary = summarise(dataclasses.replace(FLOOR, norm="l2"), source, 2)
+    summary = summarise(FLOOR, source, 2)
     assert json.loads(json.dumps(summary))["at most"]["max"] == pytest.approx(1.3e-7)
     assert summary["unresolved"] == 3
     _print_summary({**summary, "versions": {"device": "cpu"}})

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.models.parameters import initialise
 from jaxsens.precision import LARGEST_TIED, numerics
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
@@ -265,11 +266,11 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
 
 
 def test_what_overflows_in_the_engine_is_left_to_a_forward_pass():
-    engine = DifferenceEngine("l2", None, small())
+    engine = DifferenceEngine(L2(), None, small())
     assert engine.fallback.how == "a forward pass each"
-    assert DifferenceEngine("l2", None, small(dtype="float32")).fallback.widened
+    assert DifferenceEngine(L2(), None, small(dtype="float32")).fallback.widened
     assert (
-        DifferenceEngine("l2", None, small(dtype="float32"), wide=True).fallback.how
+        DifferenceEngine(L2(), None, small(dtype="float32"), wide=True).fallback.how
         == "a forward pass each in float64"
     )
 

@@ -34,8 +34,8 @@ def test_designated_outputs_are_what_is_measured_unless_others_are_asked_for():
         assert found.asked.outputs == expected
         same = jaxsens.flip_sensitivity(plain, WORD, measure=jaxsens.L2(outputs=expected), engine="vmap")
         np.testing.assert_array_equal(found.norms, same.norms)
-    assert jaxsens.flip_sensitivity(plain, WORD).outputs is None
-    assert jaxsens.flip_sensitivity(plain, WORD, measure=jaxsens.L2(outputs="all")).outputs is None
+    assert jaxsens.flip_sensitivity(plain, WORD).asked.outputs is None
+    assert jaxsens.flip_sensitivity(plain, WORD, measure=jaxsens.L2(outputs="all")).asked.outputs is None
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")

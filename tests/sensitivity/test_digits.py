@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens import TransformerConfig
-from jaxsens.asked.formulas import measure_of, resolution_of
+from jaxsens.asked.measures import Decision, Measure
 from jaxsens.errors import PrecisionWarning
 from jaxsens.models.weighting import Sigmoid, SinkSoftmax
 from jaxsens.precision import RESOLVED
@@ -92,7 +92,7 @@ def test_a_users_model_too():
         rows = table[tokens]
         return jnp.asarray([1.0, 3.0]) + 1e-12 * rows.sum(axis=0)[:2] / 3
 
-    found, true = compared(model, word(8), alphabet_size=2)
+    found, true = compared(model, word(8), flips=2)
     np.testing.assert_allclose(found.norms, true, rtol=1e-6, atol=0)
 
 
@@ -136,24 +136,23 @@ def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
 
 def test_deletions_and_groups_are_resolved_too():
     model = transformer(0, weighting="temperature-log")
-    tried: list[dict[str, Any]] = [{"candidates": jaxsens.deletion()}, {"groups": [(1, 2), (4,)]}]
-    for options in tried:
-        found = jaxsens.flip_sensitivity(model, word(10), progress=False, **options)
+    for flips in (jaxsens.Delete(), jaxsens.Substitute(groups=[(1, 2), (4,)])):
+        found = jaxsens.flip_sensitivity(model, word(10), flips, progress=False)
         assert found.resolved.all()
         assert np.all(found.norms > 0)
 
 
-@pytest.mark.parametrize("measure", ["l2", "l1", "linf", "cosine", "kl"])
-def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(measure):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("name", ["l2", "l1", "linf", "cosine", "kl"])
+def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(name):
+    measure, rng = Measure.kinds[name](), np.random.default_rng(0)
     with jax.enable_x64(True):
         for scale in (1e-6, 1e-2, 1.0):
             y, dy = jnp.asarray(rng.normal(size=5)), jnp.asarray(scale * rng.normal(size=(20, 5)))
             direction = rng.normal(size=(20, 5))
             direction /= np.linalg.norm(direction, axis=1, keepdims=True)
             error = jnp.asarray(scale * 10.0 ** rng.uniform(-6, -1, 20))
-            resolution = resolution_of(measure, y, dy, error)
-            moved = measure_of(measure, y, dy + error[:, None] * direction) - measure_of(measure, y, dy)
+            resolution = measure.resolution(y, dy, error)
+            moved = measure.values(y, dy + error[:, None] * direction) - measure.values(y, dy)
             assert np.all(np.abs(moved) <= resolution * (1 + 1e-6))
             assert np.max(np.abs(moved) / resolution) > 0.1  # and not much more than that
 
@@ -161,8 +160,8 @@ def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(measure):
 def test_a_decision_that_an_error_may_turn_is_unresolved():
     y, dy = jnp.asarray([1.0, 0.5]), jnp.asarray([[0.0, 0.499], [0.0, 0.6], [0.0, 0.2]])
     error = jnp.asarray([1e-2, 1e-3, 1e-3])
-    assert resolution_of("decision", y, dy, error).tolist() == [1, 0, 0]
-    assert resolution_of("decision", y[:1], jnp.asarray([[-0.5]]), error[:1], 0.5).tolist() == [1]
+    assert Decision().resolution(y, dy, error).tolist() == [1, 0, 0]
+    assert Decision(0.5).resolution(y[:1], jnp.asarray([[-0.5]]), error[:1]).tolist() == [1]
 
 
 def test_the_error_of_a_product_is_that_of_float32():

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
+from jaxsens.asked.measures import Function
 from jaxsens.sensitivity.accuracy import accuracy_of
-from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
-from jaxsens.sensitivity.result import AskedArguments, FlipSensitivity
 from jaxsens.sensitivity.stratified import stratified_mean
+from tests.sensitivity.made import made
 
 
 def population(kind: str, flips: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -42,25 +42,10 @@ KINDS = ("log-normal", "wide log-normal", "pareto", "errors with tails", "biased
 def result_of(norms: np.ndarray, estimates: np.ndarray, verify: int, seed: int, **changes: Any) -> Any:
     """The estimated result of flips with these exact norms."""
     stratum = strata(estimates, verify, seed)
-    measured, n = stratum != ESTIMATED, len(norms)
+    measured = stratum != ESTIMATED
     estimated = Estimated(estimates, stratum, np.where(measured, norms, np.nan))
-    fields: dict[str, Any] = {
-        "norms": np.where(measured, norms, np.abs(estimates)),
-        "inputs": np.zeros(n, int),
-        "positions": np.arange(n),
-        "symbols": np.ones(n, int),
-        "tokens": np.zeros((1, n), np.int32),
-        "alphabet": (0, 1),
-        "population": n,
-        "readout": None,
-        "norm": "l2",
-        "outputs": None,
-        "engine": EngineChoice("first-order", "asked for"),
-        "dtype": "float64",
-        "versions": {},
-        "estimated": estimated,
-    }
-    return FlipSensitivity(**{**fields, **changes})
+    norms = np.where(measured, norms, np.abs(estimates))
+    return made(norms, engine="first-order", estimated=estimated, **changes)
 
 
 FINITE = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40).map(np.array)
@@ -157,8 +142,7 @@ def test_few_verified_flips_prove_little_more_than_their_own_part_of_the_mean(ve
 
 def test_an_interrupted_measurement_has_no_interval():
     norms, estimates = population("pareto", 200, np.random.default_rng(0))
-    asked = AskedArguments("hash", "first-order", None, None, None, (300,))
-    result = result_of(norms, estimates, 40, 0, population=300, asked=asked)
+    result = result_of(norms, estimates, 40, 0, populations=[300], requested=[300])
     assert not result.complete
     assert result.mean_interval() == (0, math.inf)
     assert result.quantile_interval(0.5) == (0, math.inf)
@@ -172,7 +156,7 @@ def test_intervals_of_a_sample_of_flips_hold_for_all_flips(verify):
         rng = np.random.default_rng(seed)
         norms, estimates = population("log-normal", 3000, rng)
         drawn = np.sort(rng.choice(3000, 200, replace=False))
-        result = result_of(norms[drawn], estimates[drawn], verify, seed, population=3000)
+        result = result_of(norms[drawn], estimates[drawn], verify, seed, populations=[3000])
         low, high = result.mean_interval()
         means += 0.3 * norms.mean() < low <= norms.mean() <= high
         low, high = result.quantile_interval(0.5)
@@ -199,7 +183,7 @@ def test_the_maximum_is_a_measured_one():
     stratum = np.array([RANDOM, TOP, ESTIMATED, ESTIMATED], np.int8)
     base = result_of(norms, estimates, 2, 0)
     estimated = Estimated(estimates, stratum, np.array([1.0, 2.0, np.nan, np.nan]))
-    result = dataclasses.replace(base, norms=np.array([1.0, 2.0, 0.4, 8.0]), estimated=estimated)
+    result = dataclasses.replace(base, values=np.array([1.0, 2.0, 0.4, 8.0]), estimated=estimated)
     assert (result.max, result.argmax.position, result.argmax.norm) == (2.0, 1, 2.0)
     assert result.exact.tolist() == [True, True, False, False]
     assert result.quantile(1) == 8.0
@@ -297,9 +281,8 @@ def test_signs_count_in_the_accuracy_of_a_scalar_and_not_in_its_mean():
     stratum = strata(estimates, 64, 0)
     estimated = Estimated(estimates, stratum, np.where(stratum > 0, changes, np.nan))
     base = result_of(np.abs(changes), np.abs(estimates), 64, 0)
-    signed = dataclasses.replace(
-        base, estimated=estimated, norm="scalar", changes=np.where(stratum > 0, changes, estimates)
-    )
+    values = np.where(stratum > 0, changes, estimates)
+    signed = made(values, measure=Function(lambda y: y[0]), engine="first-order", estimated=estimated)
     assert signed.mean == base.mean
     assert signed.accuracy.rank_correlation > 0.98
     wrong = dataclasses.replace(estimated, estimates=-estimates)
@@ -321,14 +304,14 @@ def test_the_number_that_may_exceed_the_maximum_is_bounded_as_often_as_it_says()
 @pytest.fixture
 def result():
     norms, estimates = population("log-normal", 400, np.random.default_rng(0))
-    base = result_of(norms, estimates, 64, 0)
-    inputs = np.repeat([0, 1], 200)
-    return dataclasses.replace(
-        base,
-        inputs=inputs,
+    return result_of(
+        norms,
+        estimates,
+        64,
+        0,
+        inputs=np.repeat([0, 1], 200),
         positions=np.tile(np.arange(200), 2),
         tokens=np.zeros((2, 201), np.int32),
-        populations=(200, 200),
     )
 
 
@@ -361,7 +344,7 @@ def test_the_part_of_one_input_has_its_strata(result):
 
 def test_the_table_says_which_norms_are_exact(result):
     table = result.to_pandas()
-    assert list(table.columns) == ["input", "position", "symbol", "norm", "estimate", "exact"]
+    assert list(table.columns) == ["input", "position", "symbol", "norm", "resolution", "estimate", "exact"]
     assert table["exact"].sum() == 64
     assert (table["norm"] == table["estimate"])[~table["exact"]].all()
     assert np.isfinite(result.profile()).sum() == 400

@@ -33,9 +33,9 @@ def apply(parameters, tokens):
     return parameters["scale"] * jnp.tanh(parameters["embedding"][tokens]).mean(0)
 
 
-def refused(model: Any, tokens: Any = TOKENS, size: int | None = 2, **options: Any) -> str:
+def refused(model: Any, tokens: Any = TOKENS, flips: Any = 2, **options: Any) -> str:
     with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.flip_sensitivity(model, tokens, size, **options)
+        jaxsens.flip_sensitivity(model, tokens, flips, **options)
     return str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind
     assert said in message
     assert line.replace('"', "'") in message
     if kind not in ("None", "random key", "nothing"):
-        assert "jaxsens.flip_sensitivity(model, tokens, alphabet_size=...)" in message
+        assert "jaxsens.flip_sensitivity(model, tokens, flips=...)" in message
 
 
 MODELS = {
@@ -165,11 +165,11 @@ def test_what_is_no_model_is_refused_with_the_lines_that_make_one(kind):
 @pytest.mark.parametrize("call", [jaxsens.explain, jaxsens.worst_input])
 def test_every_function_that_takes_a_model_says_so(call):
     with pytest.raises(jaxsens.InputError, match=r"model = apply\(parameters, tokens\)"):
-        call(apply, 4, alphabet_size=2)
+        call(apply, 4, flips=2)
     with pytest.raises(jaxsens.InputError, match="returns a dict with the keys 'logits'"):
-        call(OUTPUTS["dict"][0], 4, alphabet_size=2)
+        call(OUTPUTS["dict"][0], 4, flips=2)
     with pytest.raises(jaxsens.InputError, match=r"model: it cannot be traced by JAX"):
-        call(CALLED["NumPy"][0], 4, alphabet_size=2)
+        call(CALLED["NumPy"][0], 4, flips=2)
 
 
 def test_a_model_inside_another_trace_is_refused_with_the_remedy():
@@ -315,9 +315,9 @@ def test_what_is_a_model_is_measured(kind):
     ],
 )
 def test_what_is_no_mesh_is_refused_with_the_lines_that_make_one(mesh, said):
-    message = refused(network, mesh=mesh)
+    message = refused(network, placement=jaxsens.Placement(mesh))
     assert said in message
-    assert "jaxsens.flip_sensitivity(model, tokens, mesh=mesh)" in message
+    assert "jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))" in message
     with pytest.raises(jaxsens.InputError, match="worst_input: mesh = "):
         jaxsens.worst_input(network, 4, 2, placement=jaxsens.Placement(mesh))
 
@@ -329,7 +329,7 @@ def test_the_lines_for_a_mesh_work():
 
 
 def test_several_mistakes_are_told_at_once():
-    message = refused(network, "01", mesh="cpu", progress="bar", readout=-1, symbols=1, norm=2)
-    refused(network, norm=np.array([1, 2]), engine=np.array([1, 2]))
-    for argument in ("tokens", "mesh", "progress", "readout", "symbols", "norm"):
+    message = refused(network, "01", 1, measure=2, placement="cpu", progress="bar", readout=-1)
+    refused(network, measure=np.array([1, 2]), engine=np.array([1, 2]))
+    for argument in ("tokens", "placement", "progress", "readout", "flips", "measure"):
         assert f"\n  - {argument} = " in message

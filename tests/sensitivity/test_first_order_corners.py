@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import L2
 from jaxsens.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import TransformerApply
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import Estimation
+from jaxsens.sensitivity.first_order.estimate import combinations
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
 
@@ -38,9 +40,9 @@ def both(
     with numerics("float64"), jax.disable_jit():
         parameters = jax.tree.map(jnp.asarray, parameters)
         tokens, positions, symbols = (jnp.asarray(part) for part in (word, *flips))
-        exact = VmapEngine("l2", None, TransformerApply(config))
+        exact = VmapEngine(L2(), None, TransformerApply(config))
         true = exact.changes(parameters, exact.prepare(parameters, tokens), positions, symbols)
-        engine = FirstOrderEngine("l2", None, layered_transformer(config), config.readout)
+        engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = parameters, jnp.eye(true.shape[1])
         return np.asarray(engine.changes(pair, engine.prepare(pair, tokens), positions, symbols)), np.asarray(
             true
@@ -174,9 +176,7 @@ def measured(model: jaxsens.Layered, weights: Any = WEIGHTS, **options: Any) -> 
             "ignore", PrecisionWarning
         )  # and some changes are below the rounding of float64
         exact = jaxsens.flip_sensitivity((model, wide), TOKENS, engine="vmap", **options)
-    found = jaxsens.flip_sensitivity(
-        (model, weights), TOKENS, **options, engine=jaxsens.FirstOrder(verify=20)
-    )
+    found = jaxsens.flip_sensitivity((model, weights), TOKENS, **options, engine=FirstOrder(verify=20))
     return found, exact.values
 
 
@@ -242,7 +242,7 @@ def test_one_layer_of_such_a_model_is_exact():
     kinds = Grouped(), Sloped(), Bounded(), Counting(weighting=SIGMOID)
     for model in (dataclasses.replace(kind, layers=1) for kind in kinds):
         weights = weights_of(model, np.float64)
-        result, exact = measured(model, weights, positions=range(len(TOKENS)))
+        result, exact = measured(model, weights, flips=jaxsens.Substitute(positions=range(len(TOKENS))))
         np.testing.assert_allclose(result.estimated.estimates, exact, rtol=1e-9, atol=1e-14)
 
 
@@ -268,7 +268,7 @@ def test_blocks_that_a_mask_hides_hold_nothing():
             parameters = jax.tree.map(jnp.asarray, random_parameters(config))
             found = []
             for model in (layered_transformer(config), _Known(config, mask=mask.sees)):
-                engine = FirstOrderEngine("l2", None, model, "mean")
+                engine = FirstOrderEngine(L2(), None, model, "mean")
                 pair = parameters, jnp.eye(config.width)[:2]
                 prepared = jax.jit(engine.prepare)(pair, jnp.asarray(word))
                 for first in (0, 300, 560):
@@ -331,9 +331,9 @@ def test_a_scalar_without_a_derivative_is_refused_and_a_step_is_estimated():
     def doubled(y: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (2 * c[0], c[1] + 1), (y[0], 0))[0]
 
-    with pytest.raises(EngineRefusal, match="this model or scalar: it needs the derivative"):
-        measured(Grouped(), scalar=doubled)
-    result, exact = measured(Grouped(), scalar=lambda y: jnp.where(y[0] > y[1], 1.0, 0.0))
+    with pytest.raises(EngineRefusal, match="this model or measure: it needs the derivative"):
+        measured(Grouped(), measure=jaxsens.Function(doubled))
+    result, exact = measured(Grouped(), measure=jaxsens.Function(lambda y: jnp.where(y[0] > y[1], 1.0, 0.0)))
     np.testing.assert_array_equal(result.values[result.exact], exact[result.exact])
 
 
@@ -345,24 +345,24 @@ def test_what_an_estimate_costs_is_explained_for_weights_of_numpy():
 
 def test_few_outputs_of_many_take_no_memory_for_the_others():
     engine = FirstOrderEngine("l2", (3, 10**6), layered_transformer(small()), "last")
-    rows = Estimation().combinations(engine, 2 * 10**6)
+    rows = combinations(FirstOrder(), engine, 2 * 10**6)
     assert rows.shape == (2, 2 * 10**6)
     assert rows.sum() == rows[0, 3] + rows[1, 10**6] == 2
-    asked = Estimation(sketch=5)
-    whole = FirstOrderEngine("l2", None, layered_transformer(small()), "last")
-    parts = [asked.combinations(whole, 20, range(k, k + 2)) for k in (0, 2, 4)]
+    asked = FirstOrder(sketch=5)
+    whole = FirstOrderEngine(L2(), None, layered_transformer(small()), "last")
+    parts = [combinations(asked, whole, 20, range(k, k + 2)) for k in (0, 2, 4)]
     joined = np.concatenate(parts)
-    np.testing.assert_array_equal(joined[:5], asked.combinations(whole, 20))
+    np.testing.assert_array_equal(joined[:5], combinations(asked, whole, 20))
     assert not joined[5].any()
 
 
 def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
     with pytest.raises(InputError, match="memory_budget"):
-        measured(Grouped(), memory_budget=2**8)
-    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=1))
+        measured(Grouped(), placement=jaxsens.Placement(memory_budget=2**8))
+    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=1))
     assert one.exact.sum() == 1
     assert "any of them may exceed" in repr(one)
-    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=10**6))
+    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=10**6))
     assert every.exact.all()
     low, high = every.mean_interval()
     assert low == high
@@ -375,8 +375,6 @@ def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, re
         alphabet_size=2, layers=3, layer_norm="pre", mask=mask, readout=readout
     )
     word = [0, 1, 1, 0] * 12 + [2]
-    result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), word, engine=jaxsens.FirstOrder(verify=20)
-    )
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine=FirstOrder(verify=20))
     assert result.estimated is not None
     assert not result.estimated.estimates[result.positions > readout].any()

@@ -10,6 +10,7 @@ import pytest
 
 from jaxsens import Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2
 from jaxsens.errors import PrecisionWarning
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
@@ -61,7 +62,7 @@ def completed(
     places, symbols = flips_of(tokens, positions)
     with numerics(config.dtype):
         values, elsewhere = placement.measure(
-            FoldedEngine("l2", None, config),
+            FoldedEngine(L2(), None, config),
             parameters_from_numpy(parameters, config.dtype),
             tokens[None],
             np.zeros_like(places),
@@ -107,8 +108,8 @@ def test_exact_where_it_does_not_decline(name):
     config = small(**{"feed_forward": 20, **changes})
     assert folded.refusal(config) is None
     tokens, positions = word(n), np.arange(n - 1)
-    quick = measured(FoldedEngine("l2", None, config), config, tokens, positions)
-    exact = measured(DifferenceEngine("l2", None, config), config, tokens, positions)
+    quick = measured(FoldedEngine(L2(), None, config), config, tokens, positions)
+    exact = measured(DifferenceEngine(L2(), None, config), config, tokens, positions)
     served = ~np.isnan(quick)
     # Else the test would say nothing, and the engine would be of no use.
     assert served.mean() > 0.5
@@ -198,7 +199,7 @@ def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
 def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, declined):
     # The plain form divides by what the other keys keep, 1 - p: from half on it would lose digits.
     config, parameters, tokens = peaked(share, 256)
-    engine = FoldedEngine("l2", None, config)
+    engine = FoldedEngine(L2(), None, config)
     with numerics("float64"):
         given = parameters_from_numpy(parameters, "float64")
         prepared = jax.jit(engine.prepare)(given, tokens)
@@ -211,7 +212,7 @@ def test_no_unit_beyond_the_candidates_can_change_sign_within_a_rows_reach():
     config = small(feed_forward=40)
     parameters = initialise(config, 0)
     with numerics("float64"):
-        prepared = jax.jit(FoldedEngine("l2", None, config).prepare)(
+        prepared = jax.jit(FoldedEngine(L2(), None, config).prepare)(
             parameters_from_numpy(parameters, "float64"), word(200)
         )
     kept, first = prepared.prepared.traces[0], parameters.layers[0]

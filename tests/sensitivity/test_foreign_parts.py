@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.errors import EngineRefusal, InputError
 from jaxsens.models.choices import (
     ACTIVATIONS,
@@ -168,7 +169,7 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
     model = made(layers=layers, **options)
-    engine, flips = DifferenceEngine("l2", None, model.config), (jnp.array([0, 3]), jnp.array([1, 1]))
+    engine, flips = DifferenceEngine(L2(), None, model.config), (jnp.array([0, 3]), jnp.array([1, 1]))
 
     def measured(parameters, tokens):
         return engine.changes(parameters, engine.prepare(parameters, tokens), *flips)

@@ -20,9 +20,9 @@ TABLE = jax.random.normal(jax.random.key(0), (2, 8))
 PLACES = jax.random.normal(jax.random.key(1), (8, 8))
 
 
-def refused(model: Any, tokens: Any = TOKENS, size: int | None = 2, **options: Any) -> str:
+def refused(model: Any, tokens: Any = TOKENS, flips: Any = 2) -> str:
     with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.flip_sensitivity(model, tokens, size, **options)
+        jaxsens.flip_sensitivity(model, tokens, flips)
     return str(caught.value)
 
 
@@ -58,9 +58,9 @@ READING = {
 
 @pytest.mark.parametrize("model", READING.values(), ids=READING)
 def test_a_symbol_beyond_the_table_is_refused_with_the_size_and_the_remedy(model):
-    message = refused(model, size=10)
-    assert "symbols: with 9 at position 0: the model takes index 9 of axis 0, which has size 2" in message
-    assert "alphabet_size=2 or symbols=[...]" in message
+    message = refused(model, flips=10)
+    assert "flips: with 9 at position 0: the model takes index 9 of axis 0, which has size 2" in message
+    assert "flips=2 or flips=[...]" in message
 
 
 @pytest.mark.parametrize("model", READING.values(), ids=READING)
@@ -94,7 +94,7 @@ def test_only_positions_that_are_flipped_hold_the_largest_symbol():
         return special[tokens[0]] + TABLE[tokens[1:]].mean(0)
 
     assert len(jaxsens.flip_sensitivity(model, TOKENS, flips=jaxsens.Substitute([3, 4], positions=[0]))) == 2
-    assert "at position 2" in refused(model, TOKENS, None, symbols=[3, 4], positions=[0, 2])
+    assert "at position 2" in refused(model, TOKENS, jaxsens.Substitute([3, 4], positions=[0, 2]))
 
 
 def test_a_word_that_no_flip_makes_convicts_nobody():
@@ -126,7 +126,7 @@ def test_what_jax_drops_on_purpose_is_no_problem(model):
 
 def test_models_with_callbacks_are_checked():
     assert len(jaxsens.flip_sensitivity(called_back, TOKENS, 2)) == 7
-    assert "symbols: with 2" in refused(called_back, size=3)
+    assert "flips: with 2" in refused(called_back, flips=3)
 
 
 def test_models_that_checkify_cannot_trace_are_measured():
@@ -148,7 +148,7 @@ def test_a_flax_embedding_is_checked():
         def __call__(self, tokens):
             return self.embed(tokens).mean(0)
 
-    assert "alphabet_size=2" in refused(Model(), size=3)
+    assert "flips=2 or" in refused(Model(), flips=3)
 
 
 def test_a_second_call_does_not_trace_the_check_again():
@@ -169,12 +169,12 @@ def test_a_second_call_does_not_trace_the_check_again():
 def test_float64_models_are_checked():
     with jax.enable_x64(True):
         table = jnp.asarray(np.asarray(TABLE), jnp.float64)
-        assert "symbols: with 4" in refused(lambda t: table[t].mean(0), size=5)
+        assert "flips: with 4" in refused(lambda t: table[t].mean(0), flips=5)
         assert jaxsens.flip_sensitivity(lambda t: table[t].mean(0), TOKENS, 2).dtype == "float64"
 
 
 def test_the_search_for_the_worst_input_refuses_symbols_beyond_the_table():
-    with pytest.raises(jaxsens.InputError, match=r"symbols: with 2 inserted: .* size 2 .*alphabet_size=2"):
+    with pytest.raises(jaxsens.InputError, match=r"flips: with 2 inserted: .* size 2 .*flips=2"):
         jaxsens.worst_input(READING["indexing"], 4, 3, exact=True)
     with pytest.raises(jaxsens.InputError, match=r"tokens = 7: .* size 2"):
         jaxsens.worst_input(READING["indexing"], 4, 2, fixed={3: 7}, exact=True)

@@ -98,7 +98,7 @@ def test_a_column_is_the_flip_sensitivity_of_that_row():
 def test_models_that_return_rows():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
     rows = jaxsens.influence_matrix(
-        lambda tokens: jnp.cumsum(table[tokens], axis=0), [0, 1, 2, 0], flips=jaxsens.Pairs([0, 1])
+        lambda tokens: jnp.cumsum(table[tokens], axis=0), [0, 1, 2, 0], flips=[0, 1]
     )
     assert rows.matrix("max")[1, 0] == 0
     np.testing.assert_allclose(
@@ -121,12 +121,10 @@ def test_what_is_refused(monkeypatch):
     for engine in ("difference", "incremental", "first-order"):
         with pytest.raises(EngineRefusal, match=f'engine = "{engine}": it carries the change of the one row'):
             jaxsens.influence_matrix(model, TOKENS, engine=engine)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*norm = 'l3'.*engine = 'fast'"):
+    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*measure = 'l3'.*engine = 'fast'"):
         jaxsens.influence_matrix(model, [TOKENS, TOKENS], measure="l3", engine="fast")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"it returns shape \(2,\), and no row for each of the 3 positions"):
-        jaxsens.influence_matrix(
-            lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=jaxsens.Pairs([0, 1])
-        )
+        jaxsens.influence_matrix(lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=[0, 1])
     with pytest.raises(InputError, match="statistic = 'median': one of mean, max"):
         jaxsens.influence_matrix(model, TOKENS, flips=jaxsens.Substitute(positions=[0])).matrix("median")  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(memory, "machine_memory", lambda: 1000)

@@ -127,8 +127,7 @@ def slopes(mask: str, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
             config = small(alphabet_size=2, positions="sinusoidal", mask=mask, end_symbol=False)
             model = Transformer(config, seed=seed)
             word = np.random.default_rng([seed, n]).integers(0, 2, n)
-            sampled = jaxsens.sample(24, seed=seed)
-            found.append(layer_changes(model, word, flips=Substitute(positions=sampled)))
+            found.append(layer_changes(model, word, flips=Substitute(sample=24, seed=seed)))
         own.append(np.mean([one.own[:, 1:].mean(axis=0) for one in found], axis=0))
         others.append(np.mean([one.others_mean[:, 1:].mean(axis=0) for one in found], axis=0))
     x = np.log(lengths)
@@ -156,14 +155,12 @@ def test_every_wrong_argument_is_named_at_once():
             flips=Substitute([7], positions=[2]),
             measure="l3",
             keep=[0.5],
-            placement=Placement(batch_size=0),
         )
     for name in (
         "tokens = 9",
         "positions = 2",
-        "symbol = 7",
-        "norm = 'l3'",
-        "batch_size = 0",
+        "symbols = 7",
+        "measure = 'l3'",
         "keep = [0.5]",
     ):
         assert name in str(error.value)
@@ -175,10 +172,18 @@ def test_every_wrong_argument_is_named_at_once():
         ({"tokens": [[0, 1]]}, r"one input of at least one symbol"),
         ({"tokens": [0.5]}, r"whole numbers"),
         ({"tokens": [[0, 1], [1]], "keep": [[0], 1]}, r"tokens = \[\[0, 1\], \[1\]\](?s:.)*keep = "),
-        ({"tokens": [0, 1, 1], "positions": [1], "symbol": 1}, r"no flip"),
+        ({"tokens": [0, 1, 1], "flips": {1: [1]}}, r"nothing to flip"),
         ({"tokens": [0, 1, 1], "keep": [4]}, r"indices from 0 to 3: there are 4 flips"),
-        ({"tokens": [0, 1], "positions": [0.5]}, r"0-based positions"),
+        (
+            {"tokens": [0, 1], "flips": Substitute(positions=[2])},
+            r"flips: positions = 2: positions from 0 to 1",
+        ),
         ({"model": len, "tokens": [0, 1]}, r"a jaxsens Transformer"),
+        (
+            {"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])},
+            r"measure = L2\(outputs=\[0\]\): without outputs",
+        ),
+        ({"tokens": [0, 1], "flips": "delete"}, r"flips = Delete\(\): flips that replace one symbol each"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(arguments, message):

@@ -12,7 +12,8 @@ import pytest
 import jaxsens
 from jaxsens.sensitivity.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
 from jaxsens.sensitivity.result import Interval
-from tests.sensitivity.coverage import LEAST, NOMINAL, POPULATIONS, result_of, row_of, sampled, verified
+from tests.sensitivity.coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled, verified
+from tests.sensitivity.made import made
 
 CONTRADICTED = (
     "decisions, 3 of 64, 15 drawn",
@@ -53,9 +54,9 @@ def test_the_numbers_of_flips_kept_are_those_that_explain_the_sample_often_enoug
 
 
 def test_no_sensitive_decision_among_15_of_64_leaves_up_to_12():
-    ends = result_of(np.zeros(15), population=64, norm="decision").mean_interval()
+    ends = made(np.zeros(15), populations=[64], measure="decision").mean_interval()
     assert ends == (0, 12 / 64)
-    assert result_of(np.ones(15), population=64, norm="decision").mean_interval() == (52 / 64, 1)
+    assert made(np.ones(15), populations=[64], measure="decision").mean_interval() == (52 / 64, 1)
 
 
 @pytest.mark.parametrize("values", [(0, 0, 0, 0, 0, 0, 5), (1, 1, 1, 1, 1, 1, 9), (0, 1, 2, 3, 4, 5, 6)])
@@ -121,7 +122,7 @@ def test_inputs_count_by_their_flips_and_share_the_error():
 def test_an_upper_end_needs_a_value_that_no_flip_exceeds():
     x = np.random.default_rng(0).uniform(0, 1, 300)
     norms, cosines = (
-        sampled(x, 200, np.random.default_rng(1), norm=name).result for name in ("l2", "cosine")
+        sampled(x, 200, np.random.default_rng(1), measure=name).result for name in ("l2", "cosine")
     )
     assert norms.mean_interval().high == math.inf
     low, high = norms.mean_interval(largest=1)
@@ -136,29 +137,29 @@ def test_what_is_no_bound_is_refused(wrong):
     with pytest.raises(
         jaxsens.InputError, match=r"largest = .*: a number of at least 0 that no flip exceeds"
     ):
-        result_of(np.ones(3), population=9).mean_interval(largest=wrong)
+        made(np.ones(3), populations=[9]).mean_interval(largest=wrong)
 
 
 def test_a_bound_that_a_measured_flip_exceeds_is_refused():
     with pytest.raises(
         jaxsens.InputError, match=r"largest = 0\.5: a measured flip has 1; give a number that"
     ):
-        result_of(np.ones(3), population=9).mean_interval(largest=0.5)
+        made(np.ones(3), populations=[9]).mean_interval(largest=0.5)
 
 
 @pytest.mark.parametrize("values", [np.zeros(15), np.ones(15), np.full(15, 1e-30), np.eye(15)[3]])
-@pytest.mark.parametrize("norm", ["l2", "kl", "cosine", "decision"])
+@pytest.mark.parametrize("measure", ["l2", "kl", "cosine", "decision"])
 @pytest.mark.parametrize("confidence", [0.0, 0.5, NOMINAL, 1.0])
-def test_no_interval_begins_below_zero_or_leaves_its_mean_out_or_is_a_point(values, norm, confidence):
-    if norm != "decision" or set(values) <= {0, 1}:
-        result = result_of(values, population=64, norm=norm)
+def test_no_interval_begins_below_zero_or_leaves_its_mean_out_or_is_a_point(values, measure, confidence):
+    if measure != "decision" or set(values) <= {0, 1}:
+        result = made(values, populations=[64], measure=measure)
         low, high = result.mean_interval(confidence)
         assert 0 <= low <= result.mean <= high
         assert low < high or confidence == 0
 
 
 def test_a_measurement_that_is_not_finite_has_no_interval():
-    assert np.isnan(result_of(np.array([1.0, np.nan]), population=9).mean_interval()).all()
+    assert np.isnan(made(np.array([1.0, np.nan]), populations=[9]).mean_interval()).all()
 
 
 def test_the_words_say_what_is_known_and_why_there_is_no_more():

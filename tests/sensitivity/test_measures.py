@@ -1,9 +1,8 @@
-"""Measures of an output and its change: the digits of small changes, all sizes, and every engine beside plain loops."""
+"""What engines measure, beside plain loops: distances, decisions, and functions of both outputs."""
 
 from __future__ import annotations
 
 import dataclasses
-from decimal import localcontext
 from typing import Any
 
 import jax
@@ -14,160 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens import InputError, Transformer, load_result
+from jaxsens import InputError, Transformer, flip_sensitivity, load_result
 from jaxsens.asked.flips import Substitute
-from jaxsens.asked.formulas import DISTANCES, decision_of, excess, measure_of
-from jaxsens.asked.measures import Comparison, Measure
-from jaxsens.inputs import MEASURES, NORMS
+from jaxsens.asked.measures import KL, Comparison, Cosine, Measure
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.precision import numerics
-from jaxsens.sensitivity import measures
-from jaxsens.sensitivity.functions import FUNCTIONS
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
-from tests.measure_reference import DIGITS, exact, measured
+from tests.measure_reference import exact, measured
 from tests.sensitivity.conformance import CASES, engine_of
 from tests.small_models import small
 
-flip_sensitivity: Any = jaxsens.flip_sensitivity  # `changes` are None only without a function
-
-OUTPUTS = 7
 ENGINES = ("vmap", "incremental", "difference")
 WORD = np.append(np.random.default_rng(0).integers(0, 3, 8), 3)
-
-
-def expected(name, y, changes):
-    with localcontext(DIGITS):
-        before = exact(y)
-        return np.array(
-            [
-                measured(before, [a + d for a, d in zip(before, exact(dy), strict=True)], name)
-                for dy in changes
-            ]
-        )
-
-
-MEASURED = {
-    (name, dtype): jax.jit(lambda y, changes, name=name: measure_of(name, y, changes))
-    for name in MEASURES
-    for dtype in ("float32", "float64")
-}
-
-
-def found(name, y, changes, dtype):
-    with numerics(dtype):
-        value = MEASURED[name, dtype](jnp.asarray(y, dtype), jnp.asarray(changes, dtype))
-        assert value.dtype == dtype
-        return np.asarray(value)
-
-
-def drawn(seed, size, dtype, spread=1.0, count=5):
-    rng = np.random.default_rng(seed)
-    y, changes = spread * rng.normal(size=OUTPUTS), size * rng.normal(size=(count, OUTPUTS))
-    return y.astype(dtype), changes.astype(dtype)
-
-
-def test_every_measure_has_one_rule():
-    assert {*NORMS, *DISTANCES} == set(MEASURES)
-    assert not {*NORMS} & {*DISTANCES}
-    with pytest.raises(
-        InputError, match="measure_of has no rule for the norm other; it knows l2, l1, linf, cosine"
-    ):
-        measure_of("other", jnp.zeros(2), jnp.zeros((1, 2)))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [1e-14, 1e-4, 1e-2, 1.0, 30.0])
-@pytest.mark.parametrize("name", [name for name in MEASURES if name != "decision"])
-def test_changes_of_all_sizes_keep_their_digits(name, size, dtype):
-    y, changes = drawn(0, size, dtype)
-    np.testing.assert_allclose(
-        found(name, y, changes, dtype), expected(name, y, changes), rtol=64 * np.finfo(dtype).eps
-    )
-
-
-def test_subtracting_from_1_and_logarithms_would_keep_none_of_these_digits():
-    y, changes = drawn(0, 1e-4, "float32")
-    new = (y + changes).astype(np.float32)
-    cosine = 1 - new @ y / np.linalg.norm(new, axis=1) / np.linalg.norm(y)
-    p, q = (np.asarray(jax.nn.log_softmax(jnp.asarray(value))) for value in (y, new))
-    kl = np.sum(np.exp(p) * (p - q), axis=1)
-    assert np.median(np.abs(cosine / expected("cosine", y, changes) - 1)) > 0.1
-    assert np.median(np.abs(kl / expected("kl", y, changes) - 1)) > 0.1
-
-
-SIZES = st.floats(-18, 1.5).map(lambda power: 10**power)
-
-
-@given(st.integers(0, 10**6), SIZES, st.sampled_from([0.1, 1.0, 5.0]), st.sampled_from(["cosine", "kl"]))
-@settings(max_examples=100, deadline=None)
-def test_any_change_of_any_output(seed, size, spread, name):
-    y, changes = drawn(seed, size, "float32", spread, count=3)
-    # The part of a change that a measure leaves out (along y, or common to all outputs) costs digits of the rest.
-    truth = expected(name, y, changes)
-    rest = np.sqrt(np.maximum(truth, 1e-300)) * (np.linalg.norm(y) if name == "cosine" else 1.0)
-    lost = np.finfo(np.float32).eps * np.linalg.norm(changes, axis=1) / np.minimum(rest, 1.0)
-    value = found(name, y, changes, "float32")
-    assert np.all(np.abs(value - truth) <= (2e-5 + 64 * lost) * truth + 1e-37)
-    assert np.all(value >= 0)
-
-
-def test_a_divergence_of_logits_far_apart():
-    y = np.array([0.0, -200.0, -40.0], np.float32)
-    changes = np.array([[0, 0, 39], [0, 300, 0], [0, 199, 1], [-1e4, 1e4, 0], [5e3, 5e3, 5e3]], np.float32)
-    truth = expected("kl", y, changes)
-    np.testing.assert_allclose(found("kl", y, changes, "float32"), truth, rtol=2e-5, atol=1e-30)
-
-
-def test_the_series_of_the_exponential_has_all_digits():
-    for dtype, rtol in (("float32", 4e-7), ("float64", 1e-15)):
-        t = np.concatenate([[1e-15, -1e-9], np.linspace(-1.5, 1.5, 31)]).astype(dtype)
-        with localcontext(DIGITS), numerics(dtype):
-            truth = [float(value.exp() - 1 - value) for value in exact(t)]
-            np.testing.assert_allclose(excess(jnp.asarray(t)), truth, rtol=rtol, atol=1e-30)
-
-
-def test_opposite_and_equal_directions_and_none():
-    y = np.array([3.0, 4.0], np.float32)
-    changes = np.array([[3, 4], [-6, -8], [-3, -4], [-7, -1], [0, 0]], np.float32)
-    np.testing.assert_allclose(found("cosine", y, changes, "float32"), [0, 2, np.nan, 1, 0], rtol=1e-6)
-    assert np.isnan(found("cosine", np.zeros(2), changes, "float32")).all()
-
-
-# (output, change, whether the decision changes)
-DECISIONS = [
-    ([1, 2], [0, 0], 0),
-    ([1, 2], [1, 0], 1),  # a tie after the change: the first of equals
-    ([2, 1], [0, 1], 0),
-    ([1, 1], [0, 1e-12], 1),  # a tie before, told apart by a change that 1 + 1e-12 loses
-    ([1, 1], [1e-12, 0], 0),
-    ([1, 1, 3], [0, 5, 1], 1),
-    ([1], [-1], 1),
-    ([1], [-0.5], 0),
-    ([0], [1], 1),
-    ([0], [-1], 0),
-    ([-1], [1], 0),
-    ([1e6], [-1e6 - 1], 1),
-]
-
-
-@pytest.mark.parametrize(("y", "change", "changed"), DECISIONS)
-def test_decisions(y, change, changed):
-    assert found("decision", y, [change], "float32").tolist() == [changed]
-    assert expected("decision", y, [change]).tolist() == [changed]
-    if max(map(abs, change)) > 1e-6:
-        before, after = (int(decision_of(jnp.asarray(value, float))) for value in (y, np.add(y, change)))
-        assert (before != after) == changed
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_what_an_engine_declines_stays_declined(name):
-    for bad in (np.nan, np.inf):
-        value = found(name, [1.0, 2.0], [[bad, 0.0], [1.0, 0.0]], "float32")
-        assert not np.isfinite(value[0])
-        assert np.isfinite(value[1])
-
-
-# Engines
 
 MODELS = {
     "one layer": small(layers=1),
@@ -218,7 +76,7 @@ def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     result = flip_sensitivity(built, WORD, measure=name, engine=engine)
     truth = by_loops(built, WORD, result, name)
     np.testing.assert_allclose(result.norms, truth, rtol=1e-6, atol=1e-15)
-    assert (result.measure.kind, result.engine.name, result.values) == (name, engine, None)
+    assert (result.measure.kind, result.engine.name) == (name, engine)
     assert f"{name}: mean=" in repr(result)
 
 
@@ -232,19 +90,23 @@ def test_chosen_outputs_only(name):
         )
 
 
+def apart(y, new):
+    return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
+
+
 CONFORMING = ("mask future", "weighting average-hard", "layer norm after")
 
 
-@pytest.mark.parametrize("measure", ["cosine", "kl", "change"])
+@pytest.mark.parametrize("measure", [Cosine(), KL(), Comparison(apart)], ids=["cosine", "kl", "comparison"])
 @pytest.mark.parametrize("name", CONFORMING)
 def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
     case = CASES[name]
     parameters, word = case.parameters(), jnp.asarray(case.word, jnp.int32)
     pairs, values = jnp.asarray(case.flips, jnp.int32), {}
     for engine in ("vmap", "difference"):
-        runner = engine_of(engine, case.config, "l2" if measure == "change" else measure)
+        runner = engine_of(engine, case.config)
         assert runner is not None
-        runner = dataclasses.replace(runner, change=apart if measure == "change" else None)
+        runner = dataclasses.replace(runner, measure=measure)
         with jax.disable_jit(not case.compiled), numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
@@ -265,15 +127,11 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     model, tokens = Transformer(config, seed=0), np.random.default_rng(0).integers(0, 3, 4096)
     same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
     wide = Transformer(config.replace(dtype="float64"), parameters=same)
-    where = jaxsens.sample(24, seed=1)
-    truth = flip_sensitivity(
-        wide, tokens, flips=Substitute(positions=where), measure=name, engine="difference"
-    )
+    flips = Substitute(sample=24, seed=1)
+    truth = flip_sensitivity(wide, tokens, flips, name, engine="difference")
     errors = {}
     for engine in ("vmap", "difference"):
-        values = flip_sensitivity(
-            model, tokens, flips=Substitute(positions=where), measure=name, engine=engine
-        )
+        values = flip_sensitivity(model, tokens, flips, name, engine=engine)
         errors[engine] = np.median(np.abs(values.norms - truth.norms) / truth.norms)
         if engine == "vmap":  # float32 has lost them
             assert dict(values.engine.elsewhere)["a forward pass each in float64"] > 12
@@ -281,10 +139,6 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
 
 
 # A function of both outputs
-
-
-def apart(y, new):
-    return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
 
 
 def apart_by_numpy(y, new):
@@ -304,7 +158,7 @@ def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, e
     assert min(truth) < 0 < max(truth)
     np.testing.assert_allclose(result.values, np.array(truth, float), rtol=1e-9, atol=1e-14)
     np.testing.assert_array_equal(result.norms, np.abs(result.values))
-    assert (result.measure.kind, result.asked.outputs) == ("change", None)
+    assert (result.measure.kind, result.asked.outputs) == ("comparison", None)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -328,41 +182,32 @@ def test_a_norm_and_a_comparison_as_functions(engine):
 MODEL = Transformer(small(layers=1, dtype="float32", logits=3), seed=0)
 
 
-def measure(**options):
-    return flip_sensitivity(MODEL, WORD, **options)
+def of_measure(measure: Any = "l2", **options: Any) -> jaxsens.FlipSensitivity:
+    return flip_sensitivity(MODEL, WORD, measure=measure, **options)
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("f", "match"),
     [
-        (3, "change = 3: a function from the model's output and that of the flipped input, two vectors"),
-        (lambda y: y[0], "change = .*: a function from the model's output and that"),
+        (3, "f = 3: a function from the model's output and that of the flipped input, two vectors"),
+        (lambda y: y[0], "f = .*: a function from the model's output and that"),
         (lambda y, new: new - y, r"it returns float32 of shape \(3,\); one floating-point number is needed"),
         (lambda y, new: jnp.argmax(y) != jnp.argmax(new), r"it returns bool of shape \(\)"),
         (lambda y, new: (new - y)[7], "indexes beyond an array .*use indices from 0 to 2"),
         (
             lambda y, new: jnp.log(-(jnp.sum(new**2))),
-            "change = <lambda>: it is nan for the output of input 0",
+            r"measure = Comparison\(<lambda>\): it is nan for the output of input 0",
         ),
     ],
 )
-def test_what_is_no_function_of_two_outputs_is_refused(change, match):
+def test_what_is_no_function_of_two_outputs_is_refused(f, match):
     with pytest.raises(InputError, match=match):
-        measure(change=change)
-
-
-def test_what_a_function_excludes_is_refused_together():
-    with pytest.raises(InputError, match=r"(?s)3 errors.*change = .*: not with scalar.*outputs.*outputs"):
-        measure(change=apart, scalar=lambda y: y[0], outputs=[0])
-    with pytest.raises(InputError, match="norm = 'kl': not with change, which is measured instead"):
-        measure(change=apart, norm="kl")
+        of_measure(Comparison(f))
 
 
 def test_a_function_that_is_not_finite_under_a_flip_is_refused():
-    with pytest.raises(
-        InputError, match=r"or change of it, is not finite under \d+ of .*change that is finite"
-    ):
-        measure(change=lambda y, new: jnp.where(jnp.all(y == new), 0.0, jnp.nan))
+    with pytest.raises(InputError, match=r"is not finite under \d+ of .*that is finite"):
+        of_measure(Comparison(lambda y, new: jnp.where(jnp.all(y == new), 0.0, jnp.nan)))
 
 
 def test_a_direction_that_a_flip_takes_away_is_refused():
@@ -374,30 +219,35 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
 def test_measures_of_several_outputs_refuse_a_single_one(name):
-    for options in ({"outputs": [1]}, {"outputs": [1, 1]}):
-        with pytest.raises(InputError, match=f'norm = "{name}": it is 0 for nearly every change of a single'):
-            measure(norm=name, **options)
+    for outputs in ([1], [1, 1]):
+        with pytest.raises(
+            InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'
+        ):
+            of_measure(Measure.kinds[name](outputs=outputs))
     with pytest.raises(InputError, match="of a single output"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
 
 
 def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name():
-    for options, match in (
-        ({"norm": "decision"}, 'cannot estimate norm = "decision", which jumps'),
-        ({"change": apart, "sketch": 2}, "sketch = 2: not with change"),
+    for measure, engine, match in (
+        ("decision", "first-order", 'cannot estimate measure = "decision", which jumps'),
+        (Comparison(apart), jaxsens.FirstOrder(sketch=2), "sketch = 2: only for L2"),
     ):
         with pytest.raises(InputError, match=match):
-            measure(engine="first-order", **options)
+            of_measure(measure, engine=engine)
     for name in ("cosine", "kl", "decision"):
         wrong: Any = name
         for call in (
             lambda wrong=wrong: jaxsens.worst_input(MODEL, 4, measure=wrong),
             lambda wrong=wrong: jaxsens.layer_changes(MODEL, WORD, measure=wrong),
-            lambda wrong=wrong: jaxsens.theory.lemma5(MODEL, 4, norm=wrong),
-            lambda wrong=wrong: jaxsens.theory.certified_bound(MODEL, 4, norm=wrong),
         ):
-            with pytest.raises(InputError, match=f"norm = '{name}': one of l2, l1, linf"):
+            with pytest.raises(
+                InputError, match=rf"measure = {Measure.kinds[wrong].__name__}\(\): a norm: l2, l1 or linf"
+            ):
                 call()
+        for bound in (jaxsens.theory.lemma5, jaxsens.theory.certified_bound):
+            with pytest.raises(InputError, match=f"norm = '{name}': one of l2, l1, linf"):
+                bound(MODEL, 4, norm=wrong)
 
 
 def again(y, new):
@@ -408,15 +258,16 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     def progress(done, total):
         raise KeyboardInterrupt
 
-    options = {"batch_size": 1, "engine": "vmap"}
+    options: dict[str, Any] = {"placement": Placement(batch_size=1), "engine": "vmap"}
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        measure(change=apart, progress=progress, **options)
+        of_measure(Comparison(apart), progress=progress, **options)
     caught.value.partial.save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
-    completed, whole = measure(change=again, resume=partial, **options), measure(change=apart, **options)
-    np.testing.assert_array_equal(completed.changes, whole.changes)
-    with pytest.raises(InputError, match="resume: change, its program as SHA-256, = "):
-        measure(change=lambda y, new: y[0], resume=partial, **options)
+    completed = of_measure(Comparison(again), resume=partial, **options)
+    whole = of_measure(Comparison(apart), **options)
+    np.testing.assert_array_equal(completed.values, whole.values)
+    with pytest.raises(InputError, match="resume: measure, its program as SHA-256, = "):
+        of_measure(Comparison(lambda y, new: y[0]), resume=partial, **options)
 
 
 # The Boolean sensitivity
@@ -462,13 +313,8 @@ def test_the_average_sensitivity_of_a_sample_is_an_estimate():
 
 def test_of_other_results_there_is_no_boolean_sensitivity():
     with pytest.raises(
-        InputError, match=r'sensitive_flips: this result has norm = "l2"; measure with norm="dec'
+        InputError, match=r'sensitive_flips: this result has measure = "l2"; give measure="dec'
     ):
-        _ = measure().sensitive_flips
+        _ = of_measure().sensitive_flips
     with pytest.raises(InputError, match="average_sensitivity: this result"):
-        _ = measure(norm="kl").average_sensitivity
-
-
-def test_names_are_those_of_the_measures():
-    assert [argument.name for argument in FUNCTIONS] == ["scalar", "change"]
-    assert measures.DECISION in MEASURES
+        _ = of_measure("kl").average_sensitivity

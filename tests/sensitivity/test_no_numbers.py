@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.errors import InputError
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.engine import Engine
@@ -47,12 +48,12 @@ def test_flips_under_which_an_engine_overflows_go_to_the_fallback():
 
         @property
         def fallback(self) -> Engine:
-            return Formula(self.norm, self.outputs, scale=-1.0)
+            return Formula(self.measure, self.outputs, scale=-1.0)
 
     # Changes, since the norm of what holds inf is NaN.
     flips = INPUTS, POSITIONS, SYMBOLS
     changes, declined = placement.measure_changes(
-        Overflowing("l2", None), jnp.float32(1), TOKENS, *flips, Placement(mesh_of(1))
+        Overflowing(L2(), None), jnp.float32(1), TOKENS, *flips, Placement(mesh_of(1))
     )
     np.testing.assert_array_equal(np.abs(changes[:, 0]), EXPECTED)
     assert declined

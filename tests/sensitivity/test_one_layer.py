@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from tests.small_models import small
@@ -20,7 +21,7 @@ def operations(compiled) -> float:
 @pytest.mark.parametrize("weighting", ["softmax", "average-hard", "leftmost-hard"])
 def test_preparing_costs_no_more_than_the_length(weighting):
     config, counts = small(layers=1, weighting=weighting), []
-    engine = DifferenceEngine("l2", None, config)
+    engine = DifferenceEngine(L2(), None, config)
     with numerics("float64"):
         parameters = jaxsens.Transformer(config).parameters
         for n in (256, 512, 1024):

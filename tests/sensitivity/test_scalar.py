@@ -1,4 +1,4 @@
-"""The signed change of a scalar function of the output, in place of a norm."""
+"""The signed change of a function of the output."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import InputError, MeasurementInterrupted, Transformer, load_result, sample
+from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensitivity, load_result
+from jaxsens.asked.engines import Difference
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Function
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.sensitivity.conformance import CASES, engine_of
 from tests.small_models import random_parameters, small
-
-flip_sensitivity: Any = jaxsens.flip_sensitivity  # `changes` are None only without `scalar`
 
 WORD = np.append(np.random.default_rng(0).integers(0, 3, 8), 3)
 
@@ -70,10 +70,10 @@ def test_changes_are_those_of_plain_loops_with_their_signs(config, name, engine)
     assert (truth < 0).any()
     np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
     np.testing.assert_array_equal(result.norms, np.abs(result.values))
-    assert (result.measure.kind, result.asked.outputs, result.engine.name) == ("scalar", None, engine)
+    assert (result.measure.kind, result.asked.outputs, result.engine.name) == ("function", None, engine)
     assert result.max == result.argmax.norm == np.abs(result.values).max()
     assert result.mean == np.abs(result.values).mean()
-    assert "scalar: mean=" in repr(result)
+    assert "function: mean=" in repr(result)
 
 
 CONFORMING = (
@@ -96,7 +96,7 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     for engine in ("vmap", "difference"):
         runner = engine_of(engine, case.config)
         assert runner is not None
-        runner = dataclasses.replace(runner, scalar=lambda y: jax.nn.logsumexp(y))
+        runner = dataclasses.replace(runner, measure=Function(lambda y: jax.nn.logsumexp(y)))
         with jax.disable_jit(not case.compiled), numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
@@ -115,25 +115,12 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     model, tokens = Transformer(config, seed=0), np.random.default_rng(0).integers(0, 3, 4096)
     same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
     wide = Transformer(config.replace(dtype="float64"), parameters=same)
-    where = sample(24, seed=1)
-    truth = flip_sensitivity(
-        wide,
-        tokens,
-        flips=Substitute(positions=where),
-        measure=Function(log_probability),
-        engine="difference",
-    )
-    found = flip_sensitivity(
-        model,
-        tokens,
-        flips=Substitute(positions=where),
-        measure=Function(log_probability),
-        engine="difference",
-    )
-    assert np.median(np.abs(found.values - truth.changes) / np.abs(truth.changes)) < 1e-6
-    subtracted = flip_sensitivity(
-        model, tokens, flips=Substitute(positions=where), measure=Function(log_probability), engine="vmap"
-    )
+    flips = Substitute(sample=24, seed=1)
+    measure = Function(log_probability)
+    truth = flip_sensitivity(wide, tokens, flips, measure, engine="difference")
+    found = flip_sensitivity(model, tokens, flips, measure, engine="difference")
+    assert np.median(np.abs(found.values - truth.values) / np.abs(truth.values)) < 1e-6
+    subtracted = flip_sensitivity(model, tokens, flips, measure, engine="vmap")
     assert dict(subtracted.engine.elsewhere)["a forward pass each in float64"] > 0
     if layers == 2:
         assert "folded" in found.engine.reason
@@ -161,11 +148,12 @@ def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
 
 def test_every_fallback_keeps_the_function():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
-    runner, _ = choose(measurable(Transformer(config)), "difference", "l2", None, 1024, log_probability)
-    assert runner.for_few_flips.scalar is log_probability
+    measure = Function(log_probability)
+    runner, _ = choose(measurable(Transformer(config)), Difference(), Substitute(), measure, 1024)
+    assert runner.for_few_flips.measure is measure
     chain = []
     while runner is not None:
-        chain.append((type(runner).__name__, runner.scalar))
+        chain.append((type(runner).__name__, runner.measure))
         runner = runner.fallback
     assert [name for name, _ in chain] == [
         "FoldedEngine",
@@ -173,7 +161,7 @@ def test_every_fallback_keeps_the_function():
         "DifferenceEngine",
         "VmapEngine",
     ]
-    assert {f for _, f in chain} == {log_probability}
+    assert {f for _, f in chain} == {measure}
 
 
 def test_other_models_have_scalars_too():
@@ -190,11 +178,11 @@ def test_other_models_have_scalars_too():
         measure=Function(lambda y: y[0]),
         readout="mean",
     )
-    np.testing.assert_allclose(rows.changes, w * np.where(WORD % 2 == 0, 1, -1) / 9, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(rows.values, w * np.where(WORD % 2 == 0, 1, -1) / 9, rtol=1e-4, atol=1e-6)
 
 
 MODEL = Transformer(small(layers=1, dtype="float32"), seed=0)
-MEASURE = bound(flip_sensitivity, MODEL, WORD)
+MEASURE = bound(flip_sensitivity, MODEL, WORD, None)
 
 
 def not_finite(y):
@@ -209,11 +197,11 @@ class Unhashable(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("scalar", "match"),
+    ("f", "match"),
     [
-        (3, "scalar = 3: a function from the model's output, a vector, to one number"),
-        (lambda y, k: y[k], "scalar = .*: a function from the model's output"),
-        (Unhashable(), r"scalar = 'Unhashable': it is not hashable.*wrap it: scalar=lambda y: f\(y\)"),
+        (3, "f = 3: a function from the model's output, a vector, to one number"),
+        (lambda y, k: y[k], "f = .*: a function from the model's output"),
+        (Unhashable(), r"f = 'Unhashable': it is not hashable.*wrap it: lambda y: f\(y\)"),
         (lambda y: y[:2], r"it returns float32 of shape \(2,\); one floating-point number is needed"),
         (lambda y: y[0] > 0, r"it returns bool of shape \(\); one floating-point"),
         (lambda y: jnp.argmax(y), r"it returns int32 of shape \(\)"),
@@ -221,27 +209,20 @@ class Unhashable(SimpleNamespace):
         (lambda y: None, "it returns 0 arrays"),
         (lambda y: float(y[0]), "raised ConcretizationTypeError: .*write it with jax.numpy"),
         (lambda y: jax.nn.log_softmax(y)[60], "indexes beyond an array .*use indices from 0 to"),
-        (not_finite, "scalar = not_finite: it is -inf for the output of input 0"),
+        (not_finite, r"measure = Function\(not_finite\): it is -inf for the output of input 0"),
     ],
 )
-def test_what_is_no_scalar_function_is_refused(scalar, match):
+def test_what_is_no_scalar_function_is_refused(f, match):
     with pytest.raises(InputError, match=match):
-        MEASURE(scalar=scalar)
-
-
-def test_what_a_scalar_excludes_is_refused_together():
-    with pytest.raises(InputError, match=r"(?s)3 errors.*scalar = 1.*outputs = \[0\].*norm = 'l1'"):
-        MEASURE(scalar=1, outputs=[0], norm="l1")
-    with pytest.raises(InputError, match="outputs = 'all': not with scalar"):
-        MEASURE(scalar=log_probability, outputs="all")
+        MEASURE(Function(f))
 
 
 def test_a_function_that_is_not_finite_under_a_flip_is_refused_with_the_position():
     y = np.asarray(MODEL(jnp.asarray(WORD)))[0]
     hit = flip_sensitivity(MODEL, WORD, measure=Function(lambda y: y[0]))
-    least = float(y + hit.changes.min() / 2)
-    with pytest.raises(InputError, match=r"or scalar of it, is not finite under \d+ of .* first at position"):
-        MEASURE(scalar=lambda y: jnp.log(jnp.maximum(y[0] - least, 0)))
+    least = float(y + hit.values.min() / 2)
+    with pytest.raises(InputError, match=r"is not finite under \d+ of .* first at position"):
+        MEASURE(Function(lambda y: jnp.log(jnp.maximum(y[0] - least, 0))))
 
 
 def test_the_designated_outputs_of_a_model_do_not_matter_to_a_scalar():
@@ -259,7 +240,7 @@ def result():
 
 
 def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
-    assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution", "change"]
+    assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution", "value"]
     result.save(tmp_path / "r.parquet")
     loaded: Any = load_result(tmp_path / "r.parquet")
     np.testing.assert_array_equal(loaded.values, result.values)
@@ -267,7 +248,9 @@ def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
     assert loaded.description() == result.description()
     plain = flip_sensitivity(MODEL, WORD)
     plain.save(tmp_path / "p.parquet")
-    assert load_result(tmp_path / "p.parquet").changes is None
+    assert (
+        list(load_result(tmp_path / "p.parquet").to_pandas().columns) == list(result.to_pandas().columns)[:-1]
+    )
 
 
 def test_the_part_of_one_input_has_its_changes(result):
@@ -288,17 +271,17 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     def progress(done, total):
         raise KeyboardInterrupt
 
-    options = {"batch_size": 1, "engine": "vmap"}
+    options: dict[str, Any] = {"placement": Placement(batch_size=1), "engine": "vmap"}
     with pytest.raises(MeasurementInterrupted) as caught:
-        MEASURE(scalar=log_probability, progress=progress, **options)
+        MEASURE(Function(log_probability), progress=progress, **options)
     caught.value.partial.save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
-    whole = MEASURE(scalar=log_probability, **options)
+    whole = MEASURE(Function(log_probability), **options)
     assert 0 < len(partial) < len(whole)
-    completed = MEASURE(scalar=again, resume=partial, **options)
-    np.testing.assert_array_equal(completed.changes, whole.changes)
+    completed = MEASURE(Function(again), resume=partial, **options)
+    np.testing.assert_array_equal(completed.values, whole.values)
     np.testing.assert_array_equal(completed.norms, whole.norms)
-    with pytest.raises(InputError, match=r"resume: scalar, its program as SHA-256, = "):
-        MEASURE(scalar=other, resume=partial, **options)
-    with pytest.raises(InputError, match=r"(?s)resume: .*norm = 'scalar': this call has 'l2'"):
+    with pytest.raises(InputError, match=r"resume: measure, its program as SHA-256, = "):
+        MEASURE(Function(other), resume=partial, **options)
+    with pytest.raises(InputError, match=r"(?s)resume: .*measure = 'function': this call has L2\(\)"):
         MEASURE(resume=partial, **options)

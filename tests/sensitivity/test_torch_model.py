@@ -78,7 +78,7 @@ def refused(call: Any) -> str:
 
 
 def measured(model: Any, **options: Any) -> jaxsens.FlipSensitivity:
-    return jaxsens.flip_sensitivity(model, TOKENS, **{"alphabet_size": SYMBOLS, **options})
+    return jaxsens.flip_sensitivity(model, TOKENS, **{"flips": SYMBOLS, **options})
 
 
 def test_a_module_is_measured_as_the_same_network_in_jax():
@@ -109,7 +109,7 @@ class Ended(Mean):
 @pytest.mark.parametrize("module", [Padded(), Ended()])
 def test_a_module_is_tried_on_the_input_itself(module):
     result = measured(
-        jaxsens.from_torch(module.eval()), symbols=[1, 2, 3], positions=range(4), alphabet_size=None
+        jaxsens.from_torch(module.eval()), flips=jaxsens.Substitute([1, 2, 3], positions=range(4))
     )
     with torch.no_grad():
         before = module(torch.tensor(TOKENS[None]))
@@ -129,15 +129,11 @@ class Unpaired(Mean):
         return Rows.forward(self, ids).mean(1)
 
 
-@pytest.mark.parametrize(
-    "candidates", [jaxsens.deletion(), jaxsens.insertion([1]), jaxsens.repetition(2)], ids=str
-)
-def test_inputs_of_other_lengths_are_tried_on_the_input_too(candidates):
+@pytest.mark.parametrize("flips", [jaxsens.Delete(), jaxsens.Insert([1]), jaxsens.Repeat(2)], ids=str)
+def test_inputs_of_other_lengths_are_tried_on_the_input_too(flips):
     """The input with a symbol more or less, and not one that is made up."""
     word, module = np.array([2, 3, 1, 1, 2]), Unpaired().eval()
-    found = jaxsens.flip_sensitivity(
-        jaxsens.from_torch(module), word, flips=jaxsens.Pairs(candidates), readout="mean"
-    )
+    found = jaxsens.flip_sensitivity(jaxsens.from_torch(module), word, flips=flips, readout="mean")
     assert len(found) == 5
     assert np.isfinite(found.norms).all()
 
@@ -302,7 +298,7 @@ def test_what_is_no_module_ready_to_be_measured_is_refused():
 def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
     model = jaxsens.from_torch(Rows().eval())
     said = refused(lambda: jaxsens.flip_sensitivity(model, TOKENS, SYMBOLS + 1, readout=0))
-    assert said.startswith("symbols: with 7 at position 1: model: Rows, called on ids from 1 to 7")
+    assert said.startswith("flips: with 7 at position 1: model: Rows, called on ids from 1 to 7")
     assert "raised IndexError: index out of range in self" in said
     assert "called on ids from 1 to 9" in refused(
         lambda: jaxsens.flip_sensitivity(model, [1, 9, 2], 3, readout=0)
@@ -319,7 +315,7 @@ def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
 
 
 def test_explain_counts_the_operations_of_a_pass():
-    told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=jaxsens.Pairs(SYMBOLS), readout="mean")
+    told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=SYMBOLS, readout="mean")
     assert told.operations == 37 * 2 * 6 * WIDTH * 3
 
 

@@ -13,49 +13,37 @@ import pytest
 from matplotlib import pyplot
 
 import jaxsens
-from jaxsens.inputs import MEASURES
 from jaxsens.models.layered_model import LayeredModel
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity import picture
-from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.pieces import text_pieces
 from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.view import MEASURED
+from tests.sensitivity.made import made
 
 NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}
 
 
-def made(values: Any = (3.0, 1.0, 2.0, 0.5), **changed: Any) -> FlipSensitivity:
+def shown(values: Any = (3.0, 1.0, 2.0, 0.5), **changed: Any) -> FlipSensitivity:
     """A result on [CLS] un ##do <b>: position 1 has two flips, 2 and 3 one each, 0 none."""
-    values = np.asarray(values)
     fields = {
-        "norms": np.abs(values),
-        "inputs": np.zeros(4, int),
-        "positions": np.array([1, 1, 2, 3]),
-        "symbols": np.array([3, 4, 4, 4]),
+        "positions": [1, 1, 2, 3],
+        "symbols": [3, 4, 4, 4],
         "tokens": np.array([[0, 1, 2, 3]], np.int32),
         "alphabet": (3, 4),
-        "population": 4,
         "readout": 0,
-        "norm": "l2",
-        "outputs": None,
-        "engine": EngineChoice("vmap", "asked for"),
-        "dtype": "float32",
-        "versions": {},
         "names": NAMES,
     }
-    return FlipSensitivity(**{**fields, **changed})
+    return made(values, **{**fields, **changed})
 
 
-def signed() -> FlipSensitivity:
-    values = np.array([1.0, -3.0, -2.0, 0.5])
-    return made(values, changes=values, norm="scalar")
+def signed(values: Any = (1.0, -3.0, -2.0, 0.5)) -> FlipSensitivity:
+    return shown(values, measure=jaxsens.Function(lambda y: y[0]))
 
 
 def estimated() -> FlipSensitivity:
     known = np.array([3.0, np.nan, np.nan, 0.5])
-    return made(estimated=Estimated(np.array([2.0, 1.0, 2.0, 0.5]), np.array([1, 0, 0, 2], np.int8), known))
+    return shown(estimated=Estimated(np.array([2.0, 1.0, 2.0, 0.5]), np.array([1, 0, 0, 2], np.int8), known))
 
 
 def tokens_of(page: str) -> list[tuple[str, str, str]]:
@@ -66,7 +54,7 @@ def tokens_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def test_each_position_has_its_largest_flip_and_its_mean():
-    one = made().view().inputs[0]
+    one = shown().view().inputs[0]
     np.testing.assert_array_equal(one.largest, [np.nan, 3, 2, 0.5])
     np.testing.assert_array_equal(one.symbol, [-1, 3, 4, 4])
     np.testing.assert_array_equal(one.mean, [np.nan, 2, 2, 0.5])
@@ -74,7 +62,7 @@ def test_each_position_has_its_largest_flip_and_its_mean():
     change = signed().view().inputs[0]
     np.testing.assert_array_equal(change.largest, [np.nan, -3, -2, 0.5])
     np.testing.assert_array_equal((change.low[1], change.high[1]), (-3, 1))
-    equal = made([2.0, -2.0, 1.0, 1.0], changes=np.array([2.0, -2.0, 1.0, 1.0])).view().inputs[0]
+    equal = signed([2.0, -2.0, 1.0, 1.0]).view().inputs[0]
     assert (equal.largest[1], equal.symbol[1]) == (2, 3)  # the first of equals
 
 
@@ -87,34 +75,48 @@ def test_each_position_has_its_largest_flip_and_its_mean():
     ],
 )
 def test_a_picture_says_what_a_flip_does(changed, said):
-    assert said in made(**changed)._repr_html_()
+    assert said in shown(**changed)._repr_html_()
 
 
 def test_values_that_are_not_finite_are_left_out():
-    result = made([np.nan, 1.0, np.inf, 0.5])
+    result = shown([np.nan, 1.0, np.inf, 0.5])
     np.testing.assert_array_equal(result.view().inputs[0].largest, [np.nan, 1, np.nan, 0.5])
     assert tokens_of(result._repr_html_())[2][0] == "t none"
 
 
 def test_the_table_says_what_stood_there_and_what_was_inserted():
-    frame = made().to_pandas()
-    assert list(frame.columns) == ["input", "position", "token", "symbol", "replacement", "norm"]
+    frame = shown().to_pandas()
+    assert list(frame.columns) == [
+        "input",
+        "position",
+        "token",
+        "symbol",
+        "replacement",
+        "norm",
+        "resolution",
+    ]
     assert list(frame["token"]) == ["un", "un", "##do", "<b>"]
     assert list(frame["replacement"]) == ["<b>", "a", "a", "a"]
-    assert list(estimated().to_pandas().columns)[-3:] == ["norm", "estimate", "exact"]
-    assert list(made(names=None).to_pandas().columns) == ["input", "position", "symbol", "norm"]
+    assert list(estimated().to_pandas().columns)[-3:] == ["resolution", "estimate", "exact"]
+    assert list(shown(names=None).to_pandas().columns) == [
+        "input",
+        "position",
+        "symbol",
+        "norm",
+        "resolution",
+    ]
     assert isinstance(frame, pd.DataFrame)
 
 
 def test_strings_are_kept_in_files_and_parts(tmp_path):
     result = dataclasses.replace(
-        made(), names={**NAMES, 4: 'a"\U0001f600\ud800'.encode("utf-8", "replace").decode()}
+        shown(), names={**NAMES, 4: 'a"\U0001f600\ud800'.encode("utf-8", "replace").decode()}
     )
     result.save(tmp_path / "r.parquet")
     loaded = jaxsens.load_result(tmp_path / "r.parquet")
     assert loaded.names == result.names
     assert loaded.of_input(0).names == result.names
-    made(names=None).save(tmp_path / "n.parquet")
+    shown(names=None).save(tmp_path / "n.parquet")
     assert jaxsens.load_result(tmp_path / "n.parquet").names is None
 
 
@@ -127,7 +129,7 @@ def test_a_measurement_keeps_the_strings_of_what_it_read_and_inserted():
     config = jaxsens.TransformerConfig(alphabet_size=6, width=4, heads=1, layers=1, feed_forward=4)
     plain = jaxsens.Transformer(config)
     model = Named(layered_transformer(config), plain.parameters)
-    result = jaxsens.flip_sensitivity(model, [5, 1, 1], flips=jaxsens.Pairs([1, 3]))
+    result = jaxsens.flip_sensitivity(model, [5, 1, 1], flips=jaxsens.Pairs([(1, 3)]))
     assert result.names == {k: f"<{k}>" for k in (1, 3, 5)}
     assert jaxsens.flip_sensitivity(plain, [5, 1, 1]).names is None
 
@@ -149,22 +151,22 @@ def test_pieces_are_joined_as_their_strings_say(names, text):
 
 
 def test_the_picture_shows_every_token_with_its_values():
-    cls, un, do, b = tokens_of(made()._repr_html_())
+    cls, un, do, b = tokens_of(shown()._repr_html_())
     assert cls == ("t none", "'[CLS]' at position 0\nthe model reads its output here\nnot flipped", "[CLS]")
     assert un == ("t up", "'un' at position 1\nlargest: 3 with '<b>'\nmean of 2 flips: 2", "un")
     assert (do[2], b[2]) == ("do", "<b>")
-    page = made()._repr_html_()
+    page = shown()._repr_html_()
     assert '--v:1.000" title="&#39;un&#39;' in page
     assert '--v:0.667" title="&#39;##do&#39;' in page
     assert "‖y(x′) − y(x)‖₂" in page
     assert "not flipped</span>" in page
     assert "4 flips, engine vmap; read at position 0" in page
-    assert "<td>##do</td>" in made(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
+    assert "<td>##do</td>" in shown(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
 
 
 def test_nothing_in_a_token_becomes_markup(tmp_path):
     evil = '"><script>alert(1)</script>&'
-    result = made(names={**NAMES, 3: evil, 4: evil})
+    result = shown(names={**NAMES, 3: evil, 4: evil})
     result.to_html(tmp_path / "r.html", title=evil)
     page = (tmp_path / "r.html").read_text("utf-8")
     assert "<script" not in page + result._repr_html_()
@@ -190,34 +192,30 @@ def test_estimates_are_told_from_measured_values():
     assert "largest: 3 with '<b>' (measured)" in titles[1]
     assert "largest: 2 with 'a' (estimate)" in titles[2]
     assert "≈ 2<" in page  # in the table
-    assert "estimate" not in made()._repr_html_()
+    assert "estimate" not in shown()._repr_html_()
 
 
 def test_colours_follow_the_mean_if_asked_and_for_decisions(tmp_path):
-    made().to_html(tmp_path / "r.html", by="mean")
+    shown().to_html(tmp_path / "r.html", by="mean")
     assert '--v:1.000" title="&#39;##do&#39;' in (tmp_path / "r.html").read_text("utf-8")
-    page = made([1.0, 0.0, 1.0, 0.0], norm="decision")._repr_html_()
+    page = shown([1.0, 0.0, 1.0, 0.0], measure="decision")._repr_html_()
     assert '--v:0.500" title="&#39;un&#39;' in page
     assert "the mean change of decision" in page
 
 
-def test_every_measure_is_told_in_words():
-    assert MEASURED.keys() == {*MEASURES, "scalar", "change"}
-
-
 def test_a_result_without_changes_or_flips_is_shown_too():
-    page = made([0.0, 0.0, 0.0, 0.0])._repr_html_()
+    page = shown([0.0, 0.0, 0.0, 0.0])._repr_html_()
     assert "no flip changes anything" in page
     assert '--v:0.000" title' in page
     nothing = {name: np.zeros(0, int) for name in ("inputs", "positions", "symbols")}
-    empty = made(np.zeros(0), **nothing)
+    empty = shown(np.zeros(0), **nothing)
     assert {kind for kind, _, _ in tokens_of(empty._repr_html_())} == {"t none"}
     assert len(empty.plot()) == 1
     pyplot.close("all")
 
 
 def test_several_inputs_are_paragraphs_on_one_scale():
-    both = made(
+    both = shown(
         inputs=np.array([0, 0, 1, 1]),
         positions=np.array([1, 2, 0, 1]),
         tokens=np.array([[0, 1, 2, 3], [4, 3, 2, 1]], np.int32),
@@ -234,22 +232,22 @@ def test_several_inputs_are_paragraphs_on_one_scale():
 def test_a_long_input_is_cut_off_with_a_note(monkeypatch, tmp_path):
     monkeypatch.setattr(picture, "MOST_IN_NOTEBOOK", 3)
     monkeypatch.setattr(picture, "MOST_ON_PAGE", 3)
-    page = made()._repr_html_()
+    page = shown()._repr_html_()
     assert len(tokens_of(page)) == 3
     assert "… and 1 more positions, which this picture leaves out; result.to_html(path) shows more" in page
-    two = made(tokens=np.array([[0, 1, 2, 3], [4, 3, 2, 1]], np.int32))
+    two = shown(tokens=np.array([[0, 1, 2, 3], [4, 3, 2, 1]], np.int32))
     two.to_html(tmp_path / "r.html")
     assert "… and 1 more inputs, which this picture leaves out." in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_symbols_without_strings_are_numbers():
-    page = made(names=None)._repr_html_()
+    page = shown(names=None)._repr_html_()
     assert [text for _, _, text in tokens_of(page)] == ["0", "1", "2", "3"]
     assert 'class="text numbers"' in page
 
 
 def test_a_page_needs_nothing_else(tmp_path):
-    made().to_html(tmp_path / "r.html", title="A & B")
+    shown().to_html(tmp_path / "r.html", title="A & B")
     page = (tmp_path / "r.html").read_text("utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert "<title>A &amp; B</title>" in page
@@ -260,9 +258,9 @@ def test_a_page_needs_nothing_else(tmp_path):
 
 def test_bad_arguments_of_a_page_are_refused(tmp_path):
     with pytest.raises(jaxsens.InputError, match="by = 'max': one of largest, mean, None"):
-        made().to_html(tmp_path / "r.html", by="max")  # pyright: ignore[reportArgumentType]
+        shown().to_html(tmp_path / "r.html", by="max")  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError, match="title = 3: a text"):
-        made().to_html(tmp_path / "r.html", title=3)  # pyright: ignore[reportArgumentType]
+        shown().to_html(tmp_path / "r.html", title=3)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "r.html").exists()
 
 
@@ -277,7 +275,7 @@ def drawn(axes: Any, label: str) -> Any:
 
 
 def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
-    (axes,) = made().plot()
+    (axes,) = shown().plot()
     np.testing.assert_array_equal(drawn(axes, "largest").get_ydata(), [3, 2, 0.5])
     np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
     np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
@@ -300,24 +298,23 @@ def test_signed_changes_are_plotted_on_both_sides(close):
 
 def test_a_plot_can_be_drawn_in_given_axes(close):
     _, axes = pyplot.subplots()
-    assert made(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
+    assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
     axes.figure.canvas.draw()  # a dollar sign is no mathematics
     with pytest.raises(jaxsens.InputError, match="plot: axes = 'here': 1 matplotlib Axes"):
-        made().plot("here")
-    many = made(tokens=np.zeros((13, 4), np.int32))
+        shown().plot("here")
+    many = shown(tokens=np.zeros((13, 4), np.int32))
     with pytest.raises(jaxsens.InputError, match="13 inputs': a figure has room for 12"):
         many.plot()
 
 
 def test_long_inputs_are_plotted_without_tokens(close):
     n = 200
-    long = made(
+    long = shown(
         np.ones(n),
         inputs=np.zeros(n, int),
         positions=np.arange(n),
         symbols=np.full(n, 4),
         tokens=np.zeros((1, n), np.int32),
-        population=n,
     )
     (axes,) = long.plot()
     assert axes.get_xlabel() == "position"
@@ -326,6 +323,6 @@ def test_long_inputs_are_plotted_without_tokens(close):
 @pytest.mark.parametrize(("width", "labelled"), [(0.5, False), (6.0, True)])
 def test_tokens_are_written_below_the_axis_where_they_have_room(width, labelled, close):
     _, axes = pyplot.subplots(figsize=(width, 2))
-    made().plot(axes)
+    shown().plot(axes)
     assert (axes.get_xlabel() == "position") != labelled
     assert ("un" in [label.get_text() for label in axes.get_xticklabels()]) == labelled

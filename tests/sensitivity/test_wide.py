@@ -14,9 +14,8 @@ from flax import linen, nnx
 from jax import lax
 from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
-from jaxsens.asked.formulas import measure_of
+from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.errors import InputError
-from jaxsens.inputs import MEASURES
 from jaxsens.models import layers
 from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
 from jaxsens.models.layered_transformer import layered_transformer
@@ -99,9 +98,12 @@ def in_float64(query: Any, key: Any, value: Any, mask: Any = None, **_: Any) -> 
     return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)), value)
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-def test_the_packages_measures_as_in_jax(measure: str) -> None:
-    same(lambda y, changes: measure_of(measure, y, changes), X[0], 0.1 * X[1:])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in Measure.kinds.items() if not issubclass(kind, OfFunction)]
+)
+def test_the_packages_measures_as_in_jax(name: str) -> None:
+    measure = Measure.kinds[name]()
+    same(lambda y, changes: measure.values(y, changes), X[0], 0.1 * X[1:])
 
 
 def test_a_layered_model_as_in_jax_with_parameters_lifted_before() -> None:

@@ -1,0 +1,71 @@
+"""Results of flips made by hand, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.measures import Measure
+from jaxsens.asked.value import read
+from jaxsens.errors import Problems
+from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run
+from tests.made_results import made_result, request
+
+
+def made(
+    values: Any,
+    *,
+    measure: Any = "l2",
+    engine: str = "vmap",
+    readout: Any = None,
+    inputs: Any = None,
+    positions: Any = None,
+    symbols: Any = None,
+    alphabet: Sequence[int] = (0, 1),
+    tokens: Any = None,
+    populations: Sequence[int] | None = None,
+    requested: Sequence[int] | None = None,
+    resolution: Any = 0.0,
+    dtype: str = "float64",
+    **fields: Any,
+) -> FlipSensitivity:
+    """A result with these values: of one input with a flip a position, if nothing else is said.
+
+    Args:
+        values: of the flips.
+        populations: the number of flips of each input, drawn or not; by default of those that are there.
+        requested: the number of flips that were asked for of each input; by default of those that are there.
+        measure, engine: an object, or its name.
+        inputs, positions, symbols, alphabet, tokens, resolution, readout, dtype, fields: as in results.
+    """
+    values, problems = np.asarray(values), Problems("made")
+    inputs = np.zeros(len(values), int) if inputs is None else np.asarray(inputs)
+    tokens = np.zeros((1, len(values)), np.int32) if tokens is None else np.asarray(tokens)
+    each = np.bincount(inputs, minlength=len(tokens))
+    columns = (
+        np.arange(len(values)) if positions is None else np.asarray(positions),
+        np.ones(len(values), int) if symbols is None else np.asarray(symbols),
+        each if populations is None else np.asarray(populations),
+    )
+    asked = request(
+        measure=read(Measure, measure, problems),
+        engine=read(AskedEngine, engine, problems),
+        readout=readout,
+        counts=tuple(each.tolist()) if requested is None else tuple(requested),
+    )
+    problems.raise_if_any()
+    return made_result(
+        values,
+        resolution=np.full(len(values), resolution, float),
+        flips=FlipTable(inputs, *columns, tuple(alphabet)),
+        tokens=tokens,
+        asked=asked,
+        engine=EngineChoice(engine, "asked for"),
+        run=Run(dtype, {}),
+        **fields,
+    )
