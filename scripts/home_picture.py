@@ -19,6 +19,7 @@ LINES = {
 def main(results: str, picture: str) -> None:
     """Draws the mean over flips, as the geometric mean over seeds, with each line's name beside its end."""
     points = pd.read_csv(Path(results) / "points.csv")
+    lengths = sorted(points["n"].unique())
     figure, axes = plt.subplots(figsize=(4.2, 3.4), layout="constrained")
     for variant, (label, colour, marker) in LINES.items():
         # scales of both axes are logarithmic, and so is the mean
@@ -36,7 +37,7 @@ def main(results: str, picture: str) -> None:
             color=colour,
             va="center",
         )
-    axes.set_xticks(means.index, [str(n) for n in means.index])
+    axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.set_yticks([1, 0.1, 0.01], ["1", "0.1", "0.01"])
     axes.set_ylim(0.0025, 2)
     axes.minorticks_off()
