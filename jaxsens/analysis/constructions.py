@@ -20,6 +20,7 @@ from jaxsens.errors import InputError
 from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
 from jaxsens.logic import LIBRARY
 from jaxsens.models.positions import COMPONENTS
+from jaxsens.told import markdown_table
 
 TABLES = {
     "Sensitivity": ("construction", "condition", "largest change", "its exponent", "exponent of the mean"),
@@ -130,12 +131,8 @@ def markdown(rows: Sequence[TableRow], plan: TablePlan) -> str:
     for name, headings in TABLES.items():
         told = [cells(row) for row in rows if row.promise.exact or name != "Exactness"]
         distinct = dict.fromkeys(tuple(row[heading] for heading in headings) for row in told)
-        lines += ["", f"## {name}", "", *map(_line, (headings, ["---"] * len(headings), *distinct))]
+        lines += ["", f"## {name}", "", markdown_table(headings, distinct)]
     return "\n".join(lines) + "\n"
-
-
-def _line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"
 
 
 def cells(row: TableRow) -> dict[str, str]:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings, write_figure
+from jaxsens.analysis.panels import add_heading, figure_settings
 from jaxsens.experiments.generalisation import Generalisation, GeneralisationRow
-
-
-def write_generalisation_figure(
-    folder: Path, experiment: Generalisation, rows: Sequence[GeneralisationRow]
-) -> Path:
-    """Writes accuracy.svg and accuracy.png, each atomically. Returns the path of the latter."""
-    return write_figure(folder, "accuracy", generalisation_figure(experiment, rows))
 
 
 def generalisation_figure(experiment: Generalisation, rows: Sequence[GeneralisationRow]) -> Figure:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings, line_style, write_figure
-from jaxsens.experiments.sharpness_table import SharpnessExperiment, SharpnessRow, fitted
+from jaxsens.analysis.panels import add_heading, figure_settings, line_style
+from jaxsens.experiments.sharpness_table import SharpnessExperiment, SharpnessRow
 
 _PANELS = {
     "sharpness": "sharpness: rise of the loss under noise",
     "blowup": "layer-norm blow-up",
     "sensitivity": "sensitivity of the output",
 }
-
-
-def write_sharpness_figure(
-    folder: Path, experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]
-) -> Path:
-    """Writes sharpness.svg and sharpness.png, each atomically. Returns the path of the latter."""
-    return write_figure(folder, "sharpness", sharpness_figure(experiment, rows))
 
 
 def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> Figure:
@@ -42,7 +34,7 @@ def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRo
 def _draw(axes: Axes, name: str, experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> None:
     for k, function in enumerate(experiment.functions):
         style = line_style(k)
-        found = {n: models for n, models in fitted(experiment, rows, function).items() if models}
+        found = {n: models for n, models in experiment.fitted(rows, function).items() if models}
         means = [np.mean([getattr(model, name) for model in models]) for models in found.values()]
         points = [(n, getattr(model, name)) for n, models in found.items() for model in models]
         if not points:

@@ -51,12 +51,11 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     from jaxsens.cli import (
         constructions,
-        generalisation,
         measure,
         restrictions,
-        sharpness,
         status,
         sweep,
+        tables,
         theorem6,
         train,
     )
@@ -76,8 +75,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         "measure": measure.measure,
         "train": train.train,
         "theorem6": theorem6.theorem6,
-        "generalisation": generalisation.generalisation,
-        "sharpness": sharpness.sharpness,
+        "generalisation": tables.generalisation,
+        "sharpness": tables.sharpness,
         "report": sweep.report,
         "status": status.status,
         "constructions": constructions.constructions,

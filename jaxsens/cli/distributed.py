@@ -16,7 +16,17 @@ from rich.console import Console
 
 from jaxsens import stopping
 from jaxsens.cli.compilation import programs_kept
-from jaxsens.cli.shared import Count, Flag, Number, Text, default, flags_named, say, say_why_ended
+from jaxsens.cli.shared import (
+    Count,
+    Flag,
+    Number,
+    Text,
+    default,
+    flags_named,
+    say,
+    say_failures,
+    say_why_ended,
+)
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
 from jaxsens.errors import InputError, ProcessLost, collecting
 
@@ -139,8 +149,7 @@ def _worked(
     sweep, chosen = load()
     with flags_named({"directory": "--out"}), programs_kept(cache):
         outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
-    for failure in (failure for outcome in outcomes for failure in outcome.failures):
-        say(console, f"failed: {failure}")
+    say_failures(console, *outcomes)
     last = outcomes[-1]
     if last.ended_early:
         say_why_ended(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
+from jaxsens.cli.compilation import CacheFolder, again
+from jaxsens.cli.shared import Config, Flag, Out, check_folder, say
+from jaxsens.cli.tables import run_in_parts
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.job import Outcome
 
 
 def theorem6(
@@ -29,23 +34,15 @@ def theorem6(
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
-    console = Console(stderr=True)
-    loaded = load_theorem6_config(config)
-    with programs_kept(compilation_cache):
-        outcome = run_theorem6(loaded, out, Console(stderr=True, quiet=quiet))
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
-    again = shlex.join(
-        ["jaxsens", "theorem6", str(config), "--out", str(out), *cache_again(compilation_cache)]
-    )
-    done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
-    if outcome.ended_early:
-        say_why_ended(console, outcome, done, again)
-    elif outcome.finished == 0:
-        say(console, "nothing could be evaluated")
-    else:
-        write_report(out, quiet)
-    return outcome.exit_code
+    def report(outcome: Outcome) -> None:
+        if outcome.finished and not outcome.ended_early:
+            write_report(out, quiet)
+        elif not outcome.ended_early:
+            say(Console(stderr=True), "nothing could be evaluated")
+
+    resume = again("theorem6", config, out, compilation_cache)
+    compute = partial(run_theorem6, load_theorem6_config(config), out)
+    return run_in_parts(compute, report, "models and lengths", resume, compilation_cache, quiet)
 
 
 def write_report(directory: Path, quiet: bool) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from rich.console import Console
 
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
+from jaxsens.cli.compilation import CacheFolder, again, programs_kept
 from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say
 
 
@@ -36,10 +34,8 @@ def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None,
         with flags_named({"directory": "--out"}), kept, progress as watch:
             trained = run(read, out, watch)
     except TrainingInterrupted as stop:
-        again = shlex.join(
-            ["jaxsens", "train", str(config), "--out", str(out), *cache_again(compilation_cache)]
-        )
-        say(console, f"stopped; {stop.step} of {read.optimiser.steps} steps are done. To resume: {again}")
+        done = f"{stop.step} of {read.optimiser.steps} steps are done"
+        say(console, f"stopped; {done}. To resume: {again('train', config, out, compilation_cache)}")
         return stop.exit_code
     except TrainingDiverged as error:
         say(console, f"failed: {error}")
