@@ -7,7 +7,7 @@ as(f) its mean over the inputs measured (Bhattamishra et al. 2023; Kover et al. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ from matplotlib.lines import Line2D
 from jaxsens.analysis.data import DecisionData
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, enumeration, t_interval
-from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import LineStyle, add_heading, evenly, figure_settings, variant_styles
+from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
+from jaxsens.analysis.panels import LineStyle, evenly, grid, variant_styles
+from jaxsens.analysis.texts import text
 
 if TYPE_CHECKING:
     import pandas
@@ -67,12 +68,7 @@ def input_figure(decisions: Decisions) -> ReportFigure:
     shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.data.profiles)]
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=(
-            "The share of inputs with a given number of flips that change the decision, the mean over seeds: the "
-            "sensitivity profile of the decision, if all inputs were measured. The vertical axis is logarithmic; a "
-            "number that no input has is not drawn. All of parity is at the right end, s = number of positions; a "
-            "constant decision is at 0."
-        ),
+        caption=text("distribution"),
         description=f"How many flips change the decision, over inputs, for {enumeration(shown)}.",
         draw=partial(_draw_inputs, decisions, shown),
     )
@@ -82,10 +78,7 @@ def model_figure(decisions: Decisions) -> ReportFigure:
     """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
     return ReportFigure(
         name="sensitivity-models",
-        caption=(
-            "Each seed is a model. The histograms show how many of them have which average sensitivity, divided by "
-            "the number of positions: 0 for a constant decision, and for two symbols 1 for parity."
-        ),
+        caption=text("models-of-seeds"),
         description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
         draw=partial(_draw_models, decisions),
     )
@@ -93,37 +86,22 @@ def model_figure(decisions: Decisions) -> ReportFigure:
 
 def model_table(decisions: Decisions) -> ReportTable:
     """A row per variant and length: the average sensitivity over models, and the extremes over inputs."""
-    rows = []
-    for variant in decisions.variants:
-        own = decisions.models.query("variant == @variant")
-        for n in sorted({int(n) for n in own["n"]}):
-            models: Any = own.query("n == @n")
-            constant = float((models["average"] == 0).mean())
-            rows.append(
-                (
-                    variant,
-                    str(n),
-                    str(len(models)),
-                    _with_interval(models["average"]),
-                    _with_interval(models["per_position"]),
-                    f"{100 * constant:.3g} %",
-                    _whole(models["smallest"].max()),
-                    _whole(models["largest"].max()),
-                )
-            )
-    return ReportTable(
-        caption=(
-            f"Average sensitivity: the mean over models, with Student's {LEVEL} interval; the share of models whose "
-            "decision is the same at every input and flip; the largest, over models, of the smallest number of "
-            "sensitive flips of an input; and the largest number of all."
-        ),
-        header=(
-            *("variant", "n", "models", "average sensitivity", "per position"),
-            *("constant", "largest minimum", "maximum"),
-        ),
-        rows=rows,
-        numeric=7,
-    )
+    groups: dict[Any, Any] = dict(iter(decisions.models.groupby(["variant", "n"])))
+    models = [
+        (key, groups[key])
+        for key in sorted(groups, key=lambda key: (decisions.variants.index(key[0]), key[1]))
+    ]
+    columns: dict[str, Callable[[Any], str]] = {
+        "variant": lambda one: one[0][0],
+        "n": lambda one: str(one[0][1]),
+        "models": lambda one: str(len(one[1])),
+        "average sensitivity": lambda one: _with_interval(one[1]["average"]),
+        "per position": lambda one: _with_interval(one[1]["per_position"]),
+        "constant": lambda one: f"{100 * float((one[1]['average'] == 0).mean()):.3g} %",
+        "largest minimum": lambda one: _whole(one[1]["smallest"].max()),
+        "maximum": lambda one: _whole(one[1]["largest"].max()),
+    }
+    return table_of(text("table-of-decisions", level=LEVEL), models, columns, numeric=7)
 
 
 def _whole(value: float) -> str:
@@ -139,12 +117,9 @@ def _with_interval(values: Any) -> str:
 
 def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
     styles = variant_styles([f"n = {n}" for n in decisions.lengths])
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    with figure_settings():
-        figure = Figure(figsize=(4.3 * columns, 3.0 * rows + 0.9), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for k, (axes, variant) in enumerate(zip(grid.flat, shown, strict=False)):
+    heading = "How many flips of an input change the decision?"
+    with grid(heading, len(shown), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+        for k, (axes, variant) in enumerate(zip(places, shown, strict=True)):
             axes.set_title(variant, fontsize=12, fontweight="bold")
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
                 if (shares := decisions.data.profiles.get((variant, n))) is not None:
@@ -153,13 +128,9 @@ def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-            if k % columns == 0:
+            if k % 3 == 0:
                 axes.set_ylabel("share of inputs")
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
         _legend(figure, styles)
-        add_heading(figure, "How many flips of an input change the decision?")
-        figure.draw_without_rendering()
     return figure
 
 
@@ -168,12 +139,10 @@ def _draw_models(decisions: Decisions) -> Figure:
     known: Any = decisions.models["per_position"].dropna()
     largest = float(known.max()) if (known > 0).any() else 1.0
     edges = np.linspace(0, largest, BINS + 1)
-    columns = 2 if len(decisions.lengths) == 4 else len(decisions.lengths)
-    rows = math.ceil(len(decisions.lengths) / columns)
-    with figure_settings():
-        figure = Figure(figsize=(4.6 * columns, 2.9 * rows + 0.9), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, n in zip(grid.flat, decisions.lengths, strict=False):
+    count = len(decisions.lengths)
+    heading = "How sensitive are the decisions of these models?"
+    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
+        for axes, n in zip(places, decisions.lengths, strict=True):
             axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
             for variant, style in styles.items():
                 models: Any = decisions.models
@@ -182,11 +151,7 @@ def _draw_models(decisions: Decisions) -> Figure:
                 axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=_dashes(style))
             axes.set_xlabel("average sensitivity per position")
             axes.set_ylabel("number of models")
-        for axes in grid.flat[len(decisions.lengths) :]:
-            axes.set_visible(False)
         _legend(figure, styles, markers=False)
-        add_heading(figure, "How sensitive are the decisions of these models?")
-        figure.draw_without_rendering()
     return figure
 
 

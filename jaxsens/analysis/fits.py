@@ -194,6 +194,11 @@ class ExponentFit:
             return ""
         return f"[{signed(self.ci_low, digits)}, {signed(self.ci_high, digits)}]"
 
+    @property
+    def power(self) -> str:
+        """The exponent with its interval as "-0.98 [-1.01, -0.95]"; empty if there is none."""
+        return "" if math.isnan(self.exponent) else f"{signed(self.exponent)} {self.interval()}".rstrip()
+
     def __str__(self) -> str:
         """The fit in words, such as "softmax: mean falls about as 1/n (exponent -0.98 [-1.01, -0.95])", or
         "softmax: max falls more slowly than 1/n (exponent -0.73 [-0.85, -0.61]; not settled: local slopes from -0.41 to
@@ -201,8 +206,9 @@ class ExponentFit:
         what = f"{self.variant}: {self.statistic} {self.growth.value}"
         if math.isnan(self.exponent):
             return what if self.always_zero else f"{what} ({self.note})"
-        power = f"exponent {signed(self.exponent)} {self.interval()}".rstrip()
-        return f"{what} ({'; '.join(filter(None, (power, self.unsettled, left_out(self))))})"
+        return (
+            f"{what} ({'; '.join(filter(None, (f'exponent {self.power}', self.unsettled, left_out(self))))})"
+        )
 
 
 def fit_exponents(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings
+from jaxsens.analysis.panels import grid
 from jaxsens.experiments.generalisation import Generalisation, GeneralisationRow
 
 
@@ -16,28 +16,18 @@ def generalisation_figure(experiment: Generalisation, rows: Sequence[Generalisat
     languages = list(dict.fromkeys(row.language for row in rows))
     models = list(dict.fromkeys(row.model for row in rows))
     bins = experiment.bins
-    with figure_settings():
-        size = (1.6 + len(bins) * (0.75 * len(languages) + 0.5), 1.9 + 0.5 * len(models))
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(1, len(bins), squeeze=False, sharey=True)[0]
+    heading, size = experiment.title or "Accuracy by length", (0.75 * len(languages) + 0.5, 0.5 * len(models))
+    with grid(heading, len(bins), len(bins), size, (1.6, 1.9), sharey=True) as (figure, places):
         image = None
-        for k, (axes, (least, largest)) in enumerate(zip(grid, bins, strict=True)):
+        for k, (axes, (least, largest)) in enumerate(zip(places, bins, strict=True)):
             means = np.full((len(models), len(languages)), np.nan)
-            for (i, model), (j, language) in (
-                (a, b) for a in enumerate(models) for b in enumerate(languages)
-            ):
-                found = [row.accuracies[k] for row in rows if (row.model, row.language) == (model, language)]
+            for i, j in np.ndindex(*means.shape):
+                shown = (models[i], languages[j])
+                found = [row.accuracies[k] for row in rows if (row.model, row.language) == shown]
                 if found:
                     means[i, j] = np.mean(found)
-                    dark = means[i, j] < 0.6
-                    axes.text(
-                        j,
-                        i,
-                        f"{means[i, j]:.2f}",
-                        ha="center",
-                        va="center",
-                        color="white" if dark else "black",
-                    )
+                    colour = "white" if means[i, j] < 0.6 else "black"
+                    axes.text(j, i, f"{means[i, j]:.2f}", ha="center", va="center", color=colour)
             image = axes.imshow(means, vmin=0, vmax=1, cmap="viridis", aspect="auto")
             axes.set_title(f"{least} to {largest} symbols", fontsize=10)
             axes.set_xticks(range(len(languages)), languages, rotation=35, ha="right")
@@ -46,7 +36,5 @@ def generalisation_figure(experiment: Generalisation, rows: Sequence[Generalisat
             for spine in axes.spines.values():
                 spine.set_visible(False)
         if image is not None:
-            figure.colorbar(image, ax=list(grid), label="share of words all right", shrink=0.9)
-        add_heading(figure, experiment.title or "Accuracy by length")
-        figure.draw_without_rendering()
+            figure.colorbar(image, ax=places, label="share of words all right", shrink=0.9)
     return figure

@@ -35,6 +35,9 @@ GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
 
+SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
+"""The layout of many panels whose lines are the same."""
+
 GAP = 1e6
 """Medians that are smaller than all others by this factor are drawn in the strip of a logarithmic axis, with zeros."""
 
@@ -86,6 +89,11 @@ class Line:
     hollow: frozenset[float] = frozenset()
     intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     bounds: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def blurred(self) -> frozenset[float]:
+        """The positions at which the value is not resolved."""
+        return frozenset(n for n, kind in self.bounds.items() if kind == "at most")
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,41 @@ def figure_settings() -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         yield
+
+
+@contextmanager
+def grid(
+    heading: str,
+    count: int,
+    columns: int,
+    size: tuple[float, float],
+    margin: tuple[float, float] = (0.0, 0.0),
+    **shared: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yields a new figure and its axes, row by row, to draw on; then adds the heading and lays all out.
+
+    Args:
+        heading: empty for none.
+        count: of the axes.
+        columns: the largest number of axes in a row.
+        size: width and height of one set of axes in inches, labels included.
+        margin: what the figure has besides.
+        shared: as `Figure.subplots` takes it.
+    """
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    with figure_settings():
+        width, height = (
+            each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True)
+        )
+        figure = Figure(figsize=(width, height), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False, **shared).flat
+        for axes in places[count:]:
+            axes.set_visible(False)
+        yield figure, list(places[:count])
+        if heading:
+            add_heading(figure, heading)
+        figure.draw_without_rendering()
 
 
 def add_heading(figure: Figure, text: str) -> None:
@@ -219,28 +262,21 @@ def draw_panels(
         share_y: whether panels share their vertical extent if all of them are linear.
     """
     columns = min(columns, len(panels))
-    rows = math.ceil(len(panels) / columns)
     share_y = share_y and not any(panel.log for panel in panels)
-    with figure_settings():
-        legend_lines = 1 + max(len(panel.lines) for panel in panels)
-        findings_lines = max(len(panel.findings) for panel in panels)
-        above_and_below = 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
-        total = rows * (height + above_and_below) + (0.5 if heading else 0) + (0.4 if share_legend else 0)
-        figure = Figure(figsize=(width * columns, total), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-        for k, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+    legend_lines = 1 + max(len(panel.lines) for panel in panels)
+    findings_lines = max(len(panel.findings) for panel in panels)
+    height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
+    margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
+    with grid(heading, len(panels), columns, (width, height), margin, sharey=share_y) as (figure, places):
+        for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
             row = panels[k - k % columns : k - k % columns + columns]
             _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
             if share_y and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
                 _add_legend(axes, panel, figure)
-        for axes, panel in zip(grid.flat, panels, strict=False):
+        for axes, panel in zip(places, panels, strict=True):
             _name_guides(axes, panel.guides)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        if heading:
-            add_heading(figure, heading)
         if share_legend:
             handles = [_legend_handle(line) for line in panels[0].lines]
             figure.legend(
@@ -250,7 +286,6 @@ def draw_panels(
                 ncols=min(2 * columns - 1, len(handles)),
                 handlelength=4.5,
             )
-        figure.draw_without_rendering()
     return figure
 
 
@@ -379,8 +414,8 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
     if line.intervals:
         _draw_intervals(axes, line, factor)
-    blurred = np.array([line.bounds.get(n) == "at most" for n in lengths.tolist()], bool)
-    (curve,) = axes.plot(x, np.where(blurred, np.nan, median), color=style.colour, linewidth=1.6, zorder=3)
+    joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
+    (curve,) = axes.plot(x, joined, color=style.colour, linewidth=1.6, zorder=3)
     curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import add_heading, figure_settings, line_style
+from jaxsens.analysis.panels import grid, line_style
 from jaxsens.experiments.sharpness_table import SharpnessExperiment, SharpnessRow
 
 _PANELS = {
@@ -21,13 +21,11 @@ _PANELS = {
 def sharpness_figure(experiment: SharpnessExperiment, rows: Sequence[SharpnessRow]) -> Figure:
     """A dot for each fitted model and a line through the means, for each function."""
     shown = [name for name in _PANELS if name != "blowup" or experiment.model.layer_norm != "none"]
-    with figure_settings():
-        figure = Figure(figsize=(4.4 * len(shown), 4.2), layout="constrained")
-        for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+    heading = experiment.title or "Sharpness of trained models"
+    with grid(heading, len(shown), len(shown), (4.4, 4.2)) as (figure, places):
+        for axes, name in zip(places, shown, strict=True):
             _draw(axes, name, experiment, rows)
-        figure.axes[0].legend(fontsize=9)
-        add_heading(figure, experiment.title or "Sharpness of trained models")
-        figure.draw_without_rendering()
+        places[0].legend(fontsize=9)
     return figure
 
 

@@ -22,7 +22,8 @@ from jaxsens.analysis.figures import sensitivity_panel, slopes_of
 from jaxsens.analysis.fits import fit_exponents, statistic_name
 from jaxsens.analysis.page import DASH
 from jaxsens.analysis.panels import variant_styles
-from jaxsens.analysis.report import WHAT_IS_KNOWN_OF_DECISIONS, build_report
+from jaxsens.analysis.report import build_report
+from jaxsens.analysis.texts import text
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
 from jaxsens.experiments.sweep import read_points, run_sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
@@ -100,7 +101,7 @@ def test_the_report_is_of_counts(measured):
     _, data = measured
     report = build_report(data, fit_exponents(data.points))
     assert "above the median of its outputs" in report.introduction[0]
-    assert report.introduction[1] == WHAT_IS_KNOWN_OF_DECISIONS
+    assert report.introduction[1] == text("known-of-decisions")
     assert "‖" not in "".join(report.introduction)
     headings = [section.heading for section in report.sections]
     assert {"At how many flips an input is sensitive", "The models of the seeds"} <= {*headings}
