@@ -8,41 +8,34 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from jaxsens.cli.compilation import CacheFolder, again
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say
-from jaxsens.cli.tables import run_in_parts
+from jaxsens.cli.running import Running
+from jaxsens.cli.shared import Config, check_folder, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.job import Outcome
 
 
-def theorem6(
-    config: Config, /, *, out: Out, compilation_cache: CacheFolder = None, quiet: Flag = False
-) -> int:
+def theorem6(config: Config, /, *, given: Running) -> int:
     """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
 
     Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
 
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
-        out: The output directory.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
-        quiet: Print only failures.
+        given: Where, and how.
     """
-    check_folder("theorem6", out)
+    check_folder("theorem6", given.out)
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
     def report(outcome: Outcome) -> None:
         if outcome.finished and not outcome.ended_early:
-            write_report(out, quiet)
+            write_report(given.out, given.quiet)
         elif not outcome.ended_early:
             say(Console(stderr=True), "nothing could be evaluated")
 
-    resume = again("theorem6", config, out, compilation_cache)
-    compute = partial(run_theorem6, load_theorem6_config(config), out)
-    return run_in_parts(compute, report, "models and lengths", resume, compilation_cache, quiet)
+    compute = partial(run_theorem6, load_theorem6_config(config), given.out)
+    return given.run(compute, report, "models and lengths", given.again("theorem6", config))
 
 
 def write_report(directory: Path, quiet: bool) -> None:
