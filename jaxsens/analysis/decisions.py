@@ -7,7 +7,7 @@ as(f) its mean over the inputs measured (Bhattamishra et al. 2023; Kover et al. 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from jaxsens.analysis.data import DecisionData
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, enumeration, t_interval
 from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
-from jaxsens.analysis.panels import LineStyle, evenly, grid, variant_styles
+from jaxsens.analysis.panels import evenly, grid, legend_below, legend_handle, variant_styles
 from jaxsens.analysis.texts import text
 
 if TYPE_CHECKING:
@@ -124,13 +123,14 @@ def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
                 if (shares := decisions.data.profiles.get((variant, n))) is not None:
                     counts = np.flatnonzero(shares)
-                    axes.plot(counts, shares[counts], label=label, **_look(style))
+                    look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
+                    axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
             if k % 3 == 0:
                 axes.set_ylabel("share of inputs")
-        _legend(figure, styles)
+        legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
     return figure
 
 
@@ -148,30 +148,9 @@ def _draw_models(decisions: Decisions) -> Figure:
                 models: Any = decisions.models
                 chosen = (models["variant"] == variant) & (models["n"] == n)
                 counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
-                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=_dashes(style))
+                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=style.linestyle)
             axes.set_xlabel("average sensitivity per position")
             axes.set_ylabel("number of models")
-        _legend(figure, styles, markers=False)
+        handles = [legend_handle(label, style, marker="") for label, style in styles.items()]
+        legend_below(figure, handles, 4)
     return figure
-
-
-def _look(style: LineStyle) -> dict[str, Any]:
-    return {
-        "color": style.colour,
-        "marker": style.marker,
-        "markersize": 4.5,
-        "linewidth": 1.4,
-        "linestyle": _dashes(style),
-    }
-
-
-def _dashes(style: LineStyle) -> Any:
-    return (0, style.dashes) if style.dashes else "-"
-
-
-def _legend(figure: Figure, styles: Mapping[str, LineStyle], markers: bool = True) -> None:
-    handles = []
-    for label, style in styles.items():
-        look = _look(style)
-        handles.append(Line2D([], [], label=label, **{**look, "marker": look["marker"] if markers else ""}))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4.0)

@@ -72,6 +72,11 @@ class LineStyle:
     marker: str
     dashes: tuple[float, ...]
 
+    @property
+    def linestyle(self) -> Any:
+        """The dashes as Matplotlib takes them."""
+        return (0, self.dashes) if self.dashes else "-"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -278,14 +283,8 @@ def draw_panels(
         for axes, panel in zip(places, panels, strict=True):
             _name_guides(axes, panel.guides)
         if share_legend:
-            handles = [_legend_handle(line) for line in panels[0].lines]
-            figure.legend(
-                handles=handles,
-                title=panels[0].legend_title or None,
-                loc="outside lower center",
-                ncols=min(2 * columns - 1, len(handles)),
-                handlelength=4.5,
-            )
+            handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
+            legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
     return figure
 
 
@@ -456,7 +455,7 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
     legend = axes.legend(
-        handles=[_legend_handle(line) for line in with_coinciding_named(panel.lines)],
+        handles=[legend_handle(line.label, line.style) for line in with_coinciding_named(panel.lines)],
         title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
@@ -480,10 +479,14 @@ def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
     return named
 
 
-def _legend_handle(line: Line) -> Line2D:
-    style = line.style
-    handle = Line2D(
-        [], [], color=style.colour, marker=style.marker, markersize=5.5, linewidth=1.6, label=line.label
-    )
-    handle.set_dashes(style.dashes)
-    return handle
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:
+    """Adds one legend of all panels of a figure, below them."""
+    number = min(columns, len(handles))
+    place = {"loc": "outside lower center", "ncols": number, "handlelength": 4.5}
+    figure.legend(handles=handles, title=title or None, **place)
+
+
+def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:
+    """A line of a legend. changes: of its look, as `Line2D` takes it."""
+    look = {"marker": style.marker, "markersize": 5.5, "linewidth": 1.6, "linestyle": style.linestyle}
+    return Line2D([], [], label=label, color=style.colour, **(look | changes))
