@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,8 +12,6 @@ from jaxsens.cli.shared import Config, check_folder, say
 from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from jaxsens.experiments.job import Outcome
     from jaxsens.experiments.table_experiment import TableExperiment
 
@@ -30,12 +28,7 @@ def generalisation(config: Config, /, *, given: Running) -> int:
     check_folder("generalisation", given.out)
     from jaxsens.experiments.generalisation import Generalisation
 
-    def draw(*shown: Any) -> Figure:
-        from jaxsens.analysis.generalisation import generalisation_figure
-
-        return generalisation_figure(*shown)
-
-    return _tabulated(Generalisation.load(config), draw, given, given.again("generalisation", config))
+    return _tabulated("generalisation", Generalisation, config, given)
 
 
 def sharpness(config: Config, /, *, given: Running) -> int:
@@ -50,28 +43,24 @@ def sharpness(config: Config, /, *, given: Running) -> int:
     check_folder("sharpness", given.out)
     from jaxsens.experiments.sharpness_table import SharpnessExperiment
 
-    def draw(*shown: Any) -> Figure:
-        from jaxsens.analysis.sharpness import sharpness_figure
-
-        return sharpness_figure(*shown)
-
-    return _tabulated(SharpnessExperiment.load(config), draw, given, given.again("sharpness", config))
+    return _tabulated("sharpness", SharpnessExperiment, config, given)
 
 
-def _tabulated(
-    experiment: TableExperiment[Any, Any], draw: Callable[..., Figure], given: RunOptions, resume: str
-) -> int:
+def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
     """Runs an experiment, writes what is done, even if that is not all, and returns the exit code."""
     from jaxsens.experiments.job import run
+
+    experiment = kind.load(config)
 
     def report(outcome: Outcome) -> None:
         if not outcome.records or (outcome.unwritable and not given.out.is_dir()):
             return
         from jaxsens.analysis.panels import write_figure
+        from jaxsens.analysis.trained import figure_of
 
         with only_inside(given.out):
             table = experiment.write(given.out, outcome.records)
-            figure = write_figure(given.out, experiment.stem, draw(experiment, outcome.records))
+            figure = write_figure(given.out, experiment.stem, figure_of(experiment, outcome.records))
         for text in (table, f"{figure}"):
             say(Console(quiet=given.quiet), text)
 
@@ -79,4 +68,4 @@ def _tabulated(
         with only_inside(given.out):
             return run(experiment.job(given.out), progress)
 
-    return given.run(compute, report, experiment.parts, resume)
+    return given.run(compute, report, experiment.parts, given.again(command, config))

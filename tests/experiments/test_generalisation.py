@@ -11,7 +11,7 @@ from rich.console import Console
 
 import jaxsens
 from jaxsens import InputError
-from jaxsens.analysis.generalisation import generalisation_figure
+from jaxsens.analysis.trained import generalisation_figure
 from jaxsens.cli import main
 from jaxsens.experiments.generalisation import Generalisation
 from jaxsens.experiments.job import run

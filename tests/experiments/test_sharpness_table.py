@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from jaxsens import InputError
-from jaxsens.analysis.sharpness import sharpness_figure
+from jaxsens.analysis.trained import sharpness_figure
 from jaxsens.cli import main
 from jaxsens.experiments.job import run
 from jaxsens.experiments.sharpness_table import SharpnessExperiment, measure_model, slope
