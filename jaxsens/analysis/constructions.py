@@ -126,7 +126,7 @@ def markdown(rows: Sequence[TableRow], plan: TablePlan) -> str:
     lines = [
         f"Flip sensitivity in float64 over all flips of one word, n = {', '.join(map(str, plan.lengths))}; the largest "
         "change is that at the last n. Exactness: every position of words of one symbol, of all in turn, of blocks, "
-        f"random and sensitive, n = {', '.join(map(str, plan.tried))}; in brackets what is predicted.",
+        f"random and sensitive, n = {', '.join(map(str, plan.tried))}; in brackets what is predicted."
     ]
     for name, headings in TABLES.items():
         told = [cells(row) for row in rows if row.promise.exact or name != "Exactness"]

@@ -49,16 +49,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import (
-        constructions,
-        measure,
-        restrictions,
-        status,
-        sweep,
-        tables,
-        theorem6,
-        train,
-    )
+    from jaxsens.cli import constructions, measure, restrictions, status, sweep, tables, theorem6, train
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more

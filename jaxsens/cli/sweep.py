@@ -130,12 +130,7 @@ def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -
     return outcomes
 
 
-def report(
-    directory: Directory,
-    /,
-    *,
-    quiet: Flag = False,
-) -> int:
+def report(directory: Directory, /, *, quiet: Flag = False) -> int:
     """Write the tables, plots and report.html again from the existing results.
 
     Args:
