@@ -155,13 +155,12 @@ def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[in
 
 def attention_table(data: AttentionData) -> ReportTable:
     """A row per line and layer: the powers of n, and the values at the longest inputs."""
-    Place = tuple[str, int]
 
-    def value(place: Place, statistic: str) -> str:
+    def value(place: tuple[str, int], statistic: str) -> str:
         found = data.at_longest(*place, statistic)
         return DASH if np.isnan(found) else f"{found:.3g}"
 
-    columns: dict[str, Callable[[Place], str]] = {
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
         "variant": lambda place: place[0],
         "layer": lambda place: str(place[1] + 1),
     }

@@ -317,7 +317,8 @@ def _local(
     """The slopes between successive lengths, of positive values; and the interval of their drift."""
     import pandas as pd
 
-    logarithms = pd.Series(np.log(value)).groupby([seed, n]).mean().unstack()
+    rows = pd.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
+    logarithms = rows.pivot_table("logarithm", "seed", "n")  # means
     lengths = np.asarray(logarithms.columns, np.float64)
     slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])
     known = ~np.isnan(slopes)
