@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.data import spreads
+from jaxsens.analysis.data import evenly, spreads
 from jaxsens.analysis.figures import ReportFigure, falling, fitted_power, panel_figure
 from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
-from jaxsens.analysis.panels import Guide, Line, Panel, evenly, line_style
+from jaxsens.analysis.panels import Guide, Line, Panel, line_style
 from jaxsens.analysis.texts import text
 from jaxsens.errors import rule_for
 from jaxsens.experiments.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable

@@ -8,53 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.data import DecisionData
+from jaxsens.analysis.data import Decisions
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, enumeration, t_interval
 from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
-from jaxsens.analysis.panels import evenly, grid, legend_below, legend_handle, variant_styles
+from jaxsens.analysis.panels import grid, legend_below, legend_handle, variant_styles
 from jaxsens.analysis.texts import text
-
-if TYPE_CHECKING:
-    import pandas
-
-MOST_LENGTHS = 4
-"""The largest number of lengths in a figure."""
 
 BINS = 20
 """The number of bars of a histogram over models, from 0 to the largest value."""
 
 
-@dataclass(frozen=True)
-class Decisions:
-    """The decisions of a sweep, and its variants in the order of the config."""
-
-    data: DecisionData
-    variants: Sequence[str]
-
-    @property
-    def models(self) -> pandas.DataFrame:
-        """`DecisionData.models`."""
-        return self.data.models
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
-        return evenly(sorted({int(n) for n in self.models["n"]}), MOST_LENGTHS)
-
-
 def decision_sections(decisions: Decisions) -> list[Section]:
     """The sections of a report: over inputs, if some point measured all flips, and over models."""
     found = []
-    if decisions.data.profiles:
+    if decisions.profiles:
         found.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
     found.append(
         Section("The models of the seeds", figures=[model_figure(decisions)], tables=[model_table(decisions)])
@@ -64,7 +39,7 @@ def decision_sections(decisions: Decisions) -> list[Section]:
 
 def input_figure(decisions: Decisions) -> ReportFigure:
     """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
-    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.data.profiles)]
+    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
     return ReportFigure(
         name="sensitivity-distribution",
         caption=text("distribution"),
@@ -85,11 +60,7 @@ def model_figure(decisions: Decisions) -> ReportFigure:
 
 def model_table(decisions: Decisions) -> ReportTable:
     """A row per variant and length: the average sensitivity over models, and the extremes over inputs."""
-    groups: dict[Any, Any] = dict(iter(decisions.models.groupby(["variant", "n"])))
-    models = [
-        (key, groups[key])
-        for key in sorted(groups, key=lambda key: (decisions.variants.index(key[0]), key[1]))
-    ]
+    models: Any = decisions.models.groupby(["variant", "n"], sort=False)
     columns: dict[str, Callable[[Any], str]] = {
         "variant": lambda one: one[0][0],
         "n": lambda one: str(one[0][1]),
@@ -121,7 +92,7 @@ def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
         for k, (axes, variant) in enumerate(zip(places, shown, strict=True)):
             axes.set_title(variant, fontsize=12, fontweight="bold")
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
-                if (shares := decisions.data.profiles.get((variant, n))) is not None:
+                if (shares := decisions.profiles.get((variant, n))) is not None:
                     counts = np.flatnonzero(shares)
                     look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
                     axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)

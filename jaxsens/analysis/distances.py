@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.analysis.data import DISTANCE_COLUMNS, unresolved
+from jaxsens.analysis.data import DISTANCE_COLUMNS, evenly, unresolved
 from jaxsens.analysis.figures import (
     ReportFigure,
     about_inexact,
@@ -27,7 +27,7 @@ from jaxsens.analysis.figures import (
 )
 from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
-from jaxsens.analysis.panels import SMALL, LineStyle, Panel, evenly, variant_styles
+from jaxsens.analysis.panels import SMALL, LineStyle, Panel, variant_styles
 from jaxsens.analysis.texts import text
 from jaxsens.experiments.job import write_table
 from jaxsens.experiments.sweep import row_of

@@ -221,12 +221,6 @@ def write_figure(folder: Path, name: str, figure: Figure) -> Path:
     return folder / f"{name}.png"
 
 
-def evenly(values: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most `most` of these values: the first and the last, and others evenly between them."""
-    chosen = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
-    return tuple(values[k] for k in chosen)
-
-
 def log_marks(low: float, high: float) -> dict[float, str]:
     """The values to mark on a logarithmic axis, with their labels. To be called within `figure_settings`.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxsens.analysis.attention import attention_data, attention_sections
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData, unresolved
-from jaxsens.analysis.decisions import Decisions, decision_sections
+from jaxsens.analysis.decisions import decision_sections
 from jaxsens.analysis.distances import Distances, distance_sections, write_distances
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
@@ -119,7 +119,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         tables = [local_slope_table(fits)]
         sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
     if data.decisions is not None:
-        sections += decision_sections(Decisions(data.decisions, data.names))
+        sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
         figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
         sections.append(Section("Which positions matter", figures=[figure]))

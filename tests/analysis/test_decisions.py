@@ -12,7 +12,6 @@ import jaxsens
 from jaxsens import flip_sensitivity
 from jaxsens.analysis.data import DecisionBuilder, load_sweep
 from jaxsens.analysis.decisions import (
-    Decisions,
     decision_sections,
     input_figure,
     model_figure,
@@ -92,9 +91,9 @@ def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     assert not kept.profiles
     assert kept.models[["smallest", "largest"]].isna().all(axis=None)
     assert kept.models["average"].tolist() == [drawn.average_sensitivity]
-    headings = [section.heading for section in decision_sections(Decisions(kept, ["drawn"]))]
+    headings = [section.heading for section in decision_sections(kept)]
     assert headings == ["The models of the seeds"]
-    assert model_table(Decisions(kept, ["drawn"])).rows[0][-2:] == (DASH, DASH)
+    assert model_table(kept).rows[0][-2:] == (DASH, DASH)
 
 
 def test_the_report_is_of_counts(measured):
@@ -119,7 +118,7 @@ def test_the_report_is_of_counts(measured):
 
 def test_drawings_have_what_was_measured(measured):
     _, data = measured
-    decisions = Decisions(data.decisions, data.names)
+    decisions = data.decisions
     drawn: Any = input_figure(decisions).figure.axes
     (axes,) = drawn
     lines = {line.get_label(): line for line in axes.lines}
