@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,27 +166,47 @@ class DistanceBuilder:
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
 
+def evenly(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most `most` of these values: the first and the last, and others evenly between them."""
+    chosen = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return tuple(values[k] for k in chosen)
+
+
+MOST_LENGTHS = 4
+"""The largest number of lengths in a figure of decisions."""
+
 DECISION_COLUMNS = ("variant", "n", "seed", "average", "per_position", "smallest", "largest")
-"""The columns of `DecisionData.models`."""
+"""The columns of `Decisions.models`."""
 
 
 @dataclass(frozen=True)
-class DecisionData:
+class Decisions:
     """The decisions of a sweep: s(f, x) is the number of flips of an input x that change the decision of a model f.
 
     Attributes:
         profiles: the share of inputs with s(f, x) = 0, 1, 2, ..., the mean over seeds, by variant and length of the
             input; without the points that measured a random sample of the flips.
-        models: a row for each point: its average sensitivity, that divided by the number of positions (NaN if the point
-            does not say it), and the smallest and the largest s(f, x) of its inputs (NaN for a sample of the flips).
+        models: a row for each point, in the order of the config: its average sensitivity, that divided by the number of
+            positions (NaN if the point does not say it), and the smallest and the largest s(f, x) of its inputs (NaN
+            for a sample of the flips).
     """
 
     profiles: Mapping[tuple[str, int], Float[np.ndarray, " counts"]]
     models: pandas.DataFrame
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The variants, in the order of the config."""
+        return tuple(dict.fromkeys(self.models["variant"]))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
+        return evenly(sorted({int(n) for n in self.models["n"]}), MOST_LENGTHS)
+
 
 class DecisionBuilder:
-    """Accumulates `DecisionData` point by point."""
+    """Accumulates `Decisions` point by point."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, int], list[np.ndarray]] = {}
@@ -207,7 +227,7 @@ class DecisionBuilder:
         values = (flips.average_sensitivity, per_position, smallest, largest)
         self._models.append(dict(zip(DECISION_COLUMNS, (variant, n, seed, *values), strict=True)))
 
-    def data(self) -> DecisionData | None:
+    def data(self) -> Decisions | None:
         """What was added; None without decisions."""
         import pandas as pd
 
@@ -217,7 +237,7 @@ class DecisionBuilder:
         for key, shares in sorted(self._shares.items()):
             longest = max(map(len, shares))
             profiles[key] = np.mean([np.pad(one, (0, longest - len(one))) for one in shares], axis=0)
-        return DecisionData(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
+        return Decisions(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
 
 
 @dataclass(frozen=True)
@@ -238,7 +258,7 @@ class SweepData:
     profiles: Profiles
     bounds: tuple[BoundRecord, ...] = ()
     distances: pandas.DataFrame | None = None
-    decisions: DecisionData | None = None
+    decisions: Decisions | None = None
 
     @cached_property
     def points(self) -> pandas.DataFrame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, write_figure
+from jaxsens.analysis.panels import GREY, grid, line_style, write_figure
 from jaxsens.errors import InputError
 from jaxsens.files import only_inside
 
@@ -39,18 +39,14 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
 
 def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) -> Figure:
     """The loss with the smallest loss possible, and the evaluations by length if there are any."""
-    with figure_settings():
-        panels = 1 if evaluations.empty else 2
-        figure = Figure(figsize=(6.0 * panels, 4.2), layout="constrained")
-        grid = figure.subplots(1, panels, squeeze=False)[0]
-        _draw_loss(grid[0], metrics)
+    count = 1 if evaluations.empty else 2
+    with grid("Progress of the training", count, count, (6.0, 4.2)) as (figure, places):
+        _draw_loss(places[0], metrics)
         if not evaluations.empty:
-            _draw_evaluations(grid[1], evaluations)
-        for axes in grid:
+            _draw_evaluations(places[1], evaluations)
+        for axes in places:
             axes.set_xlabel("training step")
             axes.legend(fontsize=9)
-        add_heading(figure, "Progress of the training")
-        figure.draw_without_rendering()
     return figure
 
 

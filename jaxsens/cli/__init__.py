@@ -49,17 +49,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import (
-        constructions,
-        generalisation,
-        measure,
-        restrictions,
-        sharpness,
-        status,
-        sweep,
-        theorem6,
-        train,
-    )
+    from jaxsens.cli import constructions, measure, restrictions, status, sweep, tables, theorem6, train
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more
@@ -76,8 +66,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         "measure": measure.measure,
         "train": train.train,
         "theorem6": theorem6.theorem6,
-        "generalisation": generalisation.generalisation,
-        "sharpness": sharpness.sharpness,
+        "generalisation": tables.generalisation,
+        "sharpness": tables.sharpness,
         "report": sweep.report,
         "status": status.status,
         "constructions": constructions.constructions,

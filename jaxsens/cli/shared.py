@@ -22,6 +22,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
 from jaxsens.stopping import Stopped
+from jaxsens.told import say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.job import Outcome, RowsJob
@@ -118,9 +119,10 @@ def command_line(option: str, value: str) -> str:
     return shlex.join(["jaxsens", *kept, option, value])
 
 
-def say(console: Console, text: str) -> None:
-    """Prints plain text without markup or wrapping."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def say_failures(console: Console, *outcomes: Outcome) -> None:
+    """Prints the items of jobs that failed, and why."""
+    for failure in (failure for outcome in outcomes for failure in outcome.failures):
+        say(console, f"failed: {failure}")
 
 
 def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
@@ -260,8 +262,7 @@ def put_out(path: Path | None, table: str, outcome: Outcome, job: RowsJob[Any, A
         return outcome.exit_code
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
+    say_failures(console, outcome)
     if path is None:
         print(table, end="")
         return outcome.exit_code

@@ -19,11 +19,11 @@ from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.experiments.job import Outcome, run
 from jaxsens.experiments.points import Point
-from jaxsens.experiments.progress import say
 from jaxsens.experiments.sweep import PointsJob, Sweep, check_grows, run_bounds, run_sweep
 from jaxsens.sensitivity.explain import explain
 from jaxsens.sensitivity.placement import global_mesh
 from jaxsens.sensitivity.process_group import ProcessGroup
+from jaxsens.told import say
 
 HEARTBEAT_SECONDS = 20
 """A process that is silent for this long is taken for dead, and JAX's runtime ends the others."""

@@ -35,7 +35,7 @@ from jaxsens.experiments.points import (
     read_point,
     write_point,
 )
-from jaxsens.experiments.progress import Reporter, say
+from jaxsens.experiments.progress import Reporter
 from jaxsens.experiments.sources import EVERY, ModelSource, Weights
 from jaxsens.experiments.words import Inputs
 from jaxsens.files import DirectoryGone, keep_text
@@ -43,6 +43,7 @@ from jaxsens.models.config_tables import plain
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.told import say
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import Failure, Job, Outcome, one_line, run
-from jaxsens.experiments.progress import Reporter, say, watching
+from jaxsens.experiments.progress import Reporter, watching
 from jaxsens.experiments.sweep import row_of, write_config
 from jaxsens.experiments.theorem6_config import ModelEntry, Theorem6
 from jaxsens.experiments.theorem6_results import (
@@ -35,6 +35,7 @@ from jaxsens.files import takes_no_more
 from jaxsens.models.config import TransformerConfig
 from jaxsens.stopping import check
 from jaxsens.strict import messages
+from jaxsens.told import say
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.loop import train
 

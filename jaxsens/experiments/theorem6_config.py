@@ -66,29 +66,6 @@ class ModelEntry:
 
 
 @dataclass(frozen=True)
-class _Settings(Settings):
-    words: Annotated[int, checked_by(count, least=2)] = 64
-    inputs: Positive = 1
-    fit_from: Annotated[int, checked_by(count, least=2)] = 2
-
-
-@dataclass(frozen=True)
-class Theorem6(_Settings):
-    """The experiment, checked and complete: n counts the symbols of a word or prefix.
-
-    Attributes:
-        words: words a length and seed for cross-entropy and accuracy.
-        inputs: words a length and seed whose flips are measured.
-        fit_from: only lengths from this one on enter the fitted exponents.
-        models: in the order of the config.
-        text: the config as it was given.
-    """
-
-    models: tuple[ModelEntry, ...] = ()
-    text: str = ""
-
-
-@dataclass(frozen=True)
 class Theorem6Model:
     """A `[[model]]` as it is written.
 
@@ -108,8 +85,8 @@ class Theorem6Model:
     end_probability: float | None = None
 
 
-def _entry(model: Theorem6Model, info: ValidationInfo) -> Theorem6Model:
-    """Makes the entry that a `[[model]]` describes and adds it to those of the context."""
+def _entry(model: Theorem6Model, info: ValidationInfo) -> ModelEntry | None:
+    """Makes the entry that a `[[model]]` describes and notes it in the context, for checks if others are wrong."""
     context, entry = cast("dict[str, Any]", info.context), None
     with collecting("model") as problems:
         if (model.train is None) == (model.exact is None):
@@ -123,7 +100,7 @@ def _entry(model: Theorem6Model, info: ValidationInfo) -> Theorem6Model:
             description = model.description or "recurrent network for PARITY, set by hand"
             entry = ModelEntry(model.name, description, "prediction", parity, None)
     context["entries"].append(entry)
-    return model
+    return entry
 
 
 def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEntry | None:
@@ -143,8 +120,8 @@ def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEnt
 
 
 @dataclass(frozen=True)
-class Theorem6Tables(_Settings):
-    """The tables of the experiment's config, as they are written.
+class Theorem6Tables(Settings):
+    """The tables of the experiment's config: n counts the symbols of a word or prefix.
 
     Attributes:
         words: words a length and seed for cross-entropy and accuracy.
@@ -153,7 +130,22 @@ class Theorem6Tables(_Settings):
         model: the models.
     """
 
+    words: Annotated[int, checked_by(count, least=2)] = 64
+    inputs: Positive = 1
+    fit_from: Annotated[int, checked_by(count, least=2)] = 2
     model: tuple[Annotated[Theorem6Model, AfterValidator(_entry)], ...] = ()
+
+
+@dataclass(frozen=True)
+class Theorem6(Theorem6Tables):
+    """The experiment, checked and complete. `text`: the config as it was given."""
+
+    text: str = ""
+
+    @property
+    def models(self) -> tuple[ModelEntry, ...]:
+        """What is trained and evaluated, in the order of the config."""
+        return cast("tuple[ModelEntry, ...]", self.model)
 
 
 def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
@@ -171,8 +163,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     raw, problems = parse_toml(text, subject), Problems(subject)
     entries: list[ModelEntry] = []
     sound = read_fields(Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
-    written = sound.pop("model", None)
-    if written == ():
+    if sound.get("model") == ():
         problems.add("model", [], "name at least one model, each in a table [[model]]")
     for name, times in Counter(entry.name for entry in entries).items():
         if times > 1:
@@ -196,7 +187,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         problems.add("measure.positions", list(measure.positions), remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
-    return Theorem6(models=tuple(entries), text=text, **sound)
+    return Theorem6(text=text, **sound)
 
 
 def _check_entry(
