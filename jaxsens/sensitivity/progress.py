@@ -30,7 +30,8 @@ def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Pr
 class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    It says "compiling" until the first flips are done. Nothing is written to standard output. In a notebook the bar appears below the cell.
+    It says "compiling" until the first flips are done. Nothing is written to standard output. In a notebook the bar
+    appears below the cell.
     """
 
     def __init__(self, patience: float) -> None:

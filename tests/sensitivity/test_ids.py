@@ -85,7 +85,7 @@ def test_symbols_that_are_none_are_refused(symbols, remedy):
         (["the", "cat"], "tokens = ['the', 'cat']: ids, not text"),
         ([0.0, 1.0], "tokens = 'float64, shape (2,): 0.0, 1.0': whole numbers, the symbols' ids: tokens.astype(int)"),
         ([True, False], "tokens = 'bool, shape (2,): True, False': whole numbers"),
-        (np.eye(2)[[0, 1, 1]], "tokens = 'float64, shape (3, 2): 1.0, 0.0, 0.0, 1.0, ...': one-hot rows: give the symbols'"),
+        (np.eye(2)[[0, 1, 1]], "tokens = 'float64, shape (3, 2): 1.0, 0.0, 0.0, 1.0, ...': one-hot rows"),
         (np.eye(3, dtype=bool)[[0, 1]], "ids, tokens.argmax(-1)"),
         (np.eye(2, dtype=int)[[[0, 1, 1]]], "tokens = 'int64, shape (1, 3, 2): 1, 0, 0, 1, ...': one-hot rows"),
         (np.zeros((0, 2)), "tokens = 'shape (0, 2)'"),
