@@ -52,6 +52,7 @@ def run(capsys, *arguments):
 def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, capsys):
     page, saved = tmp_path / "o.html", tmp_path / "o.parquet"
     options = ("--candidates", "neighbours", "3", "--readout", "mean", "--html", page, "--save", saved)
+    options += ("--png", tmp_path / "o.png", "--svg", tmp_path / "o.svg")
     code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text-file", text, *options)
     assert (code, err) == (0, "")
     model = jaxsens.load_pretrained(encoder)
@@ -64,6 +65,9 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     assert f"{expected.max:.4g}" in out
     assert out.count("«") == 5
     assert ">sat</span>" in page.read_text("utf-8")
+    assert f"<title>Sensitivity by token: {encoder.name} (bert)</title>" in page.read_text("utf-8")
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
 
 
 def test_the_text_itself_can_be_given(encoder, text, capsys):
@@ -159,6 +163,7 @@ def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsy
         (["--text-file", "latin.txt"], "--text-file = 'latin.txt': UTF-8, which it is not (invalid"),
         (["--text-file", "long.txt"], "tokens; the model reads at most"),
         (["--text-file", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
+        (["--text-file", "t.txt", "--html", "a.png"], "ends in .html or .htm; --png writes .png"),
         (["--text-file", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
     ],
 )  # fmt: skip

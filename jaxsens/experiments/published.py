@@ -40,7 +40,7 @@ class TextMeasurement:
     @property
     def title(self) -> str:
         """A page's title."""
-        return f"Sensitivity by token ({self.model.family}, {self.model.folder.name})"
+        return f"Sensitivity by token: {self.model.name} ({self.model.family})"
 
     @property
     def signed(self) -> bool:
