@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -27,7 +27,7 @@ _WIDTH, _MARGIN, _SIZE = 560.0, 18.0, 11.0
 _RESOLUTION = 200
 """Dots per inch, for which widths of text are measured and a PNG is made."""
 
-_SETTINGS = {"svg.hashsalt": "jaxsens", "font.family": ["DejaVu Sans"]}
+_SETTINGS: Any = {"svg.hashsalt": "jaxsens", "font.family": ["DejaVu Sans"]}
 
 
 def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"]) -> bytes:

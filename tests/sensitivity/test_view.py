@@ -152,7 +152,7 @@ def test_the_picture_has_the_colours_bars_and_words_of_the_page():
     words = [text.get_text() for text in axes.texts]
     assert words[0] == "Title"
     assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "do", "<b>"]
-    strengths = [round(patch.get_alpha() / 0.72, 3) for patch in axes.patches]
+    strengths = [round(float(patch.get_alpha() or 0) / 0.72, 3) for patch in axes.patches]
     assert strengths[-4:] == [0, 1, 0.667, 0.167]
     assert len({patch.get_facecolor()[:3] for patch in axes.patches[-3:]}) == 2
     bars = [line.get_linewidth() for line in axes.lines[-3:]]
