@@ -214,12 +214,12 @@ def flip_sensitivity(
         subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell)
         runner, choice = choose(subject, *wished)
         runner = dataclasses.replace(runner, threshold=threshold)
-        call = premises(model, runner, _warn_of_rounding(subject, words, runner), len(words))
+        output = _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
         told = check_reads(subject, words, listed, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
-        call |= _described(subject, words, selection, listed, runner, dtype, asked)
+        call = _described(subject, words, selection, listed, runner, dtype, asked, (model, output))
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
@@ -314,9 +314,12 @@ def _described(
     runner: Engine,
     dtype: str,
     asked: AskedArguments,
+    called: tuple[Any, np.ndarray],
 ) -> dict[str, Any]:
-    """Returns the fields of a result that say what was measured. `resume=` requires them to be equal."""
+    """Returns the fields of a result that say what was measured. `resume=` requires them to be equal. `called` is the
+    model as it was given, and its output on the first input."""
     return {
+        **premises(*called, runner, len(words)),
         "tokens": words,
         "alphabet": selection.alphabet,
         "population": flips.population,

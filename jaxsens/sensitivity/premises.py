@@ -14,7 +14,7 @@ from jaxsens.sensitivity.norms import ORDERS
 
 
 def premises(
-    model: Any, engine: Engine, output: Float[np.ndarray, " outputs"], inputs: int
+    model: Any, output: Float[np.ndarray, " outputs"], engine: Engine, inputs: int
 ) -> dict[str, Any]:
     """Returns the fields `model` and `scales` of a result; `output` is that of the first input without a flip."""
     scale = _scale(engine, output)
