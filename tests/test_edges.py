@@ -240,6 +240,9 @@ PUBLIC: Any = jaxsens  # for arguments that are none
         (partial(PUBLIC.explain, MODEL, 8, normm="l1"), "explain: normm = 'l1': unknown argument; did you mean"),
         (partial(PUBLIC.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
         (partial(PUBLIC.sample, 3, sed=1), 'sample: sed = 1: unknown argument; did you mean "seed"'),
+        (partial(PUBLIC.masking, symbl=1), 'masking: symbl = 1: unknown argument; did you mean "symbol"'),
+        (partial(PUBLIC.insertion, symbol=[1]), 'insertion: symbol = .* did you mean "symbols"'),
+        (partial(PUBLIC.from_torch, None, outputs=1), 'from_torch: outputs = 1: .* did you mean "output"'),
         (partial(PUBLIC.flip_sensitivity, MODEL), "flip_sensitivity: missing a required argument: 'tokens'"),
     ],
 )  # fmt: skip

@@ -95,6 +95,7 @@ def neighbours(k: int = 8) -> Neighbours:
     return Neighbours(k)
 
 
+@naming_arguments
 def masking(symbol: int | None = None) -> Masking:
     """Makes `flip_sensitivity` insert the mask symbol at every position: one flip a position.
 
@@ -122,6 +123,7 @@ def deletion() -> Deletion:
     return Deletion()
 
 
+@naming_arguments
 def insertion(symbols: Sequence[int] | None = None) -> Insertion:
     """Makes `flip_sensitivity` insert one symbol more before every position, and compare with the output on the longer
     word.

@@ -67,8 +67,14 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         insertion=insertion,
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
         parts=parts,
+        model=results[0].model if len({one.model for one in results}) == 1 else None,
+        scales=None if not any(one.scales for one in results) else _scales(results),
         **{name: getattr(results[0], name) for name in _SAME},
     )
+
+
+def _scales(results: Sequence[FlipSensitivity]) -> tuple[float | None, ...]:
+    return tuple(scale for one in results for scale in one.scales or [None] * len(one.tokens))
 
 
 def _checked(results: Any) -> list[FlipSensitivity]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from jaxsens import inputs
 from jaxsens.errors import DurationWarning, EngineRefusal, Problems
@@ -36,6 +37,7 @@ from jaxsens.sensitivity.first_order.estimate import (
 )
 from jaxsens.sensitivity.output import traced_output
 from jaxsens.sensitivity.placement import DEFAULT_MEMORY
+from jaxsens.sensitivity.several_lengths import encoded
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 from jaxsens.strict import naming_arguments
 
@@ -89,7 +91,7 @@ class Explanation:
 @naming_arguments
 def explain(
     model: Any,
-    n: int,
+    n: int | str,
     *,
     engine: str = "auto",
     alphabet_size: int | None = None,
@@ -98,19 +100,20 @@ def explain(
     candidates: Candidates | None = None,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> Explanation:
-    """Reports which engine would measure all flips of an input of length n, why, and at what cost.
+    """Reports which engine would measure all flips of an input of length n, or of a text, why, and at what cost.
 
     It measures only the speed of one matrix product, once per process (a few milliseconds).
 
     Args:
         model: as for `flip_sensitivity`.
-        n: the input's length; the readout position is not flipped.
+        n: the input's length, or for a model that encodes text, such as a published one, a text. The readout position
+            is not flipped.
         engine: "auto" or the name of an engine.
         alphabet_size: the number of symbols that flips may insert; known for jaxsens models.
         readout: where the model reads its output, as for `flip_sensitivity`.
         norm: what is measured, as for `flip_sensitivity`.
         candidates: what is inserted, as for `flip_sensitivity`. Flips that would put back the symbol that stands there
-            are counted: there are fewer if the candidates include it.
+            are counted, except of a text: there are fewer if the candidates include it.
         groups: positions that are flipped together, as for `flip_sensitivity`.
 
     Raises:
@@ -119,7 +122,8 @@ def explain(
     """
     subject = measurable(model)
     problems = Problems("explain")
-    n = inputs.length(n, problems)
+    word = encoded(model, n) if isinstance(n, str) else None
+    n = inputs.length(len(word) if isinstance(word, list) else n, problems)
     if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
         subject.check_length(n, problems)
     inputs.choice("engine", engine, ("auto", *ENGINES, NAME), problems)
@@ -127,7 +131,8 @@ def explain(
     if inputs.readout(readout, subject.readout, n, problems):
         subject = subject.reading(readout)
     wanted = Wanted(alphabet_size, candidates=candidates, groups=groups)
-    flips = _count_flips(wanted, subject, 0 if problems else n, problems)
+    known = None if word is None or problems else np.array(word, np.int32)
+    flips = _count_flips(wanted, subject, 0 if problems else n, known, problems)
     problems.raise_if_any()
     platform = jax.default_backend()
     with numerics(subject.dtype):
@@ -199,18 +204,21 @@ def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, A
     return parameters, jax.ShapeDtypeStruct((n,), jnp.int32)
 
 
-def _count_flips(wanted: Wanted, subject: Measurable, n: int, problems: Problems) -> int:
-    """Returns the number of flips of an input of length n; adds the errors of what says them."""
+def _count_flips(
+    wanted: Wanted, subject: Measurable, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
+) -> int:
+    """Returns the number of flips of an input of length n, if it is `known`; else at most that. Adds the errors of what
+    says them."""
     special = set(subject.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
-    word = np.full((1, n) if n else (0, 0), ordinary, np.int32)
+    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
     selection = select(wanted, subject, word, problems)
     if problems:
         return 0
     listed = wanted.candidates is not None or wanted.groups is not None
     needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    return selection.number(word, own=not listed)
+    return selection.number(word, own=known is not None or not listed)
 
 
 def _explanation(

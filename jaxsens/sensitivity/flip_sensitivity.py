@@ -22,7 +22,7 @@ from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
-from jaxsens.sensitivity.alone import check_alone, warn_of_no_change
+from jaxsens.sensitivity.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.sensitivity.candidates import Candidates, Selection, Wanted, select
 from jaxsens.sensitivity.choice import check_measuring, choose
 from jaxsens.sensitivity.doubt import output_doubts
@@ -38,6 +38,7 @@ from jaxsens.sensitivity.functions import FUNCTIONS, SIGNED, check_functions, ch
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.output import check_estimates_finite, check_finite, checked_output
+from jaxsens.sensitivity.premises import premises
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.refined import HOW, refined
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
@@ -213,12 +214,12 @@ def flip_sensitivity(
         subject, dtype = checked_output(subject, words, chosen, norm, edit, threshold, tell)
         runner, choice = choose(subject, *wished)
         runner = dataclasses.replace(runner, threshold=threshold)
-        _warn_of_rounding(subject, words, runner)
+        output = _warn_of_rounding(subject, words, runner)
         listed = selection.flips(words)
         told = check_reads(subject, words, listed, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, listed, engine, (scalar, change), selection)
-        call = _described(subject, words, selection, listed, runner, dtype, asked)
+        call = _described(subject, words, selection, listed, runner, dtype, asked, (model, output))
         devices = placement.Placement.over(mesh, batch_size, memory_budget)
         _agree(devices, words, asked, norm, threshold, chosen, estimation, partial is None)
         if isinstance(runner, FirstOrderEngine):
@@ -257,16 +258,18 @@ def _checked_threshold(threshold: Any, norm: Any, problems: Problems) -> float:
     return float(threshold)
 
 
-def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> None:
+def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> np.ndarray:
     """Warns if the input is too long for a model that promises to be exact, or the scores too large for the dtype.
+    Returns the output on the first input.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    blurred = checked_scores(subject, words, runner.widens)
+    blurred, output = checked_scores(subject, words, runner.widens)
     said = beyond_precision(subject, words.shape[1]) or blurred
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=4)
+    return called_alone(subject, words[0]) if output is None else output
 
 
 def _asked(
@@ -311,9 +314,12 @@ def _described(
     runner: Engine,
     dtype: str,
     asked: AskedArguments,
+    called: tuple[Any, np.ndarray],
 ) -> dict[str, Any]:
-    """Returns the fields of a result that say what was measured. `resume=` requires them to be equal."""
+    """Returns the fields of a result that say what was measured. `resume=` requires them to be equal. `called` is the
+    model as it was given, and its output on the first input."""
     return {
+        **premises(*called, runner, len(words)),
         "tokens": words,
         "alphabet": selection.alphabet,
         "population": flips.population,

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.errors import InputError, collecting
-from jaxsens.files import write_text
+from jaxsens.files import check_ending, write_bytes, write_text
 from jaxsens.inputs import choice, is_count
 from jaxsens.precision import resolved
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
@@ -29,7 +29,7 @@ from jaxsens.sensitivity.mean_ends import MeasuredSample, decision_ends, mean_en
 from jaxsens.sensitivity.measures import BOUNDED, DECISION
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
-from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
+from jaxsens.sensitivity.view import ResultView, flipped_by, flipped_input, input_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,6 +195,9 @@ class FlipSensitivity:
         threshold: that of the decision of a single output; 0 for all else.
         resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
             estimates, whose error is another. None if unknown, as in a result made by hand.
+        model: what the model is called; None if unknown.
+        scales: for each input without a flip the norm of the output, or f of it; None where it is unknown: a
+            measurement knows that of its first input, for norms and f.
         copies: for flips that insert or repeat a symbol, how many copies of it they insert before the position; 0 for
             flips that replace or delete.
 
@@ -231,6 +234,8 @@ class FlipSensitivity:
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
     resolution: Float[np.ndarray, " flips"] | None = None
+    model: str | None = None
+    scales: tuple[float | None, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -614,11 +619,16 @@ class FlipSensitivity:
             "population": sum(populations),
             "populations": populations if len(populations) > 1 else None,
             "estimated": None if self.estimated is None else self.estimated.part(mine),
+            "scales": self._scales(start, stop),
         }
         if changed["estimated"] is not None and part is not None and part.engine.name != FIRST_ORDER:
             changed["estimated"] = None  # all of it was measured; other parts were estimated
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return FlipSensitivity(**{**fields, **columns, **own, **changed})
+
+    def _scales(self, start: int, stop: int) -> tuple[float | None, ...] | None:
+        found = (self.scales or ())[start:stop]
+        return None if all(one is None for one in found) else found
 
     def length(self, k: int) -> int:
         """Returns the length of input k."""
@@ -722,7 +732,21 @@ class FlipSensitivity:
             unresolved=self.unresolved,
             engine=self.engine.name,
             flipped_input=flipped_input(self.alphabet, self.joint is not None, self.copies),
+            flipped_by=self._flipped_by(),
+            model=self.model,
+            scale=None if self.scales is None else self.scales[0],
         )
+
+    def _flipped_by(self) -> str:
+        """Returns by what positions were flipped, in words; empty if unknown, or not the same in all parts."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        name = {DELETED: DELETED_NAME, **(self.names or {})}
+        found = {
+            "" if one is None else flipped_by(one.candidates, one.symbols, self.alphabet, self.joint is not None,
+                                              lambda symbol: name.get(symbol, str(symbol)))
+            for one in asked
+        }  # fmt: skip
+        return found.pop() if len(found) == 1 else ""
 
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
@@ -758,21 +782,48 @@ class FlipSensitivity:
         in black and white; the values appear on hover. It shows 20,000 positions at most, and says so.
 
         Args:
-            path: of the file.
+            path: of the file, which ends in .html or .htm.
             by: what colours show of the flips of a position: the "largest" sensitivity, or the "mean". By default the
                 largest, and for norm="decision" the mean: the share of flips that change the decision.
             title: of the page.
 
         Raises:
-            InputError: for another `by` or title.
+            InputError: for another `by`, title, or ending of the path.
         """
         from jaxsens.sensitivity.picture import page
 
-        with collecting("to_html") as problems:
-            choice("by", by, ("largest", "mean", None), problems)
-            if not isinstance(title, str):
-                problems.add("title", title, "a text")
+        _check_picture("to_html", path, by, title)
         write_text(Path(path), page(self.view(), by, title))
+
+    def to_png(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
+
+        It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
+        .png.
+        """
+        from jaxsens.sensitivity.text_picture import picture_bytes
+
+        _check_picture("to_png", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "png"))
+
+    def to_svg(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
+        from jaxsens.sensitivity.text_picture import picture_bytes
+
+        _check_picture("to_svg", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "svg"))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: as `to_html`, with 1500 positions at most."""
@@ -807,6 +858,8 @@ class FlipSensitivity:
             **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
             **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
             **({} if self.joint is None else {"joint": self.joint.as_json()}),
+            **({} if self.model is None else {"model": self.model}),
+            **({} if self.scales is None else {"scales": list(self.scales)}),
             **({"copies": self.copies} if self.copies else {}),
             **({"threshold": self.threshold} if self.threshold else {}),
         }
@@ -818,8 +871,11 @@ class FlipSensitivity:
         the metadata next to the description.
 
         Raises:
-            InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
+            InputError: for a path that does not end in .parquet, metadata that JSON cannot hold, or metadata under the
+                name "result" or "checksum".
         """
+        with collecting("save") as problems:
+            check_ending("save", path, problems)
         save_with_metadata(self, path, metadata)
 
     def __repr__(self) -> str:
@@ -904,6 +960,8 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
             copies=fields.get("copies", 0),
             threshold=fields.get("threshold", 0.0),
+            model=fields.get("model"),
+            scales=tuple(fields["scales"]) if "scales" in fields else None,
             tokens=np.asarray(fields["tokens"], np.int32),
             alphabet=tuple(fields["alphabet"]),
             population=fields["population"],
@@ -924,6 +982,14 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
     return result, metadata
+
+
+def _check_picture(method: str, path: str | os.PathLike[str], by: object, title: object) -> None:
+    with collecting(method) as problems:
+        check_ending(method, path, problems)
+        choice("by", by, ("largest", "mean", None), problems)
+        if not isinstance(title, str):
+            problems.add("title", title, "a text")
 
 
 def _check_unit(name: str, value: object) -> None:

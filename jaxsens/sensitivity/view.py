@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import rule_for
+from jaxsens.errors import no_rule, rule_for
 from jaxsens.precision import RESOLVED, SMALLEST, resolved
 from jaxsens.sensitivity.flips import DELETED, DELETED_NAME
 
@@ -23,6 +23,12 @@ MEASURED: dict[str, tuple[str, str]] = {
     "change": ("f(y(x), y(x′))", "in the units of f"),
 }
 """What a result's numbers are, and their unit, by the name of its norm. x is the input, x′ the input with a flip."""
+
+UNFLIPPED = {"l2": "‖y(x)‖₂", "l1": "‖y(x)‖₁", "linf": "‖y(x)‖∞", "scalar": "f(y(x))"}
+"""What is told beside changes, by the name of the norm: the same of the input without a flip."""
+
+MOST_NAMED = 6
+"""Up to this many symbols are named where it is said what was inserted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +82,9 @@ class ResultView:
         unresolved: the number of flips that the arithmetic does not resolve.
         engine: the engine that ran.
         flipped_input: what x′ is, in words.
+        flipped_by: by what each position is flipped, in words; empty if unknown.
+        model: what the model is called; None if unknown.
+        scale: the value of `unflipped` on the first input; None if unknown.
     """
 
     inputs: Sequence[InputView]
@@ -90,6 +99,14 @@ class ResultView:
     unresolved: int
     engine: str
     flipped_input: str
+    flipped_by: str
+    model: str | None
+    scale: float | None
+
+    @property
+    def unflipped(self) -> str:
+        """What is told of the output without a flip."""
+        return rule_for("picture", "norm", self.norm, UNFLIPPED)
 
     @property
     def measure(self) -> str:
@@ -129,6 +146,45 @@ def flipped_input(alphabet: Sequence[int], groups: bool, copies: int = 0) -> str
     replaced = ["with another token at the position"] if any(one != DELETED for one in alphabet) else []
     deleted = ["without the position"] if DELETED in alphabet else []
     return f"the text {' or '.join([*replaced, *deleted])}"
+
+
+def flipped_by(
+    candidates: str | None,
+    symbols: Sequence[int] | None,
+    alphabet: Sequence[int],
+    groups: bool,
+    name: Callable[[int], str],
+) -> str:
+    """Returns by what each position is flipped, in words.
+
+    Args:
+        candidates: as a result's `asked` has it: `neighbours(8)`, or a few words and a hash; None without them.
+        symbols: those that are inserted everywhere, if they were named.
+        alphabet: all that are inserted anywhere.
+        groups: whether positions are flipped in groups.
+        name: how to write a symbol.
+    """
+    each = "in groups" if groups else "each"
+    kind, _, argument = (candidates or "").rstrip(")").partition("(")
+    few = list(alphabet if symbols is None else symbols)
+    listed = ", ".join(repr(name(one)) for one in few) if len(few) <= MOST_NAMED else f"{len(few):,} symbols"
+    match kind.partition(",")[0]:
+        case "":
+            return f"{each} to {listed}"
+        case "neighbours":
+            return f"{each} to the {argument} symbols most like its own"
+        case "masking":
+            return f"{each} to {name(int(argument))!r}"
+        case "deletion":
+            return f"{each} deleted"
+        case "insertion":
+            return f"each with one of {listed} inserted before it"
+        case "repetition":
+            return f"each repeated {argument} time{'s' if argument != '1' else ''}"
+        case "flips" | "mapping":
+            return "to symbols chosen for each of them"
+        case _:
+            raise no_rule("picture", "candidates", kind)
 
 
 def input_view(
