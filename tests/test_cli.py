@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -241,7 +242,11 @@ def test_the_script_is_the_command(config, tmp_path):
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/dev/null/x.parquet"],
             "/dev/null is not a directory",
         ),
-        (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"],
+            "--config = 'none.toml': no such file",
+        ),
+        (["measur", "--n", "8"], 'measur: no such command; did you mean "measure"?'),
         (
             ["measure", "--construction", "parity", "--n", "8", "--width", "4"],
             "--width = 4: leave it out; what goes",
@@ -407,10 +412,15 @@ def test_measure_counts_decisions(capsys):
     _, out, _ = run(capsys, *arguments)
     _, found, _ = run(capsys, *arguments, "--json")
     summary = json.loads(found)
-    assert summary["average sensitivity"] == 4 * summary["mean"]
-    assert f"average sensitivity  {summary['average sensitivity']:g}" in out
+    assert summary["average_sensitivity"] == 4 * summary["mean"]
+    assert f"average sensitivity  {summary['average_sensitivity']:g}" in out
     _, found, _ = run(capsys, *arguments[:-1], "kl", "--json")
-    assert json.loads(found)["average sensitivity"] is None
+    assert json.loads(found)["average_sensitivity"] is None
+
+
+def keys_of(value):
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [*(value if isinstance(value, dict) else []), *(key for one in inside for key in keys_of(one))]
 
 
 def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
@@ -420,6 +430,8 @@ def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
     assert "mean over all flips" in out
     assert "rank correlation" in out
     assert "11 flips" in out
+    _, found, _ = run(capsys, "measure", *SMALL, *options, "--json")
+    assert all(re.fullmatch(r"\w+", key) for key in keys_of(json.loads(found)))
     code, _, err = run(capsys, "measure", *SMALL, "--n", "8", "--sketch", "2", "--verify", "3")
     assert code == 2
     assert "--sketch = 2: only with --engine first-order" in err

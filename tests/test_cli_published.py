@@ -52,7 +52,8 @@ def run(capsys, *arguments):
 def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, capsys):
     page, saved = tmp_path / "o.html", tmp_path / "o.parquet"
     options = ("--candidates", "neighbours", "3", "--readout", "mean", "--html", page, "--save", saved)
-    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+    options += ("--png", tmp_path / "o.png", "--svg", tmp_path / "o.svg")
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text-file", text, *options)
     assert (code, err) == (0, "")
     model = jaxsens.load_pretrained(encoder)
     expected = jaxsens.flip_sensitivity(
@@ -64,12 +65,33 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     assert f"{expected.max:.4g}" in out
     assert out.count("«") == 5
     assert ">sat</span>" in page.read_text("utf-8")
+    assert f"<title>Sensitivity by token: {encoder.name} (bert)</title>" in page.read_text("utf-8")
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
+
+
+def test_the_text_itself_can_be_given(encoder, text, capsys):
+    command = ("measure", "--pretrained", encoder, "--candidates", "delete", "--json")
+    assert run(capsys, *command, "--text", TEXT) == run(capsys, *command, "--text-file", text)
+
+
+def test_a_wrong_choice_and_missing_files_are_reported_together(encoder, capsys):
+    options = ("--engine", "fast", "--dtype", "int8", "--text-file", "none.txt", "--pretrained", "nowhere")
+    code, _, err = run(capsys, "measure", *options)
+    assert code == 2
+    assert "--engine = 'fast': one of auto, vmap, incremental, difference, first-order" in err
+    assert "--dtype = 'int8': one of float32, float64" in err
+    assert "--text-file = 'none.txt': no such file" in err
+    assert "--pretrained = 'nowhere': no such folder" in err
+    code, _, err = run(capsys, "measure", "--n", "8", "--config", "none.toml", "--norm", "l3")
+    assert (code, "--config = 'none.toml': no such file" in err) == (2, True)
+    assert "--norm = 'l3': one of l2, l1" in err
 
 
 def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\r\n".encode())))
     options = ("--log-probability", "cat", "--json", "--top", "2", "--dtype", "float64")
-    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", "-", *options)
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", "-", *options)
     told = json.loads(out)
     model = jaxsens.load_pretrained(decoder, output="logits", dtype="float64")
     (token,) = model.encode("cat", special=False)
@@ -87,7 +109,7 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys):
     options = ("--log-probability", "id:9", "--engine", "first-order", "--verify", "2", "--top", "30")
-    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", text, *options)
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", text, *options)
     assert code == 0
     assert "the change of the log-probability of 'cat', in nats" in out
     assert "~ estimated to first order, not measured" in out
@@ -108,7 +130,7 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
 )
 def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsys):
     options = ("--candidates", *candidates, "--readout", "cls", "--json", "--top", "99")
-    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text-file", text, *options)
     assert (code, err) == (0, "")
     assert replacement in {flip["replacement"] for flip in json.loads(out)["top"]}
 
@@ -116,30 +138,33 @@ def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--text", "none.txt"], "--text = 'none.txt': no such file"),
-        ([], "--text = None: give the file that holds the text"),
-        (["--text", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
-        (["--text", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
-        (["--text", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
-        (["--text", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
-        (["results", "--text", "t.txt"], "CHECKPOINT = 'results': leave it out"),
-        (["--text", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
-        (["--text", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
-        (["--text", "t.txt", "--candidates", "neighbours", "0"], "--candidates = 'neighbours 0': neighbours"),
-        (["--text", "t.txt", "--candidates", "repeat", "1", "2"], "--candidates = 'repeat 1 2': neighbours [K]"),
-        (["--text", "t.txt", "--groups", "1,2", "2"], "--groups: position = 2: each position in one group"),
-        (["--text", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours [K], mask [ID], delete"),
-        (["--text", "t.txt", "--norm", "kl"], "--norm = 'kl': give --output logits"),
-        (["--text", "t.txt", "--log-probability", "cat", "--norm", "l1"], "--norm = 'l1': leave it out"),
-        (["--text", "t.txt", "--log-probability", "cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
-        (["--text", "t.txt", "--log-probability", "the cat"], "one token; these are 2: 'the', 'cat'"),
-        (["--text", "t.txt", "--log-probability", "id:20"], "id: and a number from 0 to 19"),
-        (["--text", "t.txt", "--log-probability", ""], "a token; this is no text"),
-        (["--text", "empty.txt"], "--text = 'empty.txt': a text; it is empty"),
-        (["--text", "latin.txt"], "--text = 'latin.txt': UTF-8, which it is not (invalid start byte at byte 1)"),
-        (["--text", "long.txt"], "tokens; the model reads at most"),
-        (["--text", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
-        (["--text", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
+        (["--text-file", "none.txt"], "--text-file = 'none.txt': no such file or directory"),
+        ([], "--text = None: give the text, or --text-file"),
+        (["--text", ""], "--text = '': give the text, or --text-file"),
+        (["--text", "the cat", "--text-file", "t.txt"], "--text-file = 't.txt': give it or --text, not both"),
+        (["--text-file", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
+        (["--text-file", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
+        (["--text-file", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
+        (["--text-file", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
+        (["results", "--text-file", "t.txt"], "CHECKPOINT = 'results': leave it out"),
+        (["--text-file", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
+        (["--text-file", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
+        (["--text-file", "t.txt", "--candidates", "neighbours", "0"], "--candidates = 'neighbours 0': neighbours"),
+        (["--text-file", "t.txt", "--candidates", "repeat", "1", "2"], "--candidates = 'repeat 1 2': neighbours [K]"),
+        (["--text-file", "t.txt", "--groups", "1,2", "2"], "--groups: position = 2: each position in one group"),
+        (["--text-file", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours [K], mask [ID], delete"),
+        (["--text-file", "t.txt", "--norm", "kl"], "--norm = 'kl': give --output logits"),
+        (["--text-file", "t.txt", "--log-probability", "cat", "--norm", "l1"], "--norm = 'l1': leave it out"),
+        (["--text-file", "t.txt", "--log-probability", "cat", "--output", "hidden"], "'hidden': leave it out"),
+        (["--text-file", "t.txt", "--log-probability", "the cat"], "one token; these are 2: 'the', 'cat'"),
+        (["--text-file", "t.txt", "--log-probability", "id:20"], "id: and a number from 0 to 19"),
+        (["--text-file", "t.txt", "--log-probability", ""], "a token; this is no text"),
+        (["--text-file", "empty.txt"], "--text-file = 'empty.txt': a text; it is empty"),
+        (["--text-file", "latin.txt"], "--text-file = 'latin.txt': UTF-8, which it is not (invalid"),
+        (["--text-file", "long.txt"], "tokens; the model reads at most"),
+        (["--text-file", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
+        (["--text-file", "t.txt", "--html", "a.png"], "ends in .html or .htm; --png writes .png"),
+        (["--text-file", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_message(arguments, said, encoder, tmp_path, monkeypatch, capsys):
@@ -158,24 +183,26 @@ def test_masks_of_a_model_without_a_mask(text, tmp_path, capsys):
     write_folder(tmp_path, "bert")
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text("utf-8").replace("[MASK]", "[ELSE]"), "utf-8")
-    code, _, err = run(capsys, "measure", "--pretrained", tmp_path, "--text", text, "--candidates", "mask")
+    code, _, err = run(
+        capsys, "measure", "--pretrained", tmp_path, "--text-file", text, "--candidates", "mask"
+    )
     assert code == 2
     assert "--candidates = 'mask': the model's tokenizer has no mask" in err
 
 
 def test_a_folder_that_cannot_be_read_is_named(text, tmp_path, capsys):
-    code, _, err = run(capsys, "measure", "--pretrained", tmp_path / "none", "--text", text)
+    code, _, err = run(capsys, "measure", "--pretrained", tmp_path / "none", "--text-file", text)
     assert code == 2
     assert "none" in err
 
 
 def test_options_of_published_models_need_one(text, capsys):
     code, _, err = run(
-        capsys, "measure", "--alphabet-size", "2", "--n", "8", "--text", text, "--readout", "cls"
+        capsys, "measure", "--alphabet-size", "2", "--n", "8", "--text-file", text, "--readout", "cls"
     )
     assert code == 2
     assert "--readout = 'cls': only with --pretrained" in err
-    assert "--text" in err
+    assert "--text-file" in err
 
 
 def test_a_page_is_written_for_other_models_too(tmp_path, capsys):

@@ -58,7 +58,7 @@ def test_measure_takes_a_checkpoint_with_the_boundary_symbol_first(trained, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["measure", "nowhere", "--n", "8"], "model.checkpoint = 'nowhere': there is none"),
+        (["measure", "nowhere", "--n", "8"], "CHECKPOINT = 'nowhere': no such file or directory"),
         (
             ["measure", "RUN", "--n", "8", "--width", "4"],
             "--width = 4: leave it out; a checkpoint is as it was",

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from jaxsens.analysis.attention import attention_data, attention_sections
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData, unresolved
@@ -101,7 +103,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     plan, styles = data.plan, variant_styles(data.names)
     shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
-    found = [summary_sentence(fits, statistic) for statistic in main]
+    found = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
     bounded = {variant.name: variant.bounded for variant in data.variants}
     caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
@@ -195,6 +197,18 @@ def _about_estimates(data: SweepData) -> str:
         error=max(one["median_error"] or 0 for one in known),
         rank=min(ranks, default=math.nan),
     )
+
+
+def about_equals(data: SweepData) -> list[str]:
+    """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
+    0 everywhere are left out: of them the fits say so."""
+    alike: dict[bytes, list[str]] = {}
+    for variant in data.names:
+        rows = data.points.query("variant == @variant").sort_values(["n", "seed"])
+        numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
+        if np.any(np.nan_to_num(numbers[:, 2:])):
+            alike.setdefault(numbers.tobytes(), []).append(variant)
+    return [text("equals", variants=enumeration(names)) for names in alike.values() if len(names) > 1]
 
 
 def about_unresolved(data: SweepData) -> list[str]:

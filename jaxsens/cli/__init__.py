@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -75,6 +75,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     }
     wants_help = bool({"-h", "--help"} & {*arguments})
     try:
+        _check_command(arguments, commands)
         with redirect_stdout(Folded(sys.stdout)) if wants_help else warnings_in_words():
             code = tyro.extras.subcommand_cli_from_dict(
                 commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
@@ -88,6 +89,15 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
     return code
+
+
+def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
+    """Raises InputError, with the likeliest one, if the first word is no command."""
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        from jaxsens.errors import InputError
+        from jaxsens.strict import did_you_mean
+
+        raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], known)}")
 
 
 def _in_words(error: InputError | OSError) -> str:

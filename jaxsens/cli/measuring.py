@@ -7,6 +7,7 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from jaxsens.cli.shared import (
     write_output,
 )
 from jaxsens.errors import InputError, Problems
+from jaxsens.files import METHODS, check_ending
 
 if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
@@ -116,13 +118,17 @@ class OutputOptions:
         save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`. A command that is
             stopped writes the flips measured so far, from which --resume goes on.
         html: Write a page with the input, its symbols coloured by sensitivity.
-        quiet: Print only errors and warnings; requires --save or --html.
+        png: Write the coloured input as a picture.
+        svg: Write the same as SVG.
+        quiet: Print only errors and warnings; requires a file to write.
     """
 
     top: Number = 5
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False
     save: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
+    png: Annotated[File, default("not written")] = None
+    svg: Annotated[File, default("not written")] = None
     quiet: Flag = False
 
     def keep(self, partial: FlipSensitivity) -> None:
@@ -138,11 +144,20 @@ class OutputOptions:
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""
         code = 0 if self.save is None else write_output("--save", self.save, _saving(result, self.save))
-        if self.html is not None:
-            path = self.html
-            page = write_output("--html", path, lambda: result.to_html(path, title=title))
-            code = code or page
+        for option, path, write in (
+            ("--html", self.html, result.to_html),
+            ("--png", self.png, result.to_png),
+            ("--svg", self.svg, result.to_svg),
+        ):
+            if path is not None:
+                code = write_output(option, path, partial(write, path, title=title)) or code
         return code
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files to write, by the method that writes them."""
+        given = {"save": self.save, "to_html": self.html, "to_png": self.png, "to_svg": self.svg}
+        return {method: path for method, path in given.items() if path is not None}
 
 
 def _saving(result: FlipSensitivity, path: Path) -> Any:
@@ -167,13 +182,12 @@ def check_options(measuring: MeasuringOptions, output: OutputOptions, problems: 
     for option in ("--sketch", "--verify"):
         if counts[option] is not None and measuring.engine != "first-order":
             problems.add(option, counts[option], "only with --engine first-order; leave it out")
-    save = output.save
-    if save is not None and save.suffix != ".parquet":
-        problems.add("--save", str(save), "a file name that ends in .parquet")
-    check_output("--save", save, problems)
-    _check_resumed(measuring, save, problems)
-    check_output("--html", output.html, problems)
-    if output.quiet and save is None and output.html is None:
+    options = {method: f"--{method.removeprefix('to_')}" for method in METHODS.values()}
+    for method, path in output.files.items():
+        check_ending(method, path, problems, options[method], options)
+        check_output(options[method], path, problems)
+    _check_resumed(measuring, output.save, problems)
+    if output.quiet and not output.files:
         problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -45,7 +46,6 @@ def _named(words: list[str]) -> Path:
 def _spec(
     metavar: str,
     read: Callable[[list[str]], Any],
-    choices: tuple[str, ...] | None = None,
     nargs: int | Literal["*"] = 1,
 ) -> Any:
     """Returns how to read an option that may be left out. Tyro's own messages for these mention Python's None."""
@@ -55,13 +55,40 @@ def _spec(
         instance_from_str=read,
         is_instance=lambda value: True,
         str_from_instance=lambda value: [str(value)],
-        choices=choices,
     )
+
+
+class UnknownChoice(str):
+    """A word that is none of the names that an option takes. `check_choices` reports it, with all other errors."""
+
+    known: tuple[str, ...]
 
 
 def one_of(*names: str) -> Any:
     """Returns the type of an option that takes one of these names."""
-    return _spec(f"{{{','.join(names)}}}", lambda words: words[0], names)
+
+    def read(words: list[str]) -> str:
+        if words[0] in names:
+            return words[0]
+        unknown = UnknownChoice(words[0])
+        unknown.known = names
+        return unknown
+
+    return _spec(f"{{{','.join(names)}}}", read)
+
+
+def check_choices(options: Any, problems: Problems) -> None:
+    """Collects an error for every option, of a dataclass of them, that is none of the names it takes."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, UnknownChoice):
+            problems.add(flag(field.name), str(value), f"one of {', '.join(value.known)}")
+
+
+def check_there(option: str, path: Path | None, problems: Problems) -> None:
+    """Collects an error if there is nothing to read at a path that was given."""
+    if path is not None and not path.exists():
+        problems.add(option, str(path), "no such file or directory")
 
 
 def default(words: str, metavar: str | None = None) -> Any:

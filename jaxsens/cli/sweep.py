@@ -58,8 +58,8 @@ def sweep(
         out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
             variants or statistics.
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
-        shard: Measure part K of M of the points, such as 3/16, for job arrays. The last part to finish writes the
-            report.
+        shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
+            finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
         compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
             backend and processor; off to keep none.

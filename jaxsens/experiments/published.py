@@ -40,7 +40,7 @@ class TextMeasurement:
     @property
     def title(self) -> str:
         """A page's title."""
-        return f"Sensitivity by token ({self.model.family}, {self.model.folder.name})"
+        return f"Sensitivity by token: {self.model.name} ({self.model.family})"
 
     @property
     def signed(self) -> bool:
@@ -67,7 +67,7 @@ class TextMeasurement:
             f"mean {sizes}": told(result.mean, result.at_most("mean"), 6),
             f"largest {sizes}": told(result.max, result.at_most("max"), 6),
             **unresolved_facts(result.unresolved),
-            **(estimate_facts(result) or {}),
+            **{name.replace("_", " "): fact for name, fact in (estimate_facts(result) or {}).items()},
         }
 
     def top(self, count: int) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class TextMeasurement:
                     **(
                         {}
                         if resolved[k]
-                        else {"at most": float(result.norms[k] + result.known_resolution[k])}
+                        else {"at_most": float(result.norms[k] + result.known_resolution[k])}
                     ),
                 }
             )
@@ -112,7 +112,7 @@ class TextMeasurement:
             "mean": result.mean,
             "max": result.max,
             "unresolved": result.unresolved,
-            "at most": at_most_of(result),
+            "at_most": at_most_of(result),
             "estimate": estimate_facts(result),
             "top": self.top(top),
             "text": self.text,

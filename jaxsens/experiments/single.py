@@ -133,14 +133,14 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     `top` lists its largest flips, the largest first, and the first of equals first; -1 is the symbol of a deletion, and
     flips of groups have lists of positions and symbols. `symbols` are the names of the
     tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
-    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at most` has those statistics,
+    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at_most` has those statistics,
     with what they are at most, that their rounding may decide.
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
     average = result.average_sensitivity if result.norm == DECISION else None
     blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
     if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
-        blurred["average sensitivity"] = most
+        blurred["average_sensitivity"] = most
     return {
         "n": result.n,
         "inputs": len(result.tokens),
@@ -151,9 +151,9 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "dtype": result.dtype,
         "mean": result.mean,
         "max": result.max,
-        "average sensitivity": average,
+        "average_sensitivity": average,
         "unresolved": result.unresolved,
-        "at most": blurred,
+        "at_most": blurred,
         "estimate": estimate_facts(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [
@@ -164,7 +164,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
                 # An insertion leaves the symbol at the position behind it.
                 "before" if result.copies else "replaces": result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
-                **({} if resolved[k] else {"at most": float(result.norms[k] + result.known_resolution[k])}),
+                **({} if resolved[k] else {"at_most": float(result.norms[k] + result.known_resolution[k])}),
             }
             for k in largest
             for position, symbol in [place_and_symbol(result, int(k))]
@@ -200,11 +200,11 @@ def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple
 
 
 def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:
-    """What is said of how good an estimate is, by name; None if all flips were measured."""
+    """What is said of how good an estimate is, by keys of JSON; None if all flips were measured."""
     if result.accuracy is None:
         return None
     return {
-        "mean over all flips": result.mean_interval().told(6),
+        "mean_over_all_flips": result.mean_interval().told(6),
         "accuracy": str(result.accuracy),
-        "not measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
+        "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }

@@ -106,11 +106,13 @@ class PublishedTransformer(Layered):
         architecture: the shape and choices.
         output: "hidden" or "logits".
         n: the length of the input, if the rotary angles depend on it; otherwise 0.
+        pooling: the readout that the model's folder names; None for that of its family.
     """
 
     architecture: Architecture
     output: Output = "hidden"
     n: int = 0
+    pooling: int | str | None = None
 
     @property
     def layers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -119,7 +121,9 @@ class PublishedTransformer(Layered):
 
     @property
     def readout(self) -> int | str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The last row if the future is masked, otherwise the first, which belongs to [CLS]."""
+        """That of the folder's pooling; else the last row if the future is masked, otherwise the first, of [CLS]."""
+        if self.pooling is not None:
+            return self.pooling
         return "last" if self.architecture.causal else 0
 
     @property

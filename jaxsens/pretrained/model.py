@@ -28,7 +28,8 @@ class PretrainedModel(LayeredModel):
     """A published model, made by `jaxsens.load_pretrained`: a model for every function of jaxsens.
 
     `model(ids)` returns the output of every row; `flip_sensitivity(model, model.encode(text))` measures that of the
-    row that `readout` selects: by default the last one of a decoder, and the first of an encoder, [CLS].
+    row that `readout` selects: by default the last one of a decoder, and the first of an encoder, [CLS], or what the
+    folder's 1_Pooling/config.json names.
     No special tokens are added to ids: `encode` adds them to a text.
 
     Attributes:
@@ -37,6 +38,7 @@ class PretrainedModel(LayeredModel):
         tokenizer: the folder's.
         family: its `model_type`.
         folder: where it was read from.
+        name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
         dtype: "float32" or "float64".
         padding: the id that the family leaves out when it counts positions; None if it counts all.
     """
@@ -46,6 +48,7 @@ class PretrainedModel(LayeredModel):
     tokenizer: FolderTokenizer
     family: str
     folder: Path
+    name: str
     dtype: str
     padding: int | None = None
 
