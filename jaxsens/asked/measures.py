@@ -157,7 +157,7 @@ class Measure(Asked, abc.ABC):
             )
 
     def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
-        """Returns the value of `unflipped`, beside which changes are large or small, of the outputs that are measured."""
+        """Returns the value of `unflipped`, of the outputs that are measured: beside it changes are large or small."""
         del y
         return None
 

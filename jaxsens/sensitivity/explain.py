@@ -121,7 +121,7 @@ def explain(
         if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
             subject.check_length(n, problems)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped = default_flips(subject) if flips is None else read(Flips, flips, problems)
+        flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
         known = None if word is None or problems else np.array(word, np.int32)

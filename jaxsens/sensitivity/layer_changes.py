@@ -374,7 +374,7 @@ def _checked(
     if config is not None and asked is not None:
         selection = select(asked, measurable(model), words, problems)
     problems.raise_if_any()
-    if config is None or selection is None:
+    if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
     return config, words[0], selection.flips(words), norm
 
