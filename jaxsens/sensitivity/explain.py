@@ -128,6 +128,8 @@ def explain(
         count = (
             0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, known, problems)
         )
+    if flipped is None:
+        raise TypeError("unusable flips without an error")
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
     platform = jax.default_backend()
