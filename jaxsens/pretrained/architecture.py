@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -13,13 +15,39 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.layered import Attention, Layered
 from jaxsens.models.masks import SlidingWindow
-from jaxsens.pretrained.activations import ACTIVATIONS
 from jaxsens.pretrained.rotary import RotaryAngles, turned
 
 Output = Literal["hidden", "logits"]
 """What is read from a row of the last layer: the row itself, or what the language-model head makes of it."""
 
 NormKind = Literal["layer", "rms"]
+
+Activation = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
+
+_erf: Activation = partial(jax.nn.gelu, approximate=False)
+_tanh: Activation = partial(jax.nn.gelu, approximate=True)
+
+
+def _quick(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _erf,
+    "gelu_python": _erf,
+    "gelu_new": _tanh,
+    "gelu_pytorch_tanh": _tanh,
+    "gelu_python_tanh": _tanh,
+    "gelu_accurate": _tanh,
+    "gelu_fast": _tanh,  # its constant is sqrt(2 / pi) to ten digits
+    "quick_gelu": _quick,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+"""The activations under the names that `config.json` uses: Gaussian error linear units with erf, with tanh, or with a
+sigmoid, and others."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,29 +47,6 @@ class Tensor:
         if self.rows is not None:
             stored = stored[self.rows[0] : self.rows[1]]
         return np.ascontiguousarray(stored.T if self.transposed else stored)
-
-
-def linear_map(place: Place, name: str, inputs: int, outputs: int, bias: bool = True) -> Iterator[Tensor]:
-    """Yields the tensors of a linear map, stored as PyTorch does: (outputs, inputs)."""
-    yield Tensor((*place, "matrix"), (f"{name}.weight",), (outputs, inputs), transposed=True)
-    if bias:
-        yield Tensor((*place, "bias"), (f"{name}.bias",), (outputs,))
-
-
-def norm(place: Place, name: str, width: int, shift: bool = True) -> Iterator[Tensor]:
-    """Yields the tensors of a normalisation. Old files call them gamma and beta."""
-    yield Tensor((*place, "scale"), (f"{name}.weight", f"{name}.gamma"), (width,))
-    if shift:
-        yield Tensor((*place, "shift"), (f"{name}.bias", f"{name}.beta"), (width,))
-
-
-def masked_language_head(
-    width: int, symbols: int, transform: str, normalised: str, biases: tuple[str, ...]
-) -> Iterator[Tensor]:
-    """Yields the tensors of a masked-language head: a map of rows, its norm, and a bias for each symbol."""
-    yield from linear_map(("head", "transform"), transform, width, width)
-    yield from norm(("head", "norm"), normalised, width)
-    yield Tensor(("head", "bias"), biases, (symbols,))
 
 
 def matched(
