@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxsens.errors import no_rule, rule_for
-from jaxsens.models.layered import Attention, Layered
+from jaxsens.models.layered import Attended, Attention, Index, Layered, Outputs, Row
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.pretrained.rotary import RotaryAngles, turned
 
@@ -176,9 +176,7 @@ class PublishedTransformer(Layered):
             self, architecture=dataclasses.replace(a, windows=windows), n=n if depends else 0
         )
 
-    def embed(
-        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""]
-    ) -> Float[Array, " width"]:
+    def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
         """The symbol's embedding, plus the first token type's and the position's, normalised."""
         row = parameters["embedding"][symbol]
         if self.architecture.token_types:
@@ -187,9 +185,7 @@ class PublishedTransformer(Layered):
             row = row + parameters["positions"][position]
         return self._normed(parameters["embedding_norm"], row) if self.architecture.embedding_norm else row
 
-    def project(
-        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""]
-    ) -> tuple[Array, Array, Array]:
+    def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
         """Queries, keys and values of one row."""
         a, own = self.architecture, parameters["layers"][layer]
         z = self._normed(own["attention_norm"], row) if a.norm_first else row
@@ -203,13 +199,7 @@ class PublishedTransformer(Layered):
             q, k = (turned(a.rotary, x, position, self.n) for x in (q, k))
         return q, k, v
 
-    def merge(
-        self,
-        parameters: Any,
-        layer: int,
-        row: Float[Array, " width"],
-        attended: Float[Array, "heads head_width"],
-    ) -> Float[Array, " width"]:
+    def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""
         own = parameters["layers"][layer]
         row = row + linear(own["output"], attended.reshape(-1))
@@ -218,7 +208,7 @@ class PublishedTransformer(Layered):
         row = self._normed(own["attention_norm"], row)
         return self._normed(own["map_norm"], row + self._mapped(own, row))
 
-    def read(self, parameters: Any, row: Float[Array, " width"]) -> Float[Array, " outputs"]:
+    def read(self, parameters: Any, row: Row) -> Outputs:
         """The row after the final normalisation, or the logits of the language-model head."""
         if self.architecture.norm_first:
             row = self._normed(parameters["final_norm"], row)
