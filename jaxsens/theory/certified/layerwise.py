@@ -172,11 +172,7 @@ def map_lipschitz(
 
 
 def through(
-    setting: Setting,
-    k: int,
-    level: LayerRanges,
-    positions: Int[np.ndarray, " rows"],
-    keep: bool = False,
+    setting: Setting, k: int, level: LayerRanges, positions: Int[np.ndarray, " rows"], keep: bool = False
 ) -> LayerRanges:
     """The ranges after layer k, at these rows. `keep` asks for every row's norms, `LayerRanges.jumps`."""
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -38,6 +39,16 @@ from jaxsens.theory.rules import added_scores, inverse_temperatures, position_pa
 
 BOUND = "certified_bound"
 """Who refuses, in the messages of refusals."""
+
+Positions: TypeAlias = Int[np.ndarray, " rows"]
+"""Of rows, 0-based."""
+
+KeyPositions: TypeAlias = Int[np.ndarray, " keys"]
+KeyBalls: TypeAlias = Float[Ball, "keys kinds head_width"]
+ScoreBalls: TypeAlias = Float[Ball, "rows kinds keys"]
+"""Scores of rows with every kind at every key."""
+
+HeadBalls: TypeAlias = Float[Ball, "*heads rows any head_width"]
 
 
 @dataclass(frozen=True)
@@ -160,12 +171,7 @@ def normed(
     return result, inverse_deviation(x, epsilon).hi[..., 0] * np.max(abs(scale))
 
 
-def turned(
-    setting: Setting,
-    layer: LayerConfig,
-    x: Float[Ball, "*heads rows any head_width"],
-    positions: Int[np.ndarray, " rows"],
-) -> Float[Ball, "*heads rows any head_width"]:
+def turned(setting: Setting, layer: LayerConfig, x: HeadBalls, positions: Positions) -> HeadBalls:
     """Queries or keys of rows at these positions after the rotary embedding, if there is one."""
     rotary = score_terms(BOUND, layer).turns
     if rotary is None:
@@ -179,23 +185,19 @@ def turned(
     return Ball(*(pair.reshape(*pair.shape[:-2], layer.head_width) for pair in pairs))
 
 
-def inverse_temperature(
-    setting: Setting, k: int, positions: Int[np.ndarray, " rows"]
-) -> Float[np.ndarray, " rows"]:
+def inverse_temperature(setting: Setting, k: int, positions: Positions) -> Float[np.ndarray, " rows"]:
     """1/tau of the rows at these positions, in layer k."""
     return inverse_temperatures(BOUND, setting.config.layer(k), setting.n, setting.config.dtype)[positions]
 
 
 def visible(
-    setting: Setting, k: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
+    setting: Setting, k: int, queries: Positions, keys: KeyPositions
 ) -> Bool[np.ndarray, "rows keys"]:
     """Which keys each query sees in layer k, both by position."""
     return rules.visible(BOUND, setting.config.layer(k).mask, setting.n, queries, keys)
 
 
-def dot_products(
-    queries: Float[Ball, "rows head_width"], keys: Float[Ball, "keys kinds head_width"]
-) -> Float[Ball, "rows kinds keys"]:
+def dot_products(queries: Float[Ball, "rows head_width"], keys: KeyBalls) -> ScoreBalls:
     """Of every query with every key."""
     flat = keys.map(lambda part: np.swapaxes(part, 0, 1).reshape(-1, part.shape[-1]).T)
     shape = (queries.shape[0], keys.shape[1], keys.shape[0])
@@ -206,10 +208,8 @@ def dot_products(
 
 
 def _additive_scores(
-    queries: Float[Ball, "rows head_width"],
-    keys: Float[Ball, "keys kinds head_width"],
-    vector: Float[np.ndarray, " head_width"],
-) -> Float[Ball, "rows kinds keys"]:
+    queries: Float[Ball, "rows head_width"], keys: KeyBalls, vector: Float[np.ndarray, " head_width"]
+) -> ScoreBalls:
     both = plus(queries[:, None, None], keys.map(lambda part: np.swapaxes(part, 0, 1)[None]))
     low, high = np.tanh(both.lo), np.tanh(both.hi)
     mid, rad = (low + high) / 2, (high - low) / 2 + 4 * MARGIN
@@ -217,13 +217,8 @@ def _additive_scores(
 
 
 def tempered(
-    setting: Setting,
-    k: int,
-    h: int,
-    positions: Int[np.ndarray, " rows"],
-    key_positions: Int[np.ndarray, " keys"],
-    content: Float[Ball, "rows kinds keys"],
-) -> Float[Ball, "rows kinds keys"]:
+    setting: Setting, k: int, h: int, positions: Positions, key_positions: KeyPositions, content: ScoreBalls
+) -> ScoreBalls:
     """Scores of symbols, as the softmax sees them: with what positions add, divided by the temperature."""
     layer = setting.config.layer(k)
     if score_terms(BOUND, layer).adds:
@@ -234,11 +229,7 @@ def tempered(
 
 
 def weigh(
-    setting: Setting,
-    k: int,
-    positions: Int[np.ndarray, " rows"],
-    kinds: Int[np.ndarray, " rows"],
-    s: Float[Ball, "rows kinds n"],
+    setting: Setting, k: int, positions: Positions, kinds: Positions, s: Float[Ball, "rows kinds n"]
 ) -> Weights:
     """exp of the scores with all keys, of rows at these positions that hold these kinds."""
     seen = visible(setting, k, positions, np.arange(setting.n))[:, None, :]
@@ -269,9 +260,7 @@ class ProjectedKinds:
     keys: Float[Ball, "heads n kinds head_width"]
     values: Float[Ball, "heads n kinds head_width"]
 
-    def scores(
-        self, h: int, positions: Int[np.ndarray, " some"], key_positions: Int[np.ndarray, " keys"]
-    ) -> Float[Ball, "rows kinds keys"]:
+    def scores(self, h: int, positions: Int[np.ndarray, " some"], key_positions: KeyPositions) -> ScoreBalls:
         """The scores, as the softmax sees them, of all rows (position, kind) at some positions with keys, in head h.
 
         For dot products keys are relative to their mean, which makes scores small and which softmax does not notice.
