@@ -48,7 +48,7 @@ class SavedResult:
             raise InputError(f"path = {str(path)!r}: no such file") from None
         except DamagedFile as error:
             raise InputError(f"path = {error}; {advice}") from error
-        except (ValidationError, KeyError) as error:
+        except (ValidationError, KeyError, InputError) as error:
             raise InputError(f"path = {str(path)!r}: {error}; {advice}") from error
 
     def _written(self) -> dict[str, Any]:

@@ -263,10 +263,7 @@ def _files(path: Path) -> list[str]:
 
 def _facts(file: Path) -> dict[str, Any]:
     with open(file, "rb") as opened:
-        return {
-            "bytes": file.stat().st_size,
-            "sha256": hashlib.file_digest(opened, "sha256").hexdigest(),
-        }
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
 def _content(step: int, identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
