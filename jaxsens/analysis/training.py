@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,8 +23,7 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
     """Writes training.svg and training.png into a training's directory, each atomically.
 
     Returns:
-        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows: the losses of a
-        finished training cannot be recovered.
+        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows.
 
     Raises:
         InputError: if a table cannot be read.
@@ -77,19 +77,15 @@ def read_table(path: Path) -> pandas.DataFrame:
     """
     import pandas as pd
 
-    from jaxsens.training.records import EVALUATIONS, METRICS, checked_rows
+    from jaxsens.training.records import EVALUATIONS, METRICS
 
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         return pd.DataFrame()
     try:
-        header, *rows = checked_rows(path.read_text(encoding="utf-8")) or [()]
-        unknown = set(header).difference(METRICS, *EVALUATIONS.values())
-        if unknown:
+        table = pd.read_csv(path)
+        if unknown := set(table.columns).difference(METRICS, *EVALUATIONS.values()):
             raise ValueError(f"unknown columns: {sorted(unknown)}")
-        numbers = [
-            {name: float(text or "nan") for name, text in zip(header, row, strict=True)} for row in rows
-        ]
-        return pd.DataFrame(numbers, columns=list(header))
+        return table.astype(np.float64)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
 

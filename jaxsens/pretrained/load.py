@@ -21,9 +21,8 @@ from jaxsens.pretrained.families.named import FAMILIES
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, matched, parameters_of
+from jaxsens.pretrained.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
 from jaxsens.pretrained.tokenizer import read_tokenizer
-from jaxsens.pretrained.weights import StoredTensor, stored_tensors
 from jaxsens.strict import naming_arguments
 
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 import jaxsens
 from jaxsens.errors import InputError
 from jaxsens.pretrained import load
-from jaxsens.pretrained.weights import StoredTensor
+from jaxsens.pretrained.tensors import StoredTensor
 from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling
 
 
