@@ -13,7 +13,6 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli.compilation import CacheFolder, programs_kept
-from jaxsens.cli.flipped import check_flipped
 from jaxsens.cli.measuring import (
     MEASURED_BY,
     MeasuringOptions,
@@ -220,7 +219,6 @@ def measure(
             others |= _given(checkpoint, tokens, n, inputs, config, variant)
             check_published(published, measuring, others, problems)
         model.check(problems)
-        check_flipped(measuring.candidates, measuring.groups, published.pretrained is not None, problems)
         check_options(measuring, output, problems)
     from jaxsens.sensitivity.resuming import MeasurementInterrupted, keeping
 
@@ -298,7 +296,7 @@ def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions)
 
 def _flags(keys: Iterable[str]) -> dict[str, str]:
     """Maps the library's argument names to options; `keys` are the model options that may have been given."""
-    return {f"model.{key}": flag(key) for key in keys} | {key: flag(key) for key in MEASURED_BY}
+    return {f"model.{key}": flag(key) for key in keys} | MEASURED_BY
 
 
 def _check_input(word: str | None, n: int | None, count: int, problems: Problems) -> None:
@@ -332,7 +330,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {summary['norm']}": _told(summary, "mean", summary["mean"]),
+        f"mean {summary['measure']['kind']}": _told(summary, "mean", summary["mean"]),
         **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
         "max": _told(summary, "max", summary["max"]),
         **(

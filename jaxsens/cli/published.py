@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
+from jaxsens.asked.measures import KL, Decision, LogProbability
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
-from jaxsens.cli.shared import File, Text, default, flag, flags_named, one_of
+from jaxsens.cli.shared import File, Text, default, flags_named, one_of
 from jaxsens.errors import Problems, collecting
 from jaxsens.files import read_within, rest_within
 
@@ -32,17 +33,14 @@ class PublishedOptions:
         text: The file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, or the logits of the language-model head.
-        log_probability: Instead of --norm, measure the change of this token's log-probability: a piece of text that is
-            one token, or id:NUMBER.
     """
 
     pretrained: Annotated[File, default("", "DIR")] = None
     text: Annotated[File, default("", "FILE|-")] = None
     readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
     output: Annotated[
-        str | None, one_of("hidden", "logits"), default("hidden; logits with --log-probability")
+        str | None, one_of("hidden", "logits"), default("hidden; logits with --measure log-probability")
     ] = None
-    log_probability: Annotated[Text, default("", "TOKEN")] = None
 
     def given(self) -> dict[str, Any]:
         """Returns the options given, by name."""
@@ -74,13 +72,11 @@ def check_published(
     elif str(options.text) != "-" and not options.text.is_file():
         problems.add("--text", str(options.text), "no such file")
     _check_readout(options.readout, problems)
-    if options.log_probability is not None:
-        if options.output == "hidden":
-            problems.add("--output", "hidden", "leave it out; --log-probability reads the logits")
-        if measuring.norm != "l2":
-            problems.add("--norm", measuring.norm, "leave it out; --log-probability is measured instead")
-    elif measuring.norm in ("kl", "decision") and options.output != "logits":
-        problems.add("--norm", measuring.norm, "give --output logits: a hidden row is no distribution")
+    measure = measuring.asked(Problems("measure")).get("measure")
+    if isinstance(measure, LogProbability) and options.output == "hidden":
+        problems.add("--output", "hidden", "leave it out; a log-probability is that of the logits")
+    elif isinstance(measure, KL | Decision) and options.output != "logits":
+        problems.add("--measure", measure.kind, "give --output logits: a hidden row is no distribution")
 
 
 def _check_readout(value: str | None, problems: Problems) -> None:
@@ -121,16 +117,13 @@ def measure_published(
 
     if options.pretrained is None or options.text is None:
         raise RuntimeError("measure_published needs --pretrained and --text")
-    with flags_named(
-        {"folder": "--pretrained", **{key: flag(key) for key in ("text", "readout", *MEASURED_BY)}}
-    ):
+    with flags_named({"folder": "--pretrained", "text": "--text", "readout": "--readout", **MEASURED_BY}):
         measured = measure_text(
             options.pretrained,
             read_text(options.text),
             output=options.output,
             dtype=dtype,
             readout=options.readout,
-            log_probability=options.log_probability,
             arguments=measuring.arguments(output.quiet),
         )
     # Save first: printing fails if the reader has closed the pipe.
@@ -160,8 +153,10 @@ def _print(measured: TextMeasurement, top: int) -> None:
     table = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("in the text")
-    table.add_column("before it" if measured.result.copies else "replaced by")
-    table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
+    table.add_column("before it" if measured.result.asked.flips.copies else "replaced by")
+    table.add_column(
+        "change" if measured.signed else measured.result.measure.kind, justify="right", no_wrap=True
+    )
     for row in rows:
         value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
         value = f"at most {row['at most']:.4g}" if "at most" in row else value

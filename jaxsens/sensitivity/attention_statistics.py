@@ -24,7 +24,7 @@ from jaxsens.programs import compiled
 from jaxsens.sensitivity.adapters import checked_input, measurable
 from jaxsens.sensitivity.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
 from jaxsens.sensitivity.first_order.blocks import summed_over_blocks
-from jaxsens.sensitivity.several_lengths import encoded
+from jaxsens.sensitivity.texts import encoded
 from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
