@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.asked.measures import Measure
 from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.measuring import (
     MEASURED_BY,
@@ -323,6 +324,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         if summary["flips"] == summary["population"]
         else f"{summary['flips']} of {summary['population']}"
     )
+    measured = Measure.kinds[summary["measure"]["kind"]]
     rows = {} if summary["training"] is None else {"trained": _trained(**summary["training"])}
     rows |= {
         "n": f"{summary['n']}",
@@ -330,7 +332,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {summary['measure']['kind']}": _told(summary, "mean", summary["mean"]),
+        f"mean {'size of change' if measured.signed else measured.kind}": _told(summary, "mean", summary["mean"]),
         **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
         "max": _told(summary, "max", summary["max"]),
         **(
