@@ -37,7 +37,9 @@ def of_scalars() -> Callable[[int], Any]:
     import jaxsens
 
     model = jaxsens.Transformer(_config(), seed=0)
-    return lambda k: jaxsens.flip_sensitivity(model, TOKENS, scalar=lambda y: (1.0 + k) * y[0])
+    return lambda k: jaxsens.flip_sensitivity(
+        model, TOKENS, measure=jaxsens.Function(lambda y: (1.0 + k) * y[0])
+    )
 
 
 def of_models() -> Callable[[int], Any]:

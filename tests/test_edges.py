@@ -77,20 +77,20 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
         r"tokens = 'shape \(1000000, 1000\)': .* takes .* GiB, and .*; give a shorter input, or fewer at once",
     ),
     "an array of the model": (
-        lambda: jaxsens.flip_sensitivity(pairwise, zeros(200_000), 2, positions=[3]),
+        lambda: jaxsens.flip_sensitivity(pairwise, zeros(200_000), flips=jaxsens.Substitute(2, positions=[3])),
         r"tokens = 'length 200000': an array \(200000, 200000\) of \w+, which the model makes of it, takes 149 GiB",
     ),
     "copies": (
-        lambda: jaxsens.flip_sensitivity(total, zeros(8), candidates=jaxsens.repetition(10**9)),
+        lambda: jaxsens.flip_sensitivity(total, zeros(8), flips=jaxsens.Repeat(10**9)),
         r"candidates: repetition\(\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
     ),
     "copies, explained": (
-        lambda: jaxsens.explain(total, 8, candidates=jaxsens.repetition(10**9)),
+        lambda: jaxsens.explain(total, 8, flips=jaxsens.Repeat(10**9)),
         r"candidates: repetition\(\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
     ),
     "explain": (lambda: jaxsens.explain(MODEL, 10**9), "n = 1000000000: an input of this length takes"),
     "explain, of a function": (
-        lambda: jaxsens.explain(total, 10**9, alphabet_size=2),
+        lambda: jaxsens.explain(total, 10**9, flips=2),
         "n = 1000000000: an input of this length takes",
     ),
     "layers": (lambda: TransformerConfig(alphabet_size=2, layers=10**9), LAYERS),
@@ -119,7 +119,7 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"10^30 as {name}": (call, "a whole number of at least . and at most 9223372036854775807")
         for name, call in {
-            "batch_size": lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], batch_size=10**30),
+            "batch_size": lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], placement=jaxsens.Placement(batch_size=10**30)),
             "n": lambda: jaxsens.explain(MODEL, 10**30),
             "sample": lambda: jaxsens.sample(10**30),
             "copies": lambda: jaxsens.repetition(10**30),
@@ -143,7 +143,7 @@ def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
         r"tokens = 'shape \(1, 2000000\)': a measurement of 2 flips takes 2.01 GiB, .*; give a shorter input"
     )
     with at_once(256), pytest.raises(InputError, match=wanted):
-        jaxsens.flip_sensitivity(MODEL, zeros(2 * 10**6), positions=[3])
+        jaxsens.flip_sensitivity(MODEL, zeros(2 * 10**6), flips=jaxsens.Substitute(positions=[3]))
 
 
 @pytest.mark.parametrize(
@@ -182,22 +182,22 @@ def test_a_short_measurement_and_one_with_a_progress_of_its_own_say_nothing(monk
     tokens = zeros(3000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        jaxsens.flip_sensitivity(total, tokens, 2, positions=jaxsens.sample(400))
+        jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))
         monkeypatch.setattr("jaxsens.sensitivity.explain._PATIENCE", 0.0)
-        jaxsens.flip_sensitivity(total, tokens, 2, positions=jaxsens.sample(400), progress=False)
+        jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400), progress=False)
     with pytest.warns(DurationWarning, match="n = 3000: measuring 400 flips will take about .* s or more"):
-        jaxsens.flip_sensitivity(total, tokens, 2, positions=jaxsens.sample(400))
+        jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))
 
 
 MASKED: Any = np.ma.array([0, 1, 1, 0], mask=[False, True, False, False])
 UNMASKED = r"no masked entries: fill them in, .filled\(symbol\), or leave them out, .compressed\(\)"
 MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "a coordinate twice": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], outputs=[0, 2, 0]),
+        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], measure=jaxsens.L2(outputs=[0, 2, 0])),
         r"outputs = \[0, 2, 0\]: each coordinate once; 0 is there 2 times",
     ),
     "an alphabet of text": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], alphabet_size="2"),  # pyright: ignore[reportArgumentType]
+        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], flips="2"),  # pyright: ignore[reportArgumentType]
         "alphabet_size = '2': a whole number of at least 2",
     ),
     "masked tokens": (
@@ -212,7 +212,7 @@ MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: jaxsens.flip_sensitivity(MODEL, [MASKED, [0, 1]]), f"input 0: tokens = .*: {UNMASKED}",
     ),
     "masked positions": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], positions=MASKED), r"positions = masked_array.*: a sequence",
+        lambda: jaxsens.flip_sensitivity(MODEL, [0, 1, 1], flips=jaxsens.Substitute(positions=MASKED)), r"positions = masked_array.*: a sequence",
     ),
     "masked tokens of a model": (lambda: MODEL(MASKED), f"tokens = .*: {UNMASKED}"),
 }  # fmt: skip

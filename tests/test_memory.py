@@ -30,9 +30,9 @@ def function(tokens):
 
 CALLS = {
     "explain": lambda: jaxsens.explain(MODEL, HUGE),
-    "explain, of a function": lambda: jaxsens.explain(function, HUGE, alphabet_size=2),
+    "explain, of a function": lambda: jaxsens.explain(function, HUGE, flips=2),
     "worst_input": lambda: jaxsens.worst_input(MODEL, HUGE),
-    "worst_input, of a function": lambda: jaxsens.worst_input(function, HUGE, alphabet_size=2),
+    "worst_input, of a function": lambda: jaxsens.worst_input(function, HUGE, flips=2),
     "lemma5": lambda: lemma5(MODEL, HUGE),
     "restrict": lambda: restrict(HARD, HUGE),
     "flips of one position": lambda: jaxsens.flip_sensitivity(function, [0, 1, 1], 2**31 - 1),
@@ -65,8 +65,8 @@ def test_flips_are_counted_before_they_are_listed(monkeypatch):
         InputError, match=r"tokens = 'shape \(3, 50\)': a measurement of 1911 flips takes.*sample"
     ):
         jaxsens.flip_sensitivity(function, words, 14)
-    assert len(jaxsens.flip_sensitivity(function, words, 14, positions=jaxsens.sample(20))) == 20
-    assert len(jaxsens.flip_sensitivity(function, words, 14, positions=[3])) == 39
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, sample=20))) == 20
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, positions=[3]))) == 39
 
 
 @pytest.mark.parametrize("seeds", ["1000000000", str(10**18)])

@@ -93,7 +93,7 @@ def test_a_function_keeps_the_64_bit_types_that_its_owner_has_set():
         return jnp.asarray(table)[tokens].sum(axis=0)
 
     with jax.enable_x64(True):
-        result = jaxsens.flip_sensitivity(model, [0, 1, 0], alphabet_size=2)
+        result = jaxsens.flip_sensitivity(model, [0, 1, 0], flips=2)
     assert result.norms.dtype == np.float64
     np.testing.assert_allclose(result.norms, 1e-12, rtol=1e-3)
 

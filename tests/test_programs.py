@@ -62,12 +62,16 @@ def measured_with_parameters(k: int) -> tuple[Any, Any]:
 
 def measured_by_scalar(k: int) -> tuple[Any, Any]:
     scalar = lambda y: (1.0 + k) * y[0]  # noqa: E731 - what users write
-    return scalar, jaxsens.flip_sensitivity(jaxsens.Transformer(small(layers=1)), WORD, scalar=scalar)
+    return scalar, jaxsens.flip_sensitivity(
+        jaxsens.Transformer(small(layers=1)), WORD, measure=jaxsens.Function(scalar)
+    )
 
 
 def measured_by_change(k: int) -> tuple[Any, Any]:
     change = lambda y, new: (1.0 + k) * jnp.abs(new - y)[0]  # noqa: E731 - what users write
-    return change, jaxsens.flip_sensitivity((lambda t, w: t[w].sum(0), TABLE), WORD, 3, change=change)
+    return change, jaxsens.flip_sensitivity(
+        (lambda t, w: t[w].sum(0), TABLE), WORD, 3, measure=jaxsens.Comparison(change)
+    )
 
 
 def measured_object(k: int) -> tuple[Any, Any]:
@@ -83,14 +87,14 @@ def measured_method(k: int) -> tuple[Any, Any]:
 def measured_rows(k: int) -> tuple[Any, Any]:
     model = lambda tokens: (1.0 + k) * jnp.asarray(TABLE)[tokens]  # noqa: E731 - what users write
     return model, (
-        jaxsens.flip_sensitivity(model, WORD, readout="mean", candidates=jaxsens.deletion()),
-        jaxsens.influence_matrix(model, WORD, alphabet_size=3),
+        jaxsens.flip_sensitivity(model, WORD, flips=jaxsens.Delete(), readout="mean"),
+        jaxsens.influence_matrix(model, WORD, flips=3),
     )
 
 
 def explained(k: int) -> tuple[Any, Any]:
     model = a_model(k)
-    return model, jaxsens.explain(model, n=6, alphabet_size=3)
+    return model, jaxsens.explain(model, flips=3, n=6)
 
 
 WAYS = [

@@ -315,6 +315,6 @@ def test_a_measurement_ends_with_what_is_finished_wherever_the_signal_comes(monk
             gc.callbacks.remove(during)
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        jaxsens.flip_sensitivity(model, tokens, batch_size=2, progress=progress)
+        jaxsens.flip_sensitivity(model, tokens, progress=progress, placement=jaxsens.Placement(batch_size=2))
     assert sent
     assert 0 < len(caught.value.partial) < caught.value.partial.population

@@ -49,8 +49,8 @@ class Vmap(AskedEngine):
 
 @kind_of(AskedEngine, "incremental")
 class Incremental(AskedEngine):
-    """What a flip changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens transformers, and
-    pairs of a `jaxsens.Layered` and its parameters."""
+    """What a flip changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens transformers,
+    and pairs of a `jaxsens.Layered` and its parameters."""
 
 
 @kind_of(AskedEngine, "difference")

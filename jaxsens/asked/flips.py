@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from jaxsens import inputs
 from jaxsens.asked.positions import checked_positions
@@ -30,7 +30,9 @@ def _symbols(name: str, value: Any, problems: Problems) -> Any:
     found = whole_numbers(value)
     if found is None or found.ndim != 1 or not found.size:
         problems.add(
-            name, value, "the number of symbols, a sequence of symbol ids, or a mapping of positions to such sequences"
+            name,
+            value,
+            "the number of symbols, a sequence of symbol ids, or a mapping of positions to such sequences",
         )
         return None
     return tuple(sorted(set(inputs.symbols(found, None, problems, name=name).tolist())))
@@ -38,7 +40,9 @@ def _symbols(name: str, value: Any, problems: Problems) -> Any:
 
 def _alphabet(name: str, size: int, problems: Problems) -> int | None:
     if size < 2:
-        problems.add(name, size, f"an alphabet has at least 2 symbols; to insert this one alone, give [{size}]")
+        problems.add(
+            name, size, f"an alphabet has at least 2 symbols; to insert this one alone, give [{size}]"
+        )
     elif size > inputs.LARGEST_ID:
         problems.add(name, size, f"at most {inputs.LARGEST_ID}: models read ids as 32-bit integers")
     else:
@@ -51,7 +55,10 @@ def _is_pairs(value: Any) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) > 0
-        and all(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], list | tuple) for one in value)
+        and all(
+            isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], list | tuple)
+            for one in value
+        )
     )
 
 
@@ -65,7 +72,7 @@ def _by_position(name: str, value: Mapping[Any, Any], problems: Problems) -> Any
         if not is_count(position):
             problems.add(f"{name}: position", key, "0-based positions")
         elif inputs.symbols(ids, None, problems, name=f"{name}[{key}]").size:
-            lists[int(position)] = tuple(whole_numbers(ids).tolist())  # pyright: ignore - checked
+            lists[int(position)] = tuple(cast(Any, whole_numbers(ids)).tolist())
     return tuple(sorted(lists.items()))
 
 
@@ -116,7 +123,8 @@ def _seed(name: str, value: Any, problems: Problems) -> int:
 
 
 Symbols = Annotated[
-    int | tuple[int, ...] | tuple[tuple[int, tuple[int, ...]], ...] | Mapping[int, Any] | None, checked_by(_symbols)
+    int | tuple[int, ...] | tuple[tuple[int, tuple[int, ...]], ...] | Mapping[int, Any] | None,
+    checked_by(_symbols),
 ]
 Ids = Annotated[tuple[int, ...] | None, checked_by(_ids)]
 OptionalId = Annotated[int | None, checked_by(inputs.optional_count, least=0)]
@@ -134,8 +142,8 @@ class Flips(Asked, abc.ABC):
     - `positions`: 0-based positions to flip, or entries for every length (`jaxsens.asked.positions`). By default all
       except the position that is read, which reaches the output through the skip connection and changes it by O(1) in
       every model, and positions with special symbols, of models that have some.
-    - `sample`: measure this many flips, drawn uniformly without replacement, instead of all; of several inputs together.
-      `seed` is that of the draw.
+    - `sample`: measure this many flips, drawn uniformly without replacement, instead of all; of several inputs
+      together. `seed` is that of the draw.
 
     `Substitute`, `Neighbours` and `Mask` have `groups`: positions to flip together, such as those of the pieces of a
     word: `[(3, 4, 5), (9,)]`. The j-th flip of a group inserts the j-th symbol of each of its positions.
@@ -145,10 +153,10 @@ class Flips(Asked, abc.ABC):
     example: ClassVar[str] = "jaxsens.Neighbours(8)"
     kinds: ClassVar[dict[str, type[Any]]] = {}
     edit: ClassVar[str] = "substitute"
+    groups: Any = None
     positions: Any
     sample: Any
     seed: Any
-    groups: Any = None
 
     @classmethod
     def shorthand(cls, value: Any) -> Any:
@@ -166,7 +174,11 @@ class Flips(Asked, abc.ABC):
         """Raises an InputError for fields that exclude each other."""
         problems = Problems(type(self).__name__)
         if self.groups is not None and self.positions is not None:
-            problems.add("positions", self._written()["positions"], "not with groups, which say the positions; leave it out")
+            problems.add(
+                "positions",
+                self._written()["positions"],
+                "not with groups, which say the positions; leave it out",
+            )
         if self.seed and self.sample is None:
             problems.add("seed", self.seed, "only with sample, which it draws; leave it out")
         problems.raise_if_any()
@@ -188,7 +200,7 @@ class Flips(Asked, abc.ABC):
 
     def drawing(self, sample: int | None, seed: int = 0) -> Any:
         """Returns the same flips with another sample; None for all of them."""
-        return dataclasses.replace(self, sample=sample, seed=seed if sample is not None else 0)  # pyright: ignore
+        return dataclasses.replace(cast(Any, self), sample=sample, seed=0 if sample is None else seed)
 
     def _written(self) -> dict[str, Any]:
         fields = super()._written()
@@ -203,10 +215,11 @@ class Substitute(Flips):
     """Replace a symbol by each of some others.
 
     Args:
-        symbols: what is inserted. A number k: the symbols 0 .. k - 1; larger symbols, such as an end-of-sequence symbol,
-            are never inserted, and positions that hold one are not flipped. A sequence of ids: these, also at positions
-            with other symbols. A mapping of positions to ids: what to insert at each, and where. None: the alphabet of
-            the model. Symbols that a model reserves (special and unused ones) are inserted only by name: by ids.
+        symbols: what is inserted. A number k: the symbols 0 .. k - 1; larger symbols, such as an end-of-sequence
+            symbol, are never inserted, and positions that hold one are not flipped. A sequence of ids: these, also at
+            positions with other symbols. A mapping of positions to ids: what to insert at each, and where. None: the
+            alphabet of the model. Symbols that a model reserves (special and unused ones) are inserted only by name: by
+            ids.
         positions, sample, seed, groups: as for every kind (`Flips`). A mapping says the positions itself, and gives all
             positions of a group equally many symbols.
 
@@ -224,20 +237,25 @@ class Substitute(Flips):
     def by_position(self) -> dict[int, tuple[int, ...]] | None:
         """The symbols of each position, of a mapping; otherwise None."""
         if isinstance(self.symbols, tuple) and self.symbols and isinstance(self.symbols[0], tuple):
-            return dict(self.symbols)  # pyright: ignore
+            return dict(cast(Any, self.symbols))
         return None
 
     @property
     def named(self) -> tuple[int, ...] | None:
         """The ids that are inserted everywhere, if they are named; otherwise None."""
-        return self.symbols if isinstance(self.symbols, tuple) and self.by_position is None else None  # pyright: ignore
+        listed = isinstance(self.symbols, tuple) and self.by_position is None
+        return cast(tuple[int, ...], self.symbols) if listed else None
 
     def _check(self) -> None:
         super()._check()
         problems = Problems("Substitute")
         lists = self.by_position
         if lists is not None and self.positions is not None:
-            problems.add("positions", list(self.positions), "not with a mapping, which says the positions; leave it out")
+            problems.add(
+                "positions",
+                list(self.positions),
+                "not with a mapping, which says the positions; leave it out",
+            )
         if lists is not None:
             self._check_groups(lists, problems)
         problems.raise_if_any()
@@ -248,10 +266,14 @@ class Substitute(Flips):
         for group in self.groups:
             counts = {p: len(lists[p]) for p in group if p in lists}
             if len(counts) < len(group) or len({*counts.values()}) > 1:
-                problems.add("groups", group, f"as many symbols for each of its positions: there are {counts}")
+                problems.add(
+                    "groups", group, f"as many symbols for each of its positions: there are {counts}"
+                )
         alone = lists.keys() - {p for group in self.groups for p in group}
         if alone:
-            problems.add("symbols: position", min(alone), "it is in no group; leave it out, or give a group (3,)")
+            problems.add(
+                "symbols: position", min(alone), "it is in no group; leave it out, or give a group (3,)"
+            )
 
     def _written(self) -> dict[str, Any]:
         fields = super()._written()
@@ -393,7 +415,7 @@ class Pairs(Flips):
         sample, seed: as for every kind (`Flips`).
     """
 
-    positions: ClassVar[None] = None
+    positions: ClassVar[Any] = None  # pyright: ignore[reportIncompatibleVariableOverride] - said by flips
     flips: PositionSymbols = ()
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)

@@ -158,7 +158,9 @@ def decision_of(y: Float[Array, " outputs"], threshold: float = 0.0) -> Array:
     return (y[0] > threshold).astype(int) if y.shape[0] == 1 else jnp.argmax(y)
 
 
-def decided_otherwise(old: Array, new: Float[Array, "flips outputs"], threshold: float) -> Bool[Array, " flips"]:
+def decided_otherwise(
+    old: Array, new: Float[Array, "flips outputs"], threshold: float
+) -> Bool[Array, " flips"]:
     """Returns which outputs, as the model returns them, decide otherwise. Integers are compared exactly, and with an
     integer."""
     limit: Any = threshold

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from jaxsens import inputs
-from jaxsens.asked.value import Asked, kind_of
-from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.asked.value import Asked, kind_of, read
+from jaxsens.errors import InputError, Problems
 from jaxsens.strict import checked_by
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def _outputs(name: str, value: Any, problems: Problems) -> Any:
 def _threshold(name: str, value: Any, problems: Problems) -> float | str:
     if isinstance(value, str) and value == MEDIAN:
         return value
-    if not inputs.is_real(value) or not math.isfinite(value):
+    if not inputs.is_real(value) or not math.isfinite(float(value)):
         problems.add(name, value, f'a finite number, or "{MEDIAN}"')
         return 0.0
     return float(value)
@@ -59,7 +58,9 @@ def _token(name: str, value: Any, problems: Problems) -> int | str:
 
 Outputs = Annotated[Literal["all"] | tuple[int, ...] | None, checked_by(_outputs)]
 Threshold = Annotated[float | Literal["median"], checked_by(_threshold)]
-OF_OUTPUT = "a function from the model's output, a vector, to one number, such as lambda y: jax.nn.log_softmax(y)[3]"
+OF_OUTPUT = (
+    "a function from the model's output, a vector, to one number, such as lambda y: jax.nn.log_softmax(y)[3]"
+)
 OF_BOTH = (
     "a function from the model's output and that of the flipped input, two vectors, to one number, such as "
     "lambda y, new: jnp.abs(new - y)[3]"
@@ -271,7 +272,7 @@ class Cosine(Measure):
 
     def values(self, y: Any, dy: Any) -> Any:
         """By `formulas.cosine_distance`."""
-        from jaxsens.asked.formulas import each, cosine_distance
+        from jaxsens.asked.formulas import cosine_distance, each
 
         return each(cosine_distance, y, dy)
 
@@ -377,7 +378,7 @@ class OfFunction(Measure, abc.ABC):
     @property
     @abc.abstractmethod
     def function(self) -> Callable[..., Any]:
-        """f."""
+        """The function."""
 
     def chosen(self, designated: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """None: f gets the whole output."""
@@ -551,9 +552,12 @@ class LogProbability(OfFunction):
         return {"kind": self.kind, "token": self.token}
 
 
-def decisions(measure: Measure) -> bool:
-    """Returns whether the numbers are decisions, which are counted."""
-    return isinstance(measure, Decision)
+def read_norm(value: Any, problems: Problems) -> Any:
+    """Returns the `Norm` that a value stands for (`jaxsens.asked.value.read`); None after adding an error."""
+    found = read(Measure, value, problems)
+    if found is not None and not isinstance(found, Norm):
+        problems.add("measure", found, "a norm: l2, l1 or linf")
+    return found
 
 
 def balancing_threshold(outputs: Float[np.ndarray, " inputs"], eps: float) -> float:

@@ -35,7 +35,9 @@ def checked_positions(name: str, value: Any, problems: Problems) -> tuple[int | 
     numbers = whole_numbers(value)
     entries = numbers.tolist() if numbers is not None and numbers.ndim == 1 else value
     if isinstance(entries, str) or not isinstance(entries, list | tuple | range) or not len(entries):
-        shown = value if array_of(value).size < 8 or isinstance(value, str) else f"shape {array_of(value).shape}"
+        shown = (
+            value if array_of(value).size < 8 or isinstance(value, str) else f"shape {array_of(value).shape}"
+        )
         problems.add(name, shown, f"a list of {KINDS}")
         return None
     wrong = [one for one in entries if not _is_known(one)]
@@ -53,8 +55,8 @@ def _is_known(one: object) -> bool:
 
 
 def positions_at(entries: Sequence[int | float | str], n: int, read: int | None) -> tuple[int, ...]:
-    """Returns the positions of an input of length n, sorted, each once. Ranges end where the input does; a fraction f is
-    the position floor(f n).
+    """Returns the positions of an input of length n, sorted, each once. Ranges end where the input does; a fraction f
+    is the position floor(f n).
 
     Args:
         entries: as they are written.
@@ -82,7 +84,9 @@ def positions_at(entries: Sequence[int | float | str], n: int, read: int | None)
             case _ if one < n:
                 found.add(int(one))
             case _:
-                raise InputError(f"positions = {one}: positions from 0 to {n - 1}, those of an input of length {n}")
+                raise InputError(
+                    f"positions = {one}: positions from 0 to {n - 1}, those of an input of length {n}"
+                )
     if not found:
         raise InputError(f"positions = {list(entries)}: none of them is in an input of length {n}")
     return tuple(sorted(found))

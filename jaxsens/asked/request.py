@@ -85,7 +85,7 @@ class Request:
         problems = Problems("asked")
         measure = dict(fields["measure"])
         known = Measure.kinds.get(measure.get("kind", ""))
-        if known in (Function, Comparison):
+        if known is Function or known is Comparison:
             made: Any = known(Forgotten(fields["program"]))
         else:
             made = read(Measure, measure, problems, file=True)

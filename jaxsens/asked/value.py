@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from jaxsens.errors import Problems
 from jaxsens.strict import config, did_you_mean, read_table
 
-C = TypeVar("C", bound="type[Asked]")
+T = TypeVar("T")
 
 
 class Asked:
@@ -32,7 +32,7 @@ class Asked:
 
     def given(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""
-        pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # pyright: ignore
+        pairs = [(field, getattr(self, field.name)) for field in _fields(self)]
         return {field.name: value for field, value in pairs if value != field.default}
 
     def table(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Asked:
         return {"kind": self.kind, **{name: _plain(value) for name, value in self.given().items()}}
 
     def __repr__(self) -> str:
-        first = dataclasses.fields(self)[:1]  # pyright: ignore
+        first = _fields(self)[:1]
         positional = {field.name for field in first if not field.kw_only and field.name in self._spoken()}
         shown = [
             f"{value!r}" if name in positional else f"{name}={value!r}"
@@ -59,10 +59,10 @@ class Asked:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
-def kind_of(base: Any, kind: str) -> Any:
+def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
     """Makes a class a kind of the answers to a question: a config (`jaxsens.strict`), known by the word `kind`."""
 
-    def decorate(cls: C) -> C:
+    def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
         made.__repr__ = Asked.__repr__
         made.kind = kind
@@ -82,7 +82,7 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
         name: what to call the value in messages; by default the question's name.
         file: whether the value comes from a file, where nothing but tables, names and shorthands are.
     """
-    name = base.question if name is None else name
+    name = str(base.question) if name is None else name
     if isinstance(value, base):
         return value
     if isinstance(value, str):
@@ -98,9 +98,16 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
     known = base.kinds.get(kind) if isinstance(kind, str) else None
     if known is None:
         hint = did_you_mean(kind, base.kinds) if isinstance(kind, str) else ""
-        problems.add(name if hint else f"{name}.kind", kind, f"{_kinds(base)}{hint if 'mean' in hint else ''}")
+        problems.add(
+            name if hint else f"{name}.kind", kind, f"{_kinds(base)}{hint if 'mean' in hint else ''}"
+        )
         return None
     return read_table(known, table, name, problems, python=not file)
+
+
+def _fields(asked: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of an object, whose class is a dataclass."""
+    return dataclasses.fields(asked)
 
 
 def _kinds(base: Any) -> str:

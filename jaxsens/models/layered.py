@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
 from jaxsens.errors import InputError, collecting
-from jaxsens.models.masks import MASKS, AnyMask, Mask, Span, TypedMask, visible
+from jaxsens.models.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, visible
 from jaxsens.models.trace import over_row_blocks, rows_at_once
 from jaxsens.models.weighting import Softmax, Weighting
 
@@ -92,7 +92,7 @@ class Attention:
         return (0, n) if self._spans is None else self._spans.keys_seen_by(rows, n)
 
     @property
-    def _spans(self) -> Mask | TypedMask | None:
+    def _spans(self) -> KeyMask | TypedMask | None:
         """The mask, if it knows what it connects."""
         if isinstance(self.mask, str):
             return MASKS[self.mask]

@@ -18,7 +18,7 @@ Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
 
 
 @dataclass(frozen=True)
-class Mask:
+class KeyMask:
     """The keys that a query may see, and so the rows that can change when one key does.
 
     Attributes:
@@ -51,27 +51,27 @@ def _all(queries: Array, keys: Array) -> Bool[Array, "*b"]:
     return jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool)
 
 
-MASKS: dict[str, Mask] = {
-    "none": Mask("every key is visible", _all, earlier=True, later=True),
-    "future": Mask(
+MASKS: dict[str, KeyMask] = {
+    "none": KeyMask("every key is visible", _all, earlier=True, later=True),
+    "future": KeyMask(
         "the future is masked: key j is visible to query i if j <= i",
         lambda queries, keys: keys <= queries,
         earlier=False,
         later=True,
     ),
-    "past": Mask(
+    "past": KeyMask(
         "the past is masked: key j is visible to query i if j >= i",
         lambda queries, keys: keys >= queries,
         earlier=True,
         later=False,
     ),
-    "strict-future": Mask(
+    "strict-future": KeyMask(
         "key j is visible to query i if j < i; the first row sees nothing",
         lambda queries, keys: keys < queries,
         earlier=False,
         later=True,
     ),
-    "strict-past": Mask(
+    "strict-past": KeyMask(
         "key j is visible to query i if j > i; the last row sees nothing",
         lambda queries, keys: keys > queries,
         earlier=True,
@@ -83,7 +83,7 @@ MASKS: dict[str, Mask] = {
 
 
 class TypedMask(Part):
-    """A mask with parameters: a typed value instead of a name. It behaves as a `Mask` does."""
+    """A mask with parameters: a typed value instead of a name. It behaves as a `KeyMask` does."""
 
     @property
     @abc.abstractmethod
@@ -171,7 +171,7 @@ AnyMask = str | TypedMask
 """A mask as configs give it: a name of `MASKS`, or a typed value."""
 
 
-def mask_of(consumer: str, mask: AnyMask) -> Mask | TypedMask:
+def mask_of(consumer: str, mask: AnyMask) -> KeyMask | TypedMask:
     """Returns the mask that a config names or holds.
 
     Raises:

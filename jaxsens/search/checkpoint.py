@@ -48,7 +48,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "symbols": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
         "objective": problem.objective,
-        "norm": problem.norm,
+        "measure": problem.norm.table(),
         "outputs": None if outputs is None else list(outputs),
         "engine": problem.choice.name,
         "seed": problem.seed,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError
 from jaxsens.search.local_search import SearchProgress
-from jaxsens.search.problem import Problem, SearchSpace, norm_of
+from jaxsens.search.problem import Problem, SearchSpace
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.vmap_engine import VmapEngine
 
@@ -87,7 +87,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
             first = (pair // stride) * stride * size + pair % stride
             for a, b in itertools.combinations(range(size), 2):
                 one, other = first + a * stride, first + b * stride
-                norms = norm_of(outputs[other] - outputs[one], problem.norm)
+                norms = problem.sizes(outputs[other] - outputs[one])
                 found[one] = merge(found[one], norms)
                 found[other] = merge(found[other], norms)
     return found

@@ -13,15 +13,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens import inputs
-from jaxsens.errors import Problems, rule_for
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Norm
+from jaxsens.errors import Problems
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.flips import enumerate_flips, places
+from jaxsens.sensitivity.flip_table import enumerate_flips, places
 from jaxsens.sensitivity.index_check import check_searched_reads
-from jaxsens.sensitivity.norms import ORDERS
 from jaxsens.sensitivity.output import check_finite, checked_output
 
 MIXED = 256
@@ -101,7 +103,7 @@ def search_space(
     if n:
         subject.check_length(n, problems)
     held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
-    everywhere = places(None, n, subject.position_read(n), problems)
+    everywhere = places(n, subject.position_read(n))
     flipped = everywhere[~np.isin(everywhere, list(held))]
     if n and not len(flipped):
         remedy = (
@@ -134,13 +136,6 @@ def _start_words(
     return words.astype(np.int32)
 
 
-def norm_of(change: Float[np.ndarray, "*shape outputs"], norm: str) -> Float[np.ndarray, "*shape"]:
-    """The norm over the last axis, in float64."""
-    return np.linalg.norm(
-        change.astype(np.float64), ord=rule_for("worst_input", "norm", norm, ORDERS), axis=-1
-    )
-
-
 @dataclass(frozen=True)
 class Problem:
     """A model, the words that are searched, and how flips are measured.
@@ -153,7 +148,7 @@ class Problem:
         parameters: The model's parameters, on the device.
         devices: Where flips are measured, and in how much memory.
         objective: "max" or "mean", over the flips of a word.
-        norm: "l2", "l1" or "linf".
+        norm: What is measured of a change.
         dtype: The dtype of the arithmetic.
         seed: The seed of everything drawn at random.
     """
@@ -165,9 +160,13 @@ class Problem:
     parameters: Any
     devices: placement.Placement
     objective: str
-    norm: str
+    norm: Norm
     dtype: str
     seed: int
+
+    def sizes(self, changes: Float[np.ndarray, "*shape outputs"]) -> Float[np.ndarray, "*shape"]:
+        """The norm over the last axis, in float64."""
+        return self.norm.of_array(changes.astype(np.float64))
 
     @property
     def slack(self) -> float:
@@ -190,8 +189,8 @@ class Problem:
         space = self.space
         flips = enumerate_flips(word[None], space.alphabet, space.free, np.ones((1, space.n), bool), None)
         changes = self._changes(self.engine, word[None], flips.inputs, flips.positions, flips.symbols)
-        norms = norm_of(changes, self.norm)
-        check_finite(norms, flips.positions)
+        norms = self.sizes(changes)
+        check_finite(norms, flips.positions, self.norm)
         table = (len(space.free), len(space.alphabet) - 1)
         return Measured(
             self,
@@ -208,7 +207,7 @@ class Problem:
         positions, symbols = (np.tile(part, len(words)) for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
         changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
-        return norm_of(changes, self.norm).reshape(len(words), len(flips))
+        return self.sizes(changes).reshape(len(words), len(flips))
 
     def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
         """The changes under flips, given by the rows of their words, their positions and their symbols."""
@@ -219,9 +218,8 @@ def problem_of(
     subject: Measurable,
     space: SearchSpace,
     objective: str,
-    norm: str,
-    outputs: tuple[int, ...] | None,
-    engine: str,
+    norm: Norm,
+    engine: AskedEngine,
     devices: placement.Placement,
     seed: int = 0,
 ) -> Problem:
@@ -231,10 +229,10 @@ def problem_of(
         InputError: For a model or an engine that `flip_sensitivity` refuses.
     """
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-    subject, dtype = checked_output(subject, first, outputs)
+    subject, dtype = checked_output(subject, first, norm)
     if subject.vocabulary_size is None:
         check_searched_reads(subject, *space.tried(seed))
-    runner, choice = choose(subject, engine, norm, outputs, space.n)
+    runner, choice = choose(subject, engine, Substitute(), norm, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     return Problem(subject, space, runner, choice, parameters, devices, objective, norm, dtype, seed)
 
@@ -300,6 +298,6 @@ def after_one_change(
     so two measurements give it exactly for all j. The flipped position's own row is -inf.
     """
     flip = here.changes[row, column]
-    norms = norm_of(flip + there.changes - here.changes, here.problem.norm)
+    norms = here.problem.sizes(flip + there.changes - here.changes)
     norms[row] = -np.inf
     return norms

@@ -39,7 +39,7 @@ class WorstInput:
         alphabet: The symbols that words are made of, sorted.
         fixed: (position, symbol) for the positions that are the same in all words.
         positions: The 0-based positions that were flipped.
-        norm: "l2", "l1" or "linf".
+        measure: The norm: "l2", "l1" or "linf".
         outputs: The output coordinates that entered the norm; None for all.
         words: The number of words that were enumerated; 0 for a search.
         measurements: The measurements of all flips of a word that were used; for an enumeration, one at its end.
@@ -62,7 +62,7 @@ class WorstInput:
     alphabet: tuple[int, ...]
     fixed: tuple[tuple[int, int], ...]
     positions: tuple[int, ...]
-    norm: str
+    measure: str
     outputs: tuple[int, ...] | None
     words: int
     measurements: int
@@ -105,7 +105,7 @@ class WorstInput:
         how = f"all {self.words} words" if self.exact else f"a search with {len(self.restarts)} starts"
         word = " ".join(map(str, self.tokens[:MOST_SHOWN])) + (" ..." if self.n > MOST_SHOWN else "")
         rows: dict[str, object] = {
-            f"{self.objective} sensitivity ({self.norm})": self.value,
+            f"{self.objective} sensitivity ({self.measure})": self.value,
             "word": word,
             "largest flip": f"position {self.position}: {self.tokens[self.position]} to {self.symbol}",
             "found by": how,
@@ -120,7 +120,7 @@ class WorstInput:
         if self.exact:
             how = f"all {self.words} words"
         return (
-            f"WorstInput(n={self.n}, {self.objective} {self.norm} = {self.value:.4g}, largest flip at position "
+            f"WorstInput(n={self.n}, {self.objective} {self.measure} = {self.value:.4g}, largest flip at position "
             f"{self.position}, {'exact' if self.exact else 'searched'}: {how}, engine={self.engine.name})"
         )
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
 
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Int
 
 from jaxsens import inputs, stopping
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import read_norm
+from jaxsens.asked.value import read
 from jaxsens.errors import InputError, PrecisionWarning, Problems, collecting
-from jaxsens.inputs import Norm
 from jaxsens.precision import numerics
 from jaxsens.search import enumeration
 from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
-from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.choice import check_measuring
+from jaxsens.sensitivity.placement import Placement, checked_placement
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
 from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
@@ -33,24 +34,20 @@ from jaxsens.versions import versions
 def worst_input(
     model: Any,
     n: int,
-    alphabet_size: int | None = None,
+    flips: Any = None,
+    measure: Any = "l2",
     *,
-    symbols: Sequence[int] | None = None,
     fixed: Mapping[int, int] | None = None,
     objective: Literal["max", "mean"] = "max",
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    norm: Norm = "l2",
-    outputs: Sequence[int] | Literal["all"] | None = None,
     exact: bool | None = None,
     restarts: int = 8,
     budget: int | None = None,
     start: Any = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
-    engine: Literal["auto", "vmap", "incremental", "difference"] = "auto",
-    batch_size: int | None = None,
-    memory_budget: int | None = None,
-    mesh: Mesh | None = None,
+    engine: Any = "auto",
+    placement: Placement | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
 ) -> WorstInput:
     """Searches the words of length n for the one that a single flip moves most, or that all flips move most on average.
@@ -65,16 +62,14 @@ def worst_input(
     Args:
         model: As for `flip_sensitivity`.
         n: The length of the words.
-        alphabet_size: Words are made of the symbols 0 .. alphabet_size - 1, but those that the model reserves. Known
-            for jaxsens models.
-        symbols: Words are made of these symbols instead.
+        flips: A `Substitute` of an alphabet or ids: words are made of its symbols, but of an alphabet not those that
+            the model reserves. Known for jaxsens models.
+        measure: A norm: `L2`, `L1` or `LInf`.
         fixed: {0-based position: symbol} for positions that are the same in all words and are not flipped, such as an
             end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but its symbol
             is searched with the others unless it is fixed.
         objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
         readout: Where the model reads its output, as for `flip_sensitivity`.
-        norm: "l2", "l1" or "linf".
-        outputs: The coordinates of the output that enter the norm, as for `flip_sensitivity`.
         exact: True to enumerate all words, with one forward pass each (up to 2^24 words, if all outputs fit the memory
             budget). False to search. None to enumerate up to 2^16 words, and to search if there are more. The next six
             arguments apply to a search.
@@ -85,9 +80,7 @@ def worst_input(
         checkpoint: A file that keeps the state of the search. Called again with the same arguments, the search goes on
             from there and ends as if it had not been stopped. With a larger budget or more restarts it goes further.
         engine: As for `flip_sensitivity`.
-        batch_size: Flips at a time on each device (in an enumeration, words); by default what is fast and fits.
-        memory_budget: Bytes of temporary memory on each device; by default 2 GiB on CPU, 8 GiB on an accelerator.
-        mesh: The devices to spread flips over; by default all devices of this process. In a distributed job, with
+        placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
             `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result; the
             first process keeps the checkpoint.
         progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
@@ -104,14 +97,14 @@ def worst_input(
     """
     subject = measurable(model)
     with collecting("worst_input") as problems:
-        alphabet = _alphabet(subject, alphabet_size, symbols, problems)
-        if len(alphabet) == 1:
-            problems.add("symbols", symbols, "at least two symbols: one symbol makes only one word")
+        asked = Substitute() if flips is None else read(Flips, flips, problems)
+        alphabet = _alphabet(subject, asked, problems)
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
         space = search_space(subject, n, alphabet, fixed, start, problems)
-        check_measuring(norm, outputs, engine, batch_size, memory_budget, mesh, problems)
+        norm, how = read_norm(measure, problems), _exact_engine(engine, problems)
+        devices = checked_placement(placement, problems)
         inputs.choice("objective", objective, ("max", "mean"), problems)
         inputs.choice("exact", exact, (None, True, False), problems)
         restarts = inputs.count("restarts", restarts, problems, least=1 if start is None else 0)
@@ -122,11 +115,7 @@ def worst_input(
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
     with stopping.noting(signal.SIGINT), numerics(subject.dtype):
-        devices = placement.Placement(
-            placement.local_mesh() if mesh is None else mesh, batch_size, memory_budget
-        )
-        chosen = subject.chosen_outputs(outputs)
-        problem = problem_of(subject, space, objective, norm, chosen, engine, devices, seed)
+        problem = problem_of(subject, space, objective, norm, how, devices, seed)
         if devices.group is not None:
             devices.agree((identity(problem), exact, restarts, budget, checkpoint is None))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
@@ -138,12 +127,30 @@ def worst_input(
         return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)
 
 
-def _alphabet(
-    subject: Measurable, size: int | None, symbols: Sequence[int] | None, problems: Problems
-) -> Int[np.ndarray, " symbols"]:
+def _exact_engine(value: Any, problems: Problems) -> Any:
+    """Returns the engine, which must measure every flip; None after adding an error."""
+    found = read(AskedEngine, value, problems)
+    if found is not None and not found.exact:
+        problems.add("engine", found, "an engine that measures: auto, vmap, incremental or difference")
+    return found
+
+
+def _alphabet(subject: Measurable, flips: Any, problems: Problems) -> Int[np.ndarray, " symbols"]:
     """Returns the symbols that words are made of; those that the model reserves only if they are named."""
-    found = inputs.alphabet(size, symbols, subject.alphabet_size, subject.vocabulary_size, problems)
-    return found if symbols is not None else found[~np.isin(found, subject.reserved)]
+    nothing = np.zeros(0, int)
+    if flips is None:
+        return nothing
+    plain = isinstance(flips, Substitute) and flips.by_position is None
+    if not plain or flips.given().keys() - {"symbols"}:
+        problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
+        return nothing
+    if flips.named is not None:
+        inputs.check_ids("flips: symbols", np.array(flips.named), subject.vocabulary_size, problems)
+        if len(flips.named) == 1:
+            problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
+        return np.array(flips.named)
+    found = inputs.alphabet(cast(int | None, flips.symbols), subject.alphabet_size, problems)
+    return found[~np.isin(found, subject.reserved)]
 
 
 def _enumerable(problem: Problem, exact: bool | None) -> bool:
@@ -211,7 +218,7 @@ def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...
         alphabet=tuple(space.alphabet.tolist()),
         fixed=tuple(space.fixed.items()),
         positions=tuple(space.flipped.tolist()),
-        norm=problem.norm,
+        measure=problem.norm.kind,
         outputs=problem.engine.outputs,
         words=words,
         measurements=measurements.used,

@@ -6,7 +6,6 @@ Engines run a model in batches, compiled. A custom batching rule or a callback m
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp

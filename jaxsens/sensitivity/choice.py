@@ -18,6 +18,7 @@ be carried through the layers where it may be far smaller:
 from __future__ import annotations
 
 import math
+
 import jax
 import jax.numpy as jnp
 

@@ -14,7 +14,6 @@ from jaxsens.sensitivity.estimated import TOP, Estimated
 from jaxsens.sensitivity.flip_table import FlipTable, Joint
 from jaxsens.sensitivity.result import FlipSensitivity, ResultPart, Run
 
-
 PADDING = -1
 """What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
 

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsens.asked.flips import Flips
-from jaxsens.errors import no_rule
+from jaxsens.asked.value import read
+from jaxsens.errors import Problems, no_rule
 from jaxsens.sensitivity.engine import EngineCost, PreparedPass
 from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.vmap_engine import VmapEngine
@@ -50,6 +51,14 @@ def edit_of(flips: Flips) -> Edit:
             return Edit(flips.edit, flips.longer)
         case _:
             raise no_rule("flip_sensitivity", "edit", flips.edit, get_args(EditKind))
+
+
+def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
+    """Returns the `Flips` that a value stands for, which replace one symbol each; None after adding an error."""
+    found = default if value is None else read(Flips, value, problems)
+    if found is not None and edit_of(found) != SUBSTITUTE:
+        problems.add("flips", found, "flips that replace one symbol each")
+    return found
 
 
 @dataclass(frozen=True)

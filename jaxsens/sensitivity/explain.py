@@ -120,12 +120,11 @@ def explain(
         if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
             subject.check_length(n, problems)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped = None if flips is None else read(Flips, flips, problems)
+        flipped = default_flips(subject) if flips is None else read(Flips, flips, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        if not problems:
-            flipped = flipped or default_flips(subject)
-            count = _count_flips(flipped, subject, n, problems)
+    with collecting("explain") as problems:
+        count = _count_flips(flipped, subject, n, problems)
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
     platform = jax.default_backend()

@@ -40,7 +40,7 @@ from jaxsens.sensitivity.flip_table import DELETED, FlipTable
 from jaxsens.sensitivity.functions import checked_function
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_estimates_finite, check_finite, checked_output
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement import Placement, checked_placement
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.refined import HOW, refined
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
@@ -96,8 +96,8 @@ def flip_sensitivity(
             measured one after another: the result is that of `jaxsens.concat`. For a model that encodes text, such as a
             published one, also a text, or a list of texts. A sample is then divided among the inputs in proportion to
             their flips, at least two for each; `FirstOrder` verifies some flips of each.
-        flips: what is flipped, and by what: `Substitute`, `Neighbours`, `Mask`, `Delete`, `Insert`, `Repeat` or `Pairs`;
-            the name of one; a number k for the symbols 0 .. k - 1; ids, or a mapping of positions to ids
+        flips: what is flipped, and by what: `Substitute`, `Neighbours`, `Mask`, `Delete`, `Insert`, `Repeat` or
+            `Pairs`; the name of one; a number k for the symbols 0 .. k - 1; ids, or a mapping of positions to ids
             (`Substitute`). By default the symbols of the model's alphabet, or `Neighbours(8)` for a model that encodes
             text.
         measure: what is measured of the change in the output: `L2`, `L1`, `LInf`, `Cosine`, `KL`, `Decision`,
@@ -137,28 +137,29 @@ def flip_sensitivity(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     tokens = encoded(model, tokens)
-    rows = rows_of_several_lengths(tokens)
-    partial = check_resumable(resume)
+    rows, partial = rows_of_several_lengths(tokens), check_resumable(resume)
+    subject = measurable(model)
     with collecting("flip_sensitivity") as problems:
         call = _Call(
-            None if flips is None else read(Flips, flips, problems),
+            default_flips(subject) if flips is None else read(Flips, flips, problems),
             read(Measure, measure, problems),
             read(AskedEngine, engine, problems),
-            placing.checked_placement(placement, problems),
+            checked_placement(placement, problems),
             progress,
             partial,
         )
         inputs.progress(progress, 2, PROGRESS, problems)
-        subject = measurable(model)
-        if rows is None:
-            words, subject = checked_input(subject, tokens, readout, problems)
-            selection = select(call.flips or default_flips(subject), subject, words, problems)
-    if rows is not None:
-        again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
-            model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
-        )
-        return one_after_another(again, rows, subject, call.flips, readout, progress, partial)
-    call = dataclasses.replace(call, flips=selection.asked, measure=with_token(model, call.measure))
+        if rows is not None:
+            problems.raise_if_any()
+            again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
+                model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
+            )
+            return one_after_another(again, rows, subject, call.flips, readout, progress, partial)
+        words, subject = checked_input(subject, tokens, readout, problems)
+        selection = None if call.flips is None else select(call.flips, subject, words, problems)
+    if selection is None:
+        raise TypeError("unusable flips without an error")
+    call = dataclasses.replace(call, measure=with_token(model, call.measure))
     return _measured_words(subject, words, selection, call)
 
 
@@ -201,7 +202,14 @@ def _measured_words(
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
         nothing = np.full(len(flips), np.nan)
         whole = FlipSensitivity(
-            nothing, nothing, flips, words, asked, choice, Run(dtype, versions()), names=_names(subject, words, flips)
+            nothing,
+            nothing,
+            flips,
+            words,
+            asked,
+            choice,
+            Run(dtype, versions()),
+            names=_names(subject, words, flips),
         )
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)

@@ -292,4 +292,6 @@ def flips_of_groups(
         chosen = drawn.of(len(every))
         every, insertion = every[chosen], insertion[chosen]
     firsts = np.array([group[0] for group in groups])
-    return FlipTable(every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint=joint, insertion=insertion)
+    return FlipTable(
+        every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint=joint, insertion=insertion
+    )

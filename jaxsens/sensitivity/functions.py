@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +20,7 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.vmap_engine import compiled_output
 
 
-def checked_function(
-    measure: OfFunction, subject: Measurable, words: Int[np.ndarray, "batch n"]
-) -> str:
+def checked_function(measure: OfFunction, subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str:
     """Traces f once, and computes it on the output of every input, which takes the place of that of a flipped one too.
 
     Call it within `numerics(subject.dtype)`, for a model whose output was checked. It costs one forward pass per input.

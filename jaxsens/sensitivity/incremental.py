@@ -127,8 +127,10 @@ class IncrementalEngine(Engine):
     def fallback(self) -> VmapEngine:
         """Whole forward passes."""
         return VmapEngine(
-            self.measure, self.outputs,
-            self.apply, )
+            self.measure,
+            self.outputs,
+            self.apply,
+        )
 
     @property
     def how(self) -> str:

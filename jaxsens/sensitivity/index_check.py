@@ -137,7 +137,9 @@ def _covering(symbols: Int[np.ndarray, " flips"], count: int) -> Int[np.ndarray,
     return np.unique(np.concatenate([firsts, np.linspace(0, len(symbols) - 1, max(count, 1)).astype(int)]))
 
 
-def _check_torch(subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit) -> None:
+def _check_torch(
+    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit
+) -> None:
     """Calls a PyTorch module on each input, and with its largest symbols inserted."""
     everywhere = flips.largest(words)
     for k, word in enumerate(words):
@@ -422,7 +424,9 @@ def _of_word(word: Int[np.ndarray, " n"], found: Beyond) -> str:
     return _told(argument, found, remedy)
 
 
-def _of_flip(n: int, flips: FlipTable, edit: Edit, flip: int, word: Int[np.ndarray, " m"], found: Beyond) -> str:
+def _of_flip(
+    n: int, flips: FlipTable, edit: Edit, flip: int, word: Int[np.ndarray, " m"], found: Beyond
+) -> str:
     """Returns the error of a word that a flip made of one of length n."""
     symbol, position = int(flips.symbols[flip]), int(flips.positions[flip])
     if edit.longer < 0 or (edit.longer and found.index != symbol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +18,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens import inputs
+from jaxsens.asked.engines import AskedEngine, Auto, Vmap
+from jaxsens.asked.formulas import difference
+from jaxsens.asked.measures import Measure, Norm, read_norm
+from jaxsens.asked.value import read
 from jaxsens.errors import EngineRefusal, InputError, collecting
-from jaxsens.inputs import FEWER_FLIPS, Norm
+from jaxsens.inputs import FEWER_FLIPS
 from jaxsens.memory import FLIP_BYTES, check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
@@ -31,15 +35,12 @@ from jaxsens.programs import compiled
 from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.alone import check_alone
-from jaxsens.sensitivity.candidates import Wanted, select
-from jaxsens.sensitivity.choice import check_measuring
-from jaxsens.sensitivity.edits import REPLACE
-from jaxsens.sensitivity.engine import difference
-from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
-from jaxsens.sensitivity.flips import Flips, Sample
+from jaxsens.sensitivity.edits import SUBSTITUTE, read_substitution
+from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.index_check import check_reads
-from jaxsens.sensitivity.norms import norm_of
 from jaxsens.sensitivity.output import checked_output
+from jaxsens.sensitivity.placement import Placement, checked_placement
+from jaxsens.sensitivity.selection import default_flips, select
 from jaxsens.sensitivity.texts import encoded
 from jaxsens.sensitivity.vmap_engine import VmapEngine, batch_symbols
 from jaxsens.strict import naming_arguments
@@ -86,7 +87,7 @@ class InfluenceMatrix:
         positions: the 0-based positions flipped, sorted.
         symbols: the symbols inserted.
         tokens: the input.
-        norm: "l2", "l1" or "linf".
+        measure: the norm: "l2", "l1" or "linf".
         outputs: the output coordinates of a row that were measured; None for all.
         dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
         versions: the versions of jaxsens, jax and numpy, and the device.
@@ -97,7 +98,7 @@ class InfluenceMatrix:
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
     tokens: Int[np.ndarray, " n"]
-    norm: str
+    measure: str
     outputs: tuple[int, ...] | None
     dtype: str
     versions: dict[str, str]
@@ -148,7 +149,7 @@ class InfluenceMatrix:
                 "position": np.repeat(self.positions, self.n),
                 "symbol": np.repeat(self.symbols, self.n),
                 "row": np.tile(np.arange(self.n), flips),
-                "norm": self.norms.ravel(),
+                "measure": self.norms.ravel(),
             }
         )
 
@@ -166,7 +167,7 @@ class InfluenceMatrix:
         from jaxsens.sensitivity.influence_plot import draw_influence
 
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
-        return draw_influence(self.matrix(statistic), self.norm, written, axes)
+        return draw_influence(self.matrix(statistic), self.measure, written, axes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one JSON file with a checksum, atomically; about 20 bytes a number."""
@@ -179,12 +180,12 @@ class InfluenceMatrix:
             "flips": len(self.positions),
             "largest change of a row": float(self.norms.max()),
             "mean change of the flipped row": float(own.mean()),
-            "norm": self.norm,
+            "measure": self.measure,
         }
         return facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
 
     def __repr__(self) -> str:
-        return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.norm}; max={self.norms.max():.4g})"
+        return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
 
 
 def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
@@ -203,14 +204,11 @@ def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
 def influence_matrix(
     model: Any,
     tokens: Any,
+    flips: Any = None,
+    measure: Any = "l2",
     *,
-    alphabet_size: int | None = None,
-    symbols: Sequence[int] | None = None,
-    positions: Sequence[int] | Sample | None = None,
-    norm: Norm = "l2",
-    outputs: Sequence[int] | Literal["all"] | None = None,
-    engine: Literal["auto", "vmap"] = "auto",
-    batch_size: int | None = None,
+    engine: Any = "auto",
+    placement: Placement | None = None,
 ) -> InfluenceMatrix:
     """Measures how far every output row moves under every flip of an input, with one forward pass per flip.
 
@@ -221,13 +219,11 @@ def influence_matrix(
         model: a model with an output row for each position: a jaxsens transformer, whose rows go through its head if it
             has one; a published model; a pair (`jaxsens.Layered`, parameters); or any model that returns rows (n, d).
         tokens: integers (n,), one input; for a model that encodes text, also a text.
-        alphabet_size, symbols: what flips insert, as in `flip_sensitivity`.
-        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all but those that hold
-            special symbols or the end-of-sequence symbol.
-        norm: "l2", "l1" or "linf" of the change of a row.
-        outputs: the coordinates of a row that are measured, or "all"; by default those that the model designates.
-        engine: "vmap", or "auto" for the same. The others carry the change of the one row that is read.
-        batch_size: the number of flips per batch.
+        flips: what is flipped, as in `flip_sensitivity`: `Substitute`, `Neighbours`, `Mask` or `Pairs`, without groups.
+            By default all positions but those that hold special symbols or the end-of-sequence symbol.
+        measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
+        engine: `Vmap`, or "auto" for the same. The others carry the change of the one row that is read.
+        placement: its `batch_size` is used; the flips are not spread over devices.
 
     Returns:
         An `InfluenceMatrix`.
@@ -240,43 +236,45 @@ def influence_matrix(
     subject = measurable(model)
     with collecting("influence_matrix") as problems:
         words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
+        asked = read_substitution(flips, default_flips(subject), problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        devices = checked_placement(placement, problems)
+        problems.raise_if_any()
         # No row is read, so none is left out of the flips.
-        wanted = Wanted(alphabet_size=alphabet_size, symbols=symbols, positions=positions)
-        selection = select(wanted, dataclasses.replace(subject, readout=None), words, problems)
-        check_measuring(norm, outputs, engine, batch_size, None, None, problems, (FIRST_ORDER,))
+        selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
         if not problems:
             count, n = selection.entries(words), words.shape[1]
             needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
             what = f"the influence of {count} flips on {n} rows"
             check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
-    if engine not in ("auto", "vmap"):
+    if not isinstance(how, Auto | Vmap):
         raise EngineRefusal(
-            f'influence_matrix: engine = "{engine}": it carries the change of the one row that is read; the influence '
-            'on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
+            f'influence_matrix: engine = "{how.kind}": it carries the change of the one row that is read; the '
+            'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
         )
     with numerics(subject.dtype):
-        chosen = subject.chosen_outputs(outputs)
-        rows = _rows_of(subject, words, chosen)
-        flips = selection.flips(words)
-        check_reads(subject, words, flips)
-        norms = _measured(rows, subject.parameters, words[0], flips, norm, chosen, batch_size)
+        chosen = norm.chosen(subject.outputs)
+        rows = _rows_of(subject, words, norm)
+        table = selection.flips(words)
+        check_reads(subject, words, table)
+        norms = _measured(rows, subject.parameters, words[0], table, norm, chosen, devices.batch_size)
         if subject.given_layers is None:
             runner = VmapEngine(norm, chosen, subject.apply)
-            check_alone(subject, words, flips, REPLACE, norms, runner)
+            check_alone(subject, words, table, SUBSTITUTE, norms, runner)
         # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
-        norms[~(_reached(subject, flips.positions, words.shape[1]) | np.isnan(norms))] = 0
+        norms[~(_reached(subject, table.positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
-        where = int(flips.positions[np.argmin(np.isfinite(norms).all(axis=1))])
+        where = int(table.positions[np.argmin(np.isfinite(norms).all(axis=1))])
         raise InputError(
             f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
             "smaller weights"
         )
     return InfluenceMatrix(
         norms=norms,
-        positions=flips.positions,
-        symbols=flips.symbols,
+        positions=table.positions,
+        symbols=table.symbols,
         tokens=words[0],
-        norm=norm,
+        measure=norm.kind,
         outputs=chosen,
         dtype=subject.dtype,
         versions=versions(),
@@ -293,7 +291,7 @@ def _names(subject: Measurable, words: Int[np.ndarray, "1 n"]) -> dict[int, str]
 
 
 def _rows_of(
-    subject: Measurable, words: Int[np.ndarray, "1 n"], chosen: tuple[int, ...] | None
+    subject: Measurable, words: Int[np.ndarray, "1 n"], measure: Measure
 ) -> Callable[[Any, Any], Any]:
     """Returns the function from (parameters, tokens) to the output rows.
 
@@ -301,14 +299,14 @@ def _rows_of(
         InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
     """
     if subject.config is not None:
-        checked_output(subject, words, chosen)
+        checked_output(subject, words, measure)
         return TransformerRows(subject.config)
     if subject.given_layers is not None:
-        checked_output(subject, words, chosen)
+        checked_output(subject, words, measure)
         return LayeredRows(subject.given_layers)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     # As a model whose last row is read, it is checked like any other.
-    checked_output(dataclasses.replace(subject, readout="last"), words, chosen)
+    checked_output(dataclasses.replace(subject, readout="last"), words, measure)
     shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
     if len(shape) != 2:
         raise InputError(
@@ -344,8 +342,8 @@ def _measured(
     rows: Callable[[Any, Any], Any],
     parameters: Any,
     word: Int[np.ndarray, " n"],
-    flips: Flips,
-    norm: str,
+    flips: FlipTable,
+    measure: Norm,
     chosen: tuple[int, ...] | None,
     batch_size: int | None,
 ) -> Float[np.ndarray, "flips n"]:
@@ -359,7 +357,7 @@ def _measured(
         # The last batch is padded with its last flip, so that all batches use one compiled program.
         full = np.minimum(np.arange(start, start + batch), count - 1)
         where = jnp.asarray(flips.positions[full]), jnp.asarray(flips.symbols[full])
-        part = np.asarray(_batch(rows, norm, chosen, parameters, tokens, before, *where))
+        part = np.asarray(_batch(rows, measure, chosen, parameters, tokens, before, *where))
         found[start : start + batch] = part[: count - start]
     return found
 
@@ -372,7 +370,7 @@ def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array,
 @compiled(static=3)
 def _batch(
     rows: Callable[[Any, Any], Any],
-    norm: str,
+    measure: Norm,
     chosen: tuple[int, ...] | None,
     parameters: Any,
     tokens: Int[Array, " n"],
@@ -383,6 +381,6 @@ def _batch(
     def one(position: Array, symbol: Array) -> Array:
         y = rows(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
         change = difference(y, before)
-        return norm_of(change if chosen is None else change[:, jnp.asarray(chosen)], norm)
+        return measure.of(change if chosen is None else change[:, jnp.asarray(chosen)])
 
     return jax.vmap(one)(positions, symbols)

@@ -19,8 +19,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from jaxsens import inputs, stopping
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Norm, read_norm
 from jaxsens.errors import Problems
-from jaxsens.inputs import Norm, array_of
+from jaxsens.inputs import array_of
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.given import instead_of
@@ -31,10 +33,12 @@ from jaxsens.precision import numerics
 from jaxsens.programs import compiled
 from jaxsens.records import read_record, write_record
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.flips import Flips, Sample, enumerate_flips, places
-from jaxsens.sensitivity.norms import norm_of
+from jaxsens.sensitivity.edits import read_substitution
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.placement import Placement, checked_placement
 from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.resuming import fingerprint
+from jaxsens.sensitivity.selection import select
 from jaxsens.strict import naming_arguments
 from jaxsens.versions import versions
 
@@ -72,7 +76,7 @@ class LayerChanges:
         changes: the norm of every row's change, for the kept flips.
         tokens: the input.
         population: the number of all flips; more than `len(result)` for a random sample.
-        norm: "l2", "l1" or "linf".
+        measure: the norm: "l2", "l1" or "linf".
         dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of an activation is rounding.
         versions: the versions of jaxsens, jax and numpy, and the device.
     """
@@ -86,7 +90,7 @@ class LayerChanges:
     changes: Float[np.ndarray, "kept layers+1 n"]
     tokens: Int[np.ndarray, " n"]
     population: int
-    norm: str
+    measure: str
     dtype: str
     versions: dict[str, str]
 
@@ -149,14 +153,12 @@ class LayerChanges:
             f"{self.others_max[:, k].mean():.4g}, mean {self.others_mean[:, k].mean():.4g}"
             for k in range(self.layers + 1)
         }
-        note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.norm}."
+        note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.measure}."
         return facts("Change of every row, by layer", rows, note)
 
     def __repr__(self) -> str:
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
-        return (
-            f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.norm}; last layer: {last})"
-        )
+        return f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.measure}; last layer: {last})"
 
 
 def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
@@ -172,13 +174,11 @@ def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
 def layer_changes(
     model: Transformer,
     tokens: Any,
+    flips: Any = None,
+    measure: Any = "l2",
     *,
-    positions: Sequence[int] | Sample | None = None,
-    symbol: int | None = None,
-    norm: Norm = "l2",
-    batch_size: int | None = None,
     keep: Sequence[int] | None = None,
-    mesh: Mesh | None = None,
+    placement: Placement | None = None,
 ) -> LayerChanges:
     """Measures the change of every row in every layer under flips of an input, with one forward pass per flip.
 
@@ -187,15 +187,14 @@ def layer_changes(
     Args:
         model: a jaxsens transformer.
         tokens: integers (n,), one input.
-        positions: 0-based positions to flip, or `jaxsens.sample(count, seed)`; by default all except the readout
-            position and positions that hold the end-of-sequence symbol.
-        symbol: insert only this symbol, at every position that does not hold it; by default every other symbol of the
-            alphabet.
-        norm: "l2", "l1" or "linf".
-        batch_size: the number of flips per batch.
+        flips: what is flipped, as in `flip_sensitivity`: `Substitute`, `Neighbours`, `Mask` or `Pairs`, without groups.
+            By default all except the readout position and positions that hold the end-of-sequence symbol, to every
+            other symbol of the alphabet.
+        measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
         keep: the flips whose rows to keep, as 0-based indices; flips are sorted by position, then symbol.
-        mesh: the devices to spread batches over; by default JAX's default device. In a distributed job, with
-            `jaxsens.global_mesh()`, all processes make the same call, share the flips and return the whole result.
+        placement: the devices to spread batches over, and the number of flips of each; by default JAX's default device.
+            In a distributed job, with `jaxsens.global_mesh()`, all processes make the same call, share the flips and
+            return the whole result.
 
     Returns:
         A `LayerChanges`.
@@ -204,28 +203,25 @@ def layer_changes(
         KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
         InputError: naming every unusable argument; also if there is nothing to flip, or an activation is not finite.
     """
-    config, word, flipped, symbols = _checked(model, tokens, positions, symbol, norm, batch_size, keep, mesh)
-    drawn = positions if isinstance(positions, Sample) else None
-    given = drawn.positions is not None if drawn is not None else positions is not None
-    swappable = np.full((1, len(word)), given) | (word < config.alphabet_size)[None]
-    flips = enumerate_flips(word[None], symbols, flipped, swappable, drawn)
-    kept = _kept(flips, keep)
-    batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(flips))
+    config, word, listed, norm = _checked(model, tokens, flips, measure, keep, placement)
+    kept = _kept(listed, keep)
+    batch_size, mesh = (None, None) if placement is None else (placement.batch_size, placement.mesh)
+    batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(listed))
     with numerics(config.dtype):
-        found = _measured(model, word, norm, flips, kept, batch, mesh)
+        found = _measured(model, word, norm, listed, kept, batch, mesh)
     own, largest, mean, rows = found.own, found.largest, found.mean, found.rows
-    _check_finite(own + mean, flips)
+    _check_finite(own + mean, listed)
     return LayerChanges(
         own=own,
         others_max=largest,
         others_mean=mean,
-        positions=flips.positions,
-        symbols=flips.symbols,
+        positions=listed.positions,
+        symbols=listed.symbols,
         kept=kept,
         changes=rows,
         tokens=word,
-        population=flips.population,
-        norm=norm,
+        population=listed.population,
+        measure=norm.kind,
         dtype=config.dtype,
         versions=versions(),
     )
@@ -263,8 +259,8 @@ class _Found:
 def _measured(
     model: Transformer,
     word: np.ndarray,
-    norm: str,
-    flips: Flips,
+    norm: Norm,
+    flips: FlipTable,
     kept: np.ndarray,
     batch: int,
     mesh: Mesh | None,
@@ -292,8 +288,8 @@ def _measure_on(
     count: int,
     model: Transformer,
     word: np.ndarray,
-    norm: str,
-    flips: Flips,
+    norm: Norm,
+    flips: FlipTable,
     kept: np.ndarray,
     batch: int,
     found: _Found,
@@ -334,7 +330,7 @@ _levels = compiled(static=1)(levels)
 @compiled(static=2)
 def _batch(
     config: TransformerConfig,
-    norm: str,
+    norm: Norm,
     parameters: TransformerParameters,
     tokens: Array,
     before: Array,
@@ -345,22 +341,15 @@ def _batch(
 
     def one(position: Array, symbol: Array) -> Array:
         after = levels(config, parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
-        return norm_of(after - before, norm)
+        return norm.of(after - before)
 
     return jax.vmap(one)(positions, symbols)
 
 
 def _checked(
-    model: Any,
-    tokens: Any,
-    positions: Any,
-    symbol: Any,
-    norm: Any,
-    batch_size: Any,
-    keep: Any,
-    mesh: Any,
-) -> tuple[TransformerConfig, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the config, the word, the positions to flip and the symbols to insert; raises all errors together."""
+    model: Any, tokens: Any, flips: Any, measure: Any, keep: Any, placement: Any
+) -> tuple[TransformerConfig, np.ndarray, FlipTable, Norm]:
+    """Returns the config, the word, the flips and the norm; raises all errors together."""
     problems = Problems("layer_changes")
     config = model.config if isinstance(model, Transformer) else None
     if config is None:
@@ -369,43 +358,34 @@ def _checked(
             type(model).__name__,
             instead_of(model, "a jaxsens Transformer: other models have no layers to look into"),
         )
-    vocabulary = None if config is None else config.vocabulary_size
-    words = inputs.tokens(tokens, vocabulary, problems, one=True)
-    n = words.shape[1]
-    readout = None
-    if config is not None and n:
-        check_runs(config, n, problems)
-        readout = layers.readout_position(config, n)
-    where = places(positions, n, readout, problems)
-    if symbol is not None and inputs.optional_count("symbol", symbol, problems, least=0) is not None:
-        inputs.check_ids("symbol", np.array(symbol), vocabulary, problems)
-    inputs.norm(norm, problems)
-    inputs.optional_count("batch_size", batch_size, problems)
-    inputs.mesh(mesh, problems)
+    words = inputs.tokens(tokens, None if config is None else config.vocabulary_size, problems, one=True)
+    if config is not None and words.size:
+        check_runs(config, words.shape[1], problems)
+    norm, asked = read_norm(measure, problems), read_substitution(flips, Substitute(), problems)
+    checked_placement(placement, problems)
     if keep is not None:
         indices = array_of(keep)
         nothing = not indices.size and indices.dtype != object
         if indices.ndim != 1 or not (nothing or np.issubdtype(indices.dtype, np.integer)):
             problems.add("keep", keep, "a sequence of flips' indices, or None")
     problems.raise_if_any()
-    alphabet = np.arange(model.config.alphabet_size) if symbol is None else np.array([int(symbol)])
-    return model.config, words[0], where, alphabet
+    selection = select(asked, measurable(model), words, problems)
+    problems.raise_if_any()
+    return model.config, words[0], selection.flips(words), norm
 
 
-def _kept(flips: Flips, keep: Any) -> np.ndarray:
+def _kept(flips: FlipTable, keep: Any) -> np.ndarray:
     """Returns the indices of the flips to keep, once the number of flips is known."""
     problems = Problems("layer_changes")
     kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
-    if not len(flips):
-        problems.add("positions", "no flip", "positions that hold a symbol other than the one inserted")
-    elif len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
+    if len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
         wrong = kept.min() if kept.min() < 0 else kept.max()
         problems.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
     problems.raise_if_any()
     return kept
 
 
-def _check_finite(sums: np.ndarray, flips: Flips) -> None:
+def _check_finite(sums: np.ndarray, flips: FlipTable) -> None:
     problems = Problems("layer_changes")
     bad = ~np.isfinite(sums)
     if bad.any():

@@ -80,8 +80,8 @@ def checked_output(
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
-    called once, compiled. `longer` is by how much flips make a word longer: the model is traced on an input of that length too. `before` is called with the model as
-    measured, before it is run.
+    called once, compiled. `longer` is by how much flips make a word longer: the model is traced on an input of that
+    length too. `before` is called with the model as measured, before it is run.
 
     Returns:
         The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
@@ -161,7 +161,8 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
         what, remedy = "model: the output", ""
         if measure.signed:
             what = f"model: the output, or {measure.kind} of it,"
-            remedy = f", a {measure.kind} that is finite everywhere, or floats where the model returns integers beyond 2^24"
+            remedy = f", a {measure.kind} that is finite everywhere"
+            remedy += ", or floats where the model returns integers beyond 2^24"
         elif measure.kind == "cosine":
             what, remedy = "model: the output, or its direction,", ". An output of 0 has no direction"
         raise InputError(

@@ -186,7 +186,9 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
     largest = _told(one.largest[i], one.largest_at_most[i], view.measure.signed)
     lines.append(f"largest: {largest} with {instead!r}{how}")
     if one.count[i] > 1:
-        lines.append(f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}")
+        lines.append(
+            f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
+        )
     return "\n".join(lines)
 
 
@@ -210,14 +212,16 @@ def _steps(view: ResultView, scale: float) -> list[Step]:
         return []
     parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.measure.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
     return [
-        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2)) for part in parts
+        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2))
+        for part in parts
     ]
 
 
 def _explained(view: ResultView, by: By) -> str:
     which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
     return (
-        f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, {view.measure.unit}. x is the text, and x′ "
+        f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, "
+        f"{view.measure.unit}. x is the text, and x′ "
         f"{view.flipped_input}"
     )
 

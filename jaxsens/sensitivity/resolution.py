@@ -90,7 +90,7 @@ def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
     count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
     if not count or count == zeros:
         return
-    largest = np.max(result.known_resolution[blurred])
+    largest = np.max(result.resolution[blurred])
     exact = f", {zeros} of them as exactly 0" if zeros else ""
     warnings.warn(
         f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"

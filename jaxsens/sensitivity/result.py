@@ -70,7 +70,7 @@ class Interval(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What computed a result: the dtype of the arithmetic, and the versions of jaxsens, jax and numpy, and the device."""
+    """What computed a result: the dtype of the arithmetic, the versions of jaxsens, jax and numpy, and the device."""
 
     dtype: str
     versions: dict[str, str]
@@ -149,7 +149,7 @@ class FlipSensitivity:
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
 
-    @cached_property
+    @property
     def norms(self) -> Float[np.ndarray, " flips"]:
         """The sensitivities: the sizes of `values`."""
         return np.abs(self.values) if self.measure.signed else self.values
@@ -368,7 +368,9 @@ class FlipSensitivity:
     def _check_decisions(self, name: str, *, whole: bool = False) -> None:
         """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
         if not isinstance(self.measure, Decision):
-            raise InputError(f'{name}: this result has measure = "{self.measure.kind}"; give measure="decision"')
+            raise InputError(
+                f'{name}: this result has measure = "{self.measure.kind}"; give measure="decision"'
+            )
         if not self.complete:
             raise InputError(
                 f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
@@ -750,9 +752,10 @@ class FlipSensitivity:
             return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
         blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
+        mean, largest = told(self.mean, self.at_most("mean")), told(self.max, self.at_most("max"))
         return (
-            f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={told(self.mean, self.at_most('mean'))}, "
-            f"max={told(self.max, self.at_most('max'))}{place}, {blurred}engine={self.engine.name})"
+            f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={mean}, max={largest}{place}, "
+            f"{blurred}engine={self.engine.name})"
         )
 
     def _size(self) -> str:
@@ -797,7 +800,7 @@ def save_with_metadata(
 ) -> None:
     """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.files.atomic_path`."""
     arrays = result.inputs, result.positions, result.symbols, result.values, result.resolution
-    columns = dict(zip(_COLUMNS, arrays, strict=True))
+    columns: dict[str, Any] = dict(zip(_COLUMNS, arrays, strict=True))
     if result.flips.insertion is not None:
         columns[_OF_GROUPS] = result.flips.insertion
     if result.estimated is not None:

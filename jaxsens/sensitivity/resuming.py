@@ -20,6 +20,7 @@ from jaxsens.sensitivity.adapters import Measurable
 from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.result import FlipSensitivity
 
+
 class MeasurementInterrupted(KeyboardInterrupt):
     """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
     sample. Another call with `resume=partial` completes it. Of inputs of several lengths it holds those that were
@@ -134,7 +135,9 @@ def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
     last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
     if joint is not None and flips.insertion is not None:
         last, kinds = flips.insertion, len(joint.insertions)
-    return np.asarray(np.ravel_multi_index((flips.inputs, flips.positions, last), (*call.tokens.shape, kinds)))
+    return np.asarray(
+        np.ravel_multi_index((flips.inputs, flips.positions, last), (*call.tokens.shape, kinds))
+    )
 
 
 def merged(

@@ -109,7 +109,9 @@ _NOTHING = _Inserted(Lists.of([[]]), 0)
 def default_flips(subject: Measurable) -> Flips:
     """Returns what is flipped by default: all symbols of the model's alphabet, or the 8 neighbours of each symbol in a
     model that encodes text, whose alphabet has tens of thousands."""
-    return Neighbours() if subject.token_names is not None and subject.embeddings is not None else Substitute()
+    return (
+        Neighbours() if subject.token_names is not None and subject.embeddings is not None else Substitute()
+    )
 
 
 def select(
@@ -227,7 +229,9 @@ def _nearest(
     flips: Neighbours, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
 ) -> _Inserted:
     if subject.embeddings is None:
-        problems.add("flips", flips, "the model does not show its embeddings; give symbols, or {position: symbols}")
+        problems.add(
+            "flips", flips, "the model does not show its embeddings; give symbols, or {position: symbols}"
+        )
         return _NOTHING
     if problems:  # before the work of finding them
         return _NOTHING
@@ -235,7 +239,9 @@ def _nearest(
     size = len(table) if subject.alphabet_size is None else min(len(table), subject.alphabet_size)
     allowed = np.setdiff1d(np.arange(size), subject.reserved)
     if flips.k >= len(allowed):
-        problems.add("flips", flips, f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted")
+        problems.add(
+            "flips", flips, f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted"
+        )
         return _NOTHING
     different, rows = np.unique(words, return_inverse=True)
     nearest = nearest_symbols(table, different, flips.k, allowed)
@@ -245,7 +251,9 @@ def _nearest(
 def _masked(flips: Mask, subject: Measurable, problems: Problems) -> _Inserted:
     symbol = subject.mask if flips.symbol is None else flips.symbol
     if symbol is None:
-        problems.add("flips", flips, "the model does not say which symbol is its mask; give its id: jaxsens.Mask(103)")
+        problems.add(
+            "flips", flips, "the model does not say which symbol is its mask; give its id: jaxsens.Mask(103)"
+        )
     else:
         inputs.check_ids("flips: mask", np.array([symbol]), subject.vocabulary_size, problems)
     return _Inserted(Lists.of([[symbol or 0]]), 0)
@@ -257,7 +265,11 @@ def _insertable(flips: Insert, subject: Measurable, problems: Problems) -> _Inse
         inputs.check_ids("flips: symbols", np.array(flips.symbols), subject.vocabulary_size, problems)
         return _Inserted(Lists.of([flips.symbols]), 0)
     if subject.alphabet_size is None:
-        problems.add("flips", flips, "the model does not say which symbols there are; give them: jaxsens.Insert([0, 1])")
+        problems.add(
+            "flips",
+            flips,
+            "the model does not say which symbols there are; give them: jaxsens.Insert([0, 1])",
+        )
         return _NOTHING
     every = np.arange(subject.alphabet_size)
     return _Inserted(Lists.of([every[~np.isin(every, subject.reserved)]]), 0)

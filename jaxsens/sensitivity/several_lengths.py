@@ -18,7 +18,7 @@ from jaxsens.sensitivity.concat import concat
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.sensitivity.resuming import MeasurementInterrupted
-from jaxsens.sensitivity.selection import default_flips, select
+from jaxsens.sensitivity.selection import select
 
 PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
 """What `progress` may be, in words."""
@@ -50,7 +50,7 @@ def one_after_another(
     measure: Callable[[Any, Flips, Any], FlipSensitivity],
     rows: Sequence[Any],
     subject: Measurable,
-    flips: Flips | None,
+    flips: Flips,
     readout: Any,
     progress: Any,
     partial: FlipSensitivity | None,
@@ -61,7 +61,7 @@ def one_after_another(
         measure: measures an input, with its own flips and progress.
         rows: the inputs.
         subject: the model.
-        flips: what is flipped; None for the default.
+        flips: what is flipped.
         readout, progress, partial: the arguments of `flip_sensitivity`; `partial` is `resume`.
 
     Raises:
@@ -101,21 +101,18 @@ def _within(
     return lambda mine, all_mine: told(done + mine * flips // max(1, all_mine), total)
 
 
-def _planned(
-    rows: Sequence[Any], subject: Measurable, flips: Flips | None, readout: Any
-) -> list[_PlannedInput]:
+def _planned(rows: Sequence[Any], subject: Measurable, flips: Flips, readout: Any) -> list[_PlannedInput]:
     """Returns every input with its flips.
 
     Raises:
         InputError: listing the errors of all inputs.
     """
     problems = Problems("flip_sensitivity")
-    asked = default_flips(subject) if flips is None else flips
     found: list[tuple[Int[np.ndarray, " n"], int]] = []
     for k, row in enumerate(rows):
         own = Problems("")
         words, reading = checked_input(subject, row, readout, own, one=True)
-        selection = select(asked.drawing(None), reading, words, own) if words.size else None
+        selection = select(flips.drawing(None), reading, words, own) if words.size else None
         problems.extend(own, prefix=f"input {k}: ")
         if not own and selection is not None:
             try:
@@ -124,11 +121,11 @@ def _planned(
                 problems.messages.append(f"input {k}: {error}")
     problems.raise_if_any()
     populations = np.array([population for _, population in found])
-    if asked.sample is None:
-        each = [(asked, int(population)) for population in populations]
+    if flips.sample is None:
+        each = [(flips, int(population)) for population in populations]
     else:
-        counts = _divided(asked.sample, populations)
-        each = [(asked.drawing(int(count), asked.seed + k), int(count)) for k, count in enumerate(counts)]
+        counts = _divided(flips.sample, populations)
+        each = [(flips.drawing(int(count), flips.seed + k), int(count)) for k, count in enumerate(counts)]
     return [_PlannedInput(k, word, *own) for k, ((word, _), own) in enumerate(zip(found, each, strict=True))]
 
 

@@ -26,5 +26,7 @@ def with_token(model: Any, measure: Measure) -> Measure:
     if not isinstance(measure, LogProbability) or not isinstance(measure.token, str):
         return measure
     if not hasattr(model, "token_id"):
-        raise InputError(f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id")
+        raise InputError(
+            f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
+        )
     return LogProbability(model.token_id(measure.token))

@@ -156,7 +156,7 @@ def test_each_flip_has_the_gap_of_the_formula(language, options, length, engine,
     model = MAKERS[language](**options, sharpness=0.7, read=read)
     tokens = model.prepare(random_word(length - 1, seed=length))
     result = flip_sensitivity(model, tokens, engine=engine)
-    assert result.outputs == ((model.logit,) if read == "output" else None)
+    assert result.asked.outputs == ((model.logit,) if read == "output" else None)
     assert result.positions.tolist() == list(range(length - 1))
     # An engine that subtracts outputs has their rounding; one that carries the change has none where there is none.
     rounding = SUBTRACTED["float64"].absolute if engine == "vmap" else 0

@@ -97,14 +97,17 @@ def test_nothing_in_it_depends_on_n():
 def test_every_flip_changes_the_output_by_one(autoregressive, dtype):
     model = jaxsens.construction("length-independent-parity", autoregressive=autoregressive, dtype=dtype)
     words = long_words(24)
-    result = jaxsens.flip_sensitivity(model, words, positions=range(24))
+    result = jaxsens.flip_sensitivity(model, words, flips=jaxsens.Substitute(positions=range(24)))
     assert len(result) == words.size
     np.testing.assert_array_equal(result.norms, 1)
 
 
 def test_its_average_sensitivity_is_n():
     result = jaxsens.flip_sensitivity(
-        parity(), every_word(6), positions=range(6), norm="decision", threshold=0.5
+        parity(),
+        every_word(6),
+        flips=jaxsens.Substitute(positions=range(6)),
+        measure=jaxsens.Decision(threshold=0.5),
     )
     assert result.average_sensitivity == 6
 

@@ -16,7 +16,11 @@ def curve(model, lengths=LENGTHS) -> np.ndarray:
     for n in lengths:
         tokens = np.random.default_rng(n).integers(0, 2, n)
         positions = np.linspace(0, n - 2, 8).astype(int)
-        found.append(jaxsens.flip_sensitivity(model, tokens, positions=np.unique(positions).tolist()).max)
+        found.append(
+            jaxsens.flip_sensitivity(
+                model, tokens, flips=jaxsens.Substitute(positions=np.unique(positions).tolist())
+            ).max
+        )
     return np.array(found)
 
 
@@ -48,7 +52,9 @@ def test_the_control_is_measured_in_float32_as_it_is_in_float64():
     norms = []
     for dtype in ("float32", "float64"):
         model = jaxsens.construction("parity", "bounded-softmax", read="before-rounding", dtype=dtype)
-        result = jaxsens.flip_sensitivity(model, np.arange(400) % 2, positions=[3, 200])
+        result = jaxsens.flip_sensitivity(
+            model, np.arange(400) % 2, flips=jaxsens.Substitute(positions=[3, 200])
+        )
         assert result.engine.name == "difference"
         norms.append(result.norms)
     np.testing.assert_allclose(norms[0], norms[1], rtol=1e-3)
@@ -66,7 +72,9 @@ def test_only_a_promised_output_is_measured_by_subtracting():
 def test_a_gap_that_vanishes_is_measured_by_the_difference_engine():
     """Chiang and Cholak's PARITY decides exactly, but its logit moves by 1/n^2 only."""
     model = jaxsens.construction("chiang-cholak-parity", dtype="float32")
-    result = jaxsens.flip_sensitivity(model, model.prepare("01" * 250), positions=[3, 100])  # pyright: ignore[reportAttributeAccessIssue]
+    result = jaxsens.flip_sensitivity(
+        model, model.prepare("01" * 250), flips=jaxsens.Substitute(positions=[3, 100])
+    )  # pyright: ignore[reportAttributeAccessIssue]
     assert result.max == pytest.approx(model.closed_form(501), rel=2e-6)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -117,7 +117,7 @@ def test_the_flip_sensitivity_of_the_softened_model_is_that_of_the_hard_one_with
     soft, hard = softened("one head", 0, 6, epsilon)
     words = all_inputs(hard.config, 6)[::7]
     found, expected = (
-        jaxsens.flip_sensitivity(model, words, norm="linf", engine="vmap") for model in (soft, hard)
+        jaxsens.flip_sensitivity(model, words, measure="linf", engine="vmap") for model in (soft, hard)
     )
     np.testing.assert_allclose(found.norms, expected.norms, rtol=0, atol=2 * epsilon)
     # At this temperature the two may agree to the last digit: that one of them is soft is seen in its config only.

@@ -73,7 +73,9 @@ def test_t5_the_controls_rounded_output_saturates_and_other_readings_do_not():
     found = {}
     for read in ("output", "before-rounding", "everything"):
         model = compile_formula("odd(#L[Q_1])", "01", "bounded-softmax", read=read)
-        found[read] = jaxsens.flip_sensitivity(model, np.arange(32) % 2, positions=[3, 4], engine="vmap").max
+        found[read] = jaxsens.flip_sensitivity(
+            model, np.arange(32) % 2, flips=jaxsens.Substitute(positions=[3, 4]), engine="vmap"
+        ).max
     assert found["output"] == 0
     assert 0 < found["before-rounding"] < found["everything"]
 

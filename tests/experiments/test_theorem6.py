@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxsens.sensitivity.flips import sample
 
 from jaxsens.errors import InputError
 from jaxsens.experiments import points as sweep_points
@@ -39,7 +40,6 @@ from jaxsens.languages import Dyck, Parity
 from jaxsens.models.baselines import LSTM
 from jaxsens.models.baselines_config import LSTMConfig
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-from jaxsens.sensitivity.flips import sample
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
 from jaxsens.training.recurrent_parity import exact_parity_rnn

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from jaxsens import InputError, Transformer, TransformerConfig, flip_sensitivity
+from jaxsens.asked.flips import Substitute
 from jaxsens.models import baselines
 from jaxsens.models.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
 from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
@@ -80,7 +81,7 @@ def test_a_flip_moves_a_convolution_by_no_more_than_its_share_of_the_average():
     reach = 2 * (3 - 1) + 1
     for n in (16, 64):
         word = words(config.replace(end_symbol=False), n, 1)[0]
-        result = flip_sensitivity(model, np.array(word, np.int64), positions=range(n))
+        result = flip_sensitivity(model, np.array(word, np.int64), flips=Substitute(positions=range(n)))
         flipped = word.at[n // 2].set(1 - word[n // 2])
         before, after = (np.asarray(model.activations(tokens)) for tokens in (word, flipped))
         moved = (before != after).any(axis=1)

@@ -68,7 +68,7 @@ def test_what_it_knows_of_its_symbols_reaches_the_measurement():
     [
         lambda model, word: model(jnp.asarray(word)),
         lambda model, word: jaxsens.flip_sensitivity(model, word, 2, readout="last"),
-        lambda model, word: jaxsens.explain(model, len(word), alphabet_size=2),
+        lambda model, word: jaxsens.explain(model, len(word), flips=2),
         lambda model, word: jaxsens.worst_input(model, len(word), 2),
     ],
     ids=["call", "flip_sensitivity", "explain", "worst_input"],
@@ -87,4 +87,4 @@ def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
 def test_a_search_leaves_out_reserved_symbols_unless_they_are_named():
     model = named()
     assert list(jaxsens.worst_input(model, 3, 3, exact=True).alphabet) == [0, 1]
-    assert list(jaxsens.worst_input(model, 3, symbols=[1, 2], exact=True).alphabet) == [1, 2]
+    assert list(jaxsens.worst_input(model, 3, flips=jaxsens.Pairs([1, 2]), exact=True).alphabet) == [1, 2]

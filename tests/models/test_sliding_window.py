@@ -120,7 +120,9 @@ def test_the_difference_engine_skips_the_rows_that_a_window_hides(readout):
     tokens, positions = np.random.default_rng(0).integers(0, 3, 300), [3, 256, 274, 275, 290, 298]
     model = jaxsens.Transformer(config)
     carried, forward = (
-        jaxsens.flip_sensitivity(model, tokens, engine=engine, positions=positions).norms
+        jaxsens.flip_sensitivity(
+            model, tokens, flips=jaxsens.Substitute(positions=positions), engine=engine
+        ).norms
         for engine in ("difference", "vmap")
     )
     np.testing.assert_allclose(carried, forward, rtol=1e-9, atol=1e-12)
@@ -145,7 +147,7 @@ def test_engines_that_skip_what_a_window_hides_compute_what_others_do(engine):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EstimateWarning)
             return jaxsens.flip_sensitivity(
-                model, tokens, engine=engine, positions=positions, alphabet_size=3, **options
+                model, tokens, flips=jaxsens.Substitute(3, positions=positions), engine=engine, **options
             ).norms
 
     skipping, every = measured(True), measured(False)

@@ -53,13 +53,13 @@ def test_special_unused_and_unknown_ids_are_reserved(encoder):
 
 def test_what_is_flipped_of_a_text(encoder):
     ids = encoder.encode("the cat sat on the mat")
-    masked = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.masking())
+    masked = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Mask())
     assert masked.positions.tolist() == [1, 2, 3, 4, 5, 6]
     assert set(masked.symbols.tolist()) == {encoder.mask}
-    near = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.neighbours(2), norm="cosine")
+    near = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Neighbours(2), measure="cosine")
     assert len(near) == 12
     assert not set(near.symbols.tolist()) & set(encoder.reserved)
-    shorter = jaxsens.flip_sensitivity(encoder, ids, candidates=jaxsens.deletion(), positions=[2])
+    shorter = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Delete(positions=[2]))
     assert shorter.to_pandas()[["token", "replacement"]].values.tolist() == [["cat", "(deleted)"]]
     assert "(deleted)" in shorter._repr_html_()
     row = encoder(np.asarray(ids))[0] - encoder(np.delete(ids, 2))[0]
@@ -70,7 +70,9 @@ def test_pieces_of_a_word_are_flipped_together(encoder, tmp_path):
     ids = encoder.encode("the cat sat on the mat")
     dog, mask = encoder.encode("dog", special=False)[0], encoder.mask
     result = jaxsens.flip_sensitivity(
-        encoder, ids, groups=[(2, 3), (6,)], candidates={2: [dog, mask], 3: [mask, mask], 6: [dog]}
+        encoder,
+        ids,
+        flips=jaxsens.Substitute({2: [dog, mask], 3: [mask, mask], 6: [dog]}, groups=[(2, 3), (6,)]),
     )
     table = result.to_pandas()
     assert sorted(table["token"]) == ["cat sat", "cat sat", "mat"]
@@ -139,7 +141,7 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
 
 def test_flips_are_those_of_the_rows(encoder):
     ids = encoder.encode("the cat sat on a mat")
-    result = jaxsens.flip_sensitivity(encoder, ids, symbols=[9, 12], readout=2)
+    result = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Pairs([9, 12]), readout=2)
     flipped = [*ids]
     flipped[result.argmax.position] = result.argmax.symbol
     change = np.linalg.norm(np.asarray(encoder(flipped))[2] - np.asarray(encoder(ids))[2])
@@ -162,7 +164,9 @@ def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
     np.testing.assert_allclose(exact.changes, np.array(logs[:-1]) - logs[-1], rtol=1e-8, atol=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EstimateWarning)  # eight random rows are no test of the estimate
-        estimated = jaxsens.flip_sensitivity(decoder, ids, engine="first-order", verify=len(exact), **options)
+        estimated = jaxsens.flip_sensitivity(
+            decoder, ids, **options, engine=jaxsens.FirstOrder(verify=len(exact))
+        )
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-6)
 
 
@@ -174,7 +178,9 @@ def test_the_log_probability_of_no_token(token):
 
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
     with pytest.raises(InputError, match=r"token = 20: the output has 20 numbers"):
-        jaxsens.flip_sensitivity(decoder, [8, 9], symbols=[10], scalar=jaxsens.log_probability(20))
+        jaxsens.flip_sensitivity(
+            decoder, [8, 9], flips=jaxsens.Pairs([10]), measure=jaxsens.LogProbability(20)
+        )
 
 
 def test_bad_ids_and_texts(encoder, tmp_path):
@@ -198,7 +204,7 @@ def test_bad_ids_and_texts(encoder, tmp_path):
     with pytest.raises(InputError, match="ids 0 to 19"):
         encoder.tokens([20])
     with pytest.raises(InputError, match="the model reads at most 12"):
-        jaxsens.flip_sensitivity(encoder, [8] * 13, symbols=[9])
+        jaxsens.flip_sensitivity(encoder, [8] * 13, flips=jaxsens.Pairs([9]))
     assert encoder.decode([]) == ""
 
 

@@ -37,7 +37,7 @@ def words_over(alphabet: int, n: int, fixed: dict[int, int] | None = None) -> np
 
 def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """The largest and the mean sensitivity of every word, by `flip_sensitivity`."""
-    measured = jaxsens.flip_sensitivity(model, words, mesh=ONE, **options)
+    measured = jaxsens.flip_sensitivity(model, words, **options, placement=jaxsens.Placement(ONE))
     norms = measured.norms.reshape(len(words), -1).astype(float)
     return norms.max(axis=1), norms.mean(axis=1)
 

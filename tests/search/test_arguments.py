@@ -6,6 +6,7 @@ import pytest
 
 import jaxsens
 from jaxsens.search.worst_input import worst_input
+from jaxsens.sensitivity.placement import Placement
 from tests.search.searching import ONE, model_of
 
 
@@ -71,10 +72,10 @@ def test_a_callable_needs_an_alphabet_and_must_be_fit_to_be_measured():
 
 def test_an_engine_that_cannot_serve_the_model_is_refused():
     with pytest.raises(jaxsens.EngineRefusal):
-        worst_input(model_of(weighting="sparsemax"), 4, engine="difference", mesh=ONE)
+        worst_input(model_of(weighting="sparsemax"), 4, engine="difference", placement=Placement(ONE))
 
 
 def test_a_length_beyond_the_models_precision_is_warned_of(monkeypatch):
     monkeypatch.setattr("jaxsens.search.worst_input.beyond_precision", lambda subject, n: f"too long: {n}")
     with pytest.warns(jaxsens.PrecisionWarning, match="too long: 3"):
-        worst_input(model_of(), 3, engine="vmap", mesh=ONE)
+        worst_input(model_of(), 3, engine="vmap", placement=Placement(ONE))

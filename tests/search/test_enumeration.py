@@ -10,9 +10,12 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
+from jaxsens.asked.flips import Pairs
+from jaxsens.asked.measures import Measure
 from jaxsens.search import enumeration
 from jaxsens.search.result import WorstInput
 from jaxsens.search.worst_input import worst_input
+from jaxsens.sensitivity.placement import Placement
 from tests.search.searching import ONE, model_of, truth, words_over
 from tests.small_models import KINDS, WEIGHTINGS_TRIED
 
@@ -37,7 +40,11 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
     np.testing.assert_allclose(found.value, expected.max(), rtol=1e-9, atol=1e-13)
     # The word and the flip that are named are those of the value.
     again = jaxsens.flip_sensitivity(
-        model, found.tokens, mesh=ONE, positions=list(found.positions), **options
+        model,
+        found.tokens,
+        flips=jaxsens.Substitute(positions=list(found.positions)),
+        **options,
+        placement=jaxsens.Placement(ONE),
     )
     np.testing.assert_allclose(getattr(again, found.objective), found.value, rtol=1e-12)
     at = again.profile()[found.position, list(found.alphabet).index(found.symbol)]
@@ -49,7 +56,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})
     for objective in ("max", "mean"):
-        found = worst_input(model, 4, objective=objective, engine="vmap", mesh=ONE)
+        found = worst_input(model, 4, objective=objective, engine="vmap", placement=Placement(ONE))
         assert_is_the_largest(found, model, words_over(2, 4), engine="vmap")
 
 
@@ -57,7 +64,14 @@ def test_the_largest_of_all_words_is_found(case):
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
     fixed = {0: 1, 4: 3}
-    found = worst_input(model, 5, fixed=fixed, norm=norm, outputs=[4, 1], engine="vmap", mesh=ONE)
+    found = worst_input(
+        model,
+        5,
+        measure=Measure.kinds[norm](outputs=[4, 1]),
+        fixed=fixed,
+        engine="vmap",
+        placement=Placement(ONE),
+    )
     assert found.positions == (1, 2, 3)
     assert found.fixed == ((0, 1), (4, 3))
     assert_is_the_largest(found, model, words_over(3, 5, fixed), norm=norm, outputs=[4, 1], engine="vmap")
@@ -65,15 +79,15 @@ def test_three_symbols_fixed_positions_norms_and_outputs(norm):
 
 def test_with_an_end_symbol_the_value_is_that_of_flip_sensitivity_as_it_is():
     model = model_of()
-    found = worst_input(model, 4, fixed={3: 3}, mesh=ONE)
-    again = jaxsens.flip_sensitivity(model, found.tokens, mesh=ONE)
+    found = worst_input(model, 4, fixed={3: 3}, placement=Placement(ONE))
+    again = jaxsens.flip_sensitivity(model, found.tokens, placement=jaxsens.Placement(ONE))
     np.testing.assert_allclose(again.max, found.value, rtol=1e-12)
     assert (again.argmax.position, again.argmax.symbol) == (found.position, found.symbol)
 
 
 def test_only_some_symbols():
     model = model_of()
-    found = worst_input(model, 4, symbols=[3, 1], engine="vmap", mesh=ONE)
+    found = worst_input(model, 4, flips=Pairs([3, 1]), engine="vmap", placement=Placement(ONE))
     assert found.alphabet == (1, 3)
     assert_is_the_largest(found, model, words_over(2, 4) * 2 + 1, symbols=[1, 3], engine="vmap")
 
@@ -87,14 +101,14 @@ def test_any_callable_and_a_recurrent_network():
     lstm = jaxsens.LSTM(jaxsens.LSTMConfig(alphabet_size=2, width=4, dtype="float64"))
     cases: list[tuple[Any, dict[str, Any]]] = [(model, {"alphabet_size": 2}), (lstm, {})]
     for one, given in cases:
-        found = worst_input(one, 4, mesh=ONE, **given)
+        found = worst_input(one, 4, **given, placement=Placement(ONE))
         largest, _ = truth(one, words_over(2, 4), **given)
         np.testing.assert_allclose(found.value, largest.max(), rtol=1e-5)
 
 
 def test_devices_batches_and_memory_change_nothing(monkeypatch):
     model = model_of()
-    expected = worst_input(model, 4, engine="vmap", mesh=ONE)
+    expected = worst_input(model, 4, engine="vmap", placement=Placement(ONE))
     monkeypatch.setattr(enumeration, "_PAIRS", 5)
     ways: list[dict[str, Any]] = [
         {"mesh": EIGHT},
@@ -113,11 +127,11 @@ def test_devices_batches_and_memory_change_nothing(monkeypatch):
 
 def test_too_many_words_are_searched_or_refused():
     model = model_of()
-    assert not worst_input(model, 12, budget=2, mesh=ONE).exact
+    assert not worst_input(model, 12, budget=2, placement=Placement(ONE)).exact
     with pytest.raises(jaxsens.InputError, match=r"exact = True: 3\^60 words are more than 16777216"):
-        worst_input(model, 60, exact=True, mesh=ONE)
+        worst_input(model, 60, exact=True, placement=Placement(ONE))
     with pytest.raises(jaxsens.InputError, match=r"all words take \d+ bytes, more than memory_budget = 9000"):
-        worst_input(model, 5, exact=True, memory_budget=9000, mesh=ONE)
+        worst_input(model, 5, exact=True, placement=Placement(ONE, memory_budget=9000))
 
 
 def test_an_output_that_is_not_finite_is_refused():
@@ -125,4 +139,4 @@ def test_an_output_that_is_not_finite_is_refused():
         return 1.0 / (tokens.sum() - 3.0)
 
     with pytest.raises(jaxsens.InputError, match=r"not finite on the word \[0, 1, 1, 1\]"):
-        worst_input(model, 4, 2, mesh=ONE)
+        worst_input(model, 4, 2, placement=Placement(ONE))

@@ -19,6 +19,7 @@ from jaxsens.precision import numerics
 from jaxsens.search.local_search import CLIMBS, start_of
 from jaxsens.search.problem import Measured, Problem, after_one_change, norm_of
 from jaxsens.search.worst_input import worst_input
+from jaxsens.sensitivity.placement import Placement
 from tests.search.searching import ONE, model_of, problem, truth
 
 # What two measurements tell
@@ -63,7 +64,7 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
 def test_a_local_maximum_is_one():
     # Of every neighbour of the pair: the same flip after one change, and all flips at either end.
     model = model_of(layers=2)
-    found = worst_input(model, 6, exact=False, restarts=2, engine="vmap", mesh=ONE)
+    found = worst_input(model, 6, exact=False, restarts=2, engine="vmap", placement=Placement(ONE))
     with numerics("float64"):
         task = problem(model, 6, engine="vmap")
         for end in found.restarts:
@@ -106,7 +107,9 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
     model = model_of(layers=2)
-    found = worst_input(model, 16, objective=objective, restarts=2, budget=40, engine="vmap", mesh=ONE)
+    found = worst_input(
+        model, 16, objective=objective, restarts=2, budget=40, engine="vmap", placement=Placement(ONE)
+    )
     largest, mean = truth(model, found.tokens[None], engine="vmap")
     np.testing.assert_allclose(found.value, (largest if objective == "max" else mean)[0], rtol=1e-12)
     words = np.random.default_rng(0).integers(0, 3, (found.measurements, 16))
@@ -120,7 +123,7 @@ def test_plateaus_are_walked_on():
         first = jax.numpy.argmax(tokens == 1)
         return jax.numpy.where(jax.numpy.any(tokens == 1), first**2 * 1.0, 0.0)
 
-    found = worst_input(model, 20, 2, restarts=4, exact=False, engine="vmap", mesh=ONE)
+    found = worst_input(model, 20, 2, restarts=4, exact=False, engine="vmap", placement=Placement(ONE))
     # 1 at the last position but one, all before it 0, and 1 at the first: from 18^2 to 0; the readout is not flipped.
     assert found.value == 19**2
 
@@ -130,14 +133,16 @@ def test_a_constant_model_ends_the_search():
         return tokens.sum() * 0.0
 
     for objective in ("max", "mean"):
-        found = worst_input(model, 20, 2, objective=objective, restarts=2, exact=False, mesh=ONE)
+        found = worst_input(
+            model, 20, 2, objective=objective, restarts=2, exact=False, placement=Placement(ONE)
+        )
         assert found.value == 0
         assert found.converged
 
 
 def test_float32_models():
     model = model_of(dtype="float32")
-    found = worst_input(model, 16, restarts=2, budget=20, mesh=ONE)
+    found = worst_input(model, 16, restarts=2, budget=20, placement=Placement(ONE))
     assert found.dtype == "float32"
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-6)
 
@@ -146,10 +151,10 @@ def test_float32_models():
 def test_the_folded_engine_serves_the_search():
     config = jaxsens.TransformerConfig(2, width=8, heads=2, layers=2, feed_forward=16, dtype="float64")
     model = jaxsens.Transformer(config)
-    found = worst_input(model, 512, budget=7, engine="difference", mesh=ONE)
+    found = worst_input(model, 512, budget=7, engine="difference", placement=Placement(ONE))
     assert "folded" in found.engine.reason
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
-    plain = worst_input(model, 512, budget=7, start=found.tokens, restarts=0, mesh=ONE)
+    plain = worst_input(model, 512, budget=7, start=found.tokens, restarts=0, placement=Placement(ONE))
     assert plain.value >= found.value
 
 
@@ -186,12 +191,16 @@ def test_seeds_are_reproducible_and_differ():
     model = model_of()
 
     def words(seed: int) -> list[tuple[int, ...]]:
-        found = worst_input(model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", mesh=ONE)
+        found = worst_input(
+            model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", placement=Placement(ONE)
+        )
         assert found.description() == again(seed).description()
         return [end.start for end in found.restarts]
 
     def again(seed: int):
-        return worst_input(model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", mesh=ONE)
+        return worst_input(
+            model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", placement=Placement(ONE)
+        )
 
     assert words(1)[0] != words(2)[0]
 
@@ -200,7 +209,7 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
     model = model_of()
     starts = np.array([[0, 1, 2, 0, 1, 3], [2, 2, 2, 2, 2, 3]])
     found = worst_input(
-        model, 6, fixed={5: 3}, start=starts, restarts=3, exact=False, engine="vmap", mesh=ONE
+        model, 6, fixed={5: 3}, start=starts, restarts=3, exact=False, engine="vmap", placement=Placement(ONE)
     )
     assert [end.start for end in found.restarts][:2] == [tuple(word) for word in starts.tolist()]
     assert len(found.restarts) == 5
@@ -242,7 +251,13 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     # NumPy's whole numbers go into the file like Python's.
     as_numpy: Any = np.int64
     found = worst_input(
-        model_of(), 14, budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3}, engine="vmap", mesh=ONE
+        model_of(),
+        14,
+        budget=as_numpy(3),
+        seed=as_numpy(0),
+        fixed={13: 3},
+        engine="vmap",
+        placement=Placement(ONE),
     )
     path = tmp_path / "found.json"
     found.save(path)

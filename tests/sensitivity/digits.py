@@ -76,7 +76,7 @@ class Cell:
         self.flips += len(true)
         self.widened += sum(count for _, count in found.engine.elsewhere)
         self.unresolved += int((~known).sum())
-        self.beyond += int((off > np.maximum(found.known_resolution, 1e-300)).sum())
+        self.beyond += int((off > np.maximum(found.resolution, 1e-300)).sum())
         self.unsaid += int((known & (relative > 1.5 * RESOLVED)).sum())
         self.worst = max(self.worst, float(np.max(relative[known], initial=0)))
 

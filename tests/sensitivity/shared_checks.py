@@ -52,7 +52,9 @@ def check_numbers() -> None:
 def check_float32_difference() -> None:
     small32 = model(dtype="float32")
     alone, together = (
-        jaxsens.flip_sensitivity(small32, WORDS, engine="difference", batch_size=2, mesh=mesh)
+        jaxsens.flip_sensitivity(
+            small32, WORDS, engine="difference", placement=jaxsens.Placement(mesh, batch_size=2)
+        )
         for mesh in (None, jaxsens.global_mesh())
     )
     np.testing.assert_array_equal(together.norms, alone.norms)
@@ -82,7 +84,9 @@ def check_work_is_shared() -> None:
 
 def check_estimate() -> None:
     alone, together = (
-        jaxsens.flip_sensitivity(model(), WORDS, engine="first-order", verify=4, mesh=mesh)
+        jaxsens.flip_sensitivity(
+            model(), WORDS, engine=jaxsens.FirstOrder(verify=4), placement=jaxsens.Placement(mesh)
+        )
         for mesh in (None, jaxsens.global_mesh())
     )
     np.testing.assert_allclose(together.norms, alone.norms, rtol=1e-9)
@@ -93,13 +97,22 @@ def check_search() -> None:
     mesh, kept = jaxsens.global_mesh(), FOLDER / "search"
     for options in ({}, {"exact": False, "restarts": 2}):
         alone = jaxsens.worst_input(model(), 5, engine="vmap", **options)
-        together = jaxsens.worst_input(model(), 5, engine="vmap", mesh=mesh, **options)
+        together = jaxsens.worst_input(
+            model(), 5, engine="vmap", **options, placement=jaxsens.Placement(mesh)
+        )
         np.testing.assert_allclose(together.value, alone.value, rtol=1e-9)
     first = jaxsens.worst_input(
-        model(), 5, engine="vmap", mesh=mesh, exact=False, restarts=2, budget=3, checkpoint=kept
+        model(),
+        5,
+        engine="vmap",
+        exact=False,
+        restarts=2,
+        budget=3,
+        checkpoint=kept,
+        placement=jaxsens.Placement(mesh),
     )
     further = jaxsens.worst_input(
-        model(), 5, engine="vmap", mesh=mesh, exact=False, restarts=2, checkpoint=kept
+        model(), 5, engine="vmap", exact=False, restarts=2, checkpoint=kept, placement=jaxsens.Placement(mesh)
     )
     assert first.measurements == 3
     assert dataclasses.replace(further, history=()).value == together.value
@@ -109,7 +122,9 @@ def check_search() -> None:
 def check_layers() -> None:
     given = {"batch_size": 3, "keep": [0, 5]}
     alone = jaxsens.layer_changes(model(), WORDS[0], **given)
-    together = jaxsens.layer_changes(model(), WORDS[0], mesh=jaxsens.global_mesh(), **given)
+    together = jaxsens.layer_changes(
+        model(), WORDS[0], **given, placement=jaxsens.Placement(jaxsens.global_mesh())
+    )
     for name in ("own", "others_max", "others_mean", "changes"):
         np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
 
@@ -157,7 +172,9 @@ def check_failure_in_one() -> None:
 
 def check_other_arguments() -> None:
     with pytest.raises(jaxsens.InputError, match="process 1 was called with another model"):
-        jaxsens.flip_sensitivity(model(), WORDS[RANK % 2], mesh=jaxsens.global_mesh(), engine="vmap")
+        jaxsens.flip_sensitivity(
+            model(), WORDS[RANK % 2], engine="vmap", placement=jaxsens.Placement(jaxsens.global_mesh())
+        )
 
 
 def check_refusals() -> None:

@@ -64,7 +64,7 @@ def models():
 @pytest.mark.parametrize("kind", models())
 def test_every_kind_of_model_is_measured_like_a_loop_over_its_own_calls(kind):
     model, call = models()[kind]
-    result = jaxsens.flip_sensitivity(model, TOKENS, alphabet_size=2)
+    result = jaxsens.flip_sensitivity(model, TOKENS, flips=2)
     base = np.asarray(call(jnp.asarray(TOKENS)))
     for norm, position in zip(result.norms, result.positions, strict=True):
         changed = TOKENS.copy()

@@ -124,7 +124,7 @@ def test_a_model_that_is_the_same_in_a_batch_is_measured(options: dict[str, Any]
 def test_the_influence_matrix_refuses_it_too():
     rows = lambda t: with_a_wrong_rule(t) * (1.0 + jnp.arange(len(t)))[:, None]  # noqa: E731
     with pytest.raises(jaxsens.InputError, match="batched form differs"):
-        jaxsens.influence_matrix(rows, WORD, alphabet_size=3)
+        jaxsens.influence_matrix(rows, WORD, flips=3)
 
 
 def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
@@ -193,7 +193,7 @@ def test_a_layered_model_is_measured_alone_by_its_forward_pass():
     ids=["int32", "number", "uint32", "uint8", "bool", "two", "whole range"],
 )
 def test_integer_outputs_are_subtracted_exactly(model, wanted):
-    found = jaxsens.flip_sensitivity(model, [0, 1, 0], 3, norm="l1")
+    found = jaxsens.flip_sensitivity(model, [0, 1, 0], 3, measure="l1")
     np.testing.assert_array_equal(found.norms, np.float32(wanted))
 
 
@@ -212,19 +212,30 @@ def test_differences_of_integers_of_every_dtype_are_rounded_once():
 
 def test_decisions_of_large_integers_are_those_of_the_integers():
     model = lambda t: jnp.stack([2**30 + t[0], jnp.int32(2**30) + 1 + 0 * t[0]])  # noqa: E731
-    found = jaxsens.flip_sensitivity(model, [0, 1, 0], 3, norm="decision", positions=[0])
+    found = jaxsens.flip_sensitivity(
+        model, [0, 1, 0], flips=jaxsens.Substitute(3, positions=[0]), measure="decision"
+    )
     assert found.norms.tolist() == [1, 1]  # float32 has the same number for all of these
     one = lambda t: (2**24 + t[0])[None]  # noqa: E731
-    found = jaxsens.flip_sensitivity(one, [0, 1], 2, norm="decision", threshold=2**24 + 0.5, positions=[0])
+    found = jaxsens.flip_sensitivity(
+        one,
+        [0, 1],
+        flips=jaxsens.Substitute(2, positions=[0]),
+        measure=jaxsens.Decision(threshold=2**24 + 0.5),
+    )
     assert found.norms.tolist() == [1]
 
 
 def test_functions_of_integers_that_float32_lacks_are_refused():
     with pytest.raises(jaxsens.InputError, match=r"integers beyond 2\^24"):
-        jaxsens.flip_sensitivity(lambda t: (2**30 + t.sum())[None], [0, 1], 3, scalar=lambda y: y[0])
-    found = jaxsens.flip_sensitivity(lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, scalar=lambda y: y[0])
-    assert found.changes is not None
-    assert found.changes.tolist() == [1, -1]
+        jaxsens.flip_sensitivity(
+            lambda t: (2**30 + t.sum())[None], [0, 1], 3, measure=jaxsens.Function(lambda y: y[0])
+        )
+    found = jaxsens.flip_sensitivity(
+        lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, measure=jaxsens.Function(lambda y: y[0])
+    )
+    assert found.values is not None
+    assert found.values.tolist() == [1, -1]
 
 
 NOTHING = {
@@ -238,7 +249,7 @@ NOTHING = {
 @pytest.mark.parametrize("norm", ["l2", "linf", "decision", "kl"])
 def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):
     with pytest.warns(UnchangedWarning, match=r"exactly 0 under every flip .*tokens\[None\]\)\[0\]") as told:
-        jaxsens.flip_sensitivity(model, WORD, 3, norm=norm, readout="last")
+        jaxsens.flip_sensitivity(model, WORD, 3, measure=norm, readout="last")
     assert len(told) == 1
     assert told[0].filename == __file__
 
@@ -247,7 +258,7 @@ def test_decisions_that_do_not_change_are_no_news():
     model = lambda t: jnp.asarray(TABLE)[t].mean(0) + jnp.array([9.0, 0, 0, 0])  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert jaxsens.flip_sensitivity(model, WORD, 3, norm="decision").norms.max() == 0
+        assert jaxsens.flip_sensitivity(model, WORD, 3, measure="decision").norms.max() == 0
 
 
 def test_hard_attention_that_no_flip_moves_is_no_news():

@@ -156,7 +156,7 @@ def test_an_overflowing_estimate_of_a_finite_model_is_told_as_such(monkeypatch):
         jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0), seed=0
     )
     with pytest.raises(InputError, match=r"the estimate overflows, not the model"):
-        jaxsens.flip_sensitivity(model, np.zeros(4, int), engine="first-order", verify=2)
+        jaxsens.flip_sensitivity(model, np.zeros(4, int), engine=jaxsens.FirstOrder(verify=2))
 
 
 def test_an_estimate_that_overflows_is_not_blamed_on_the_model():

@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import InputError, Transformer, load_result, sample
+from jaxsens.asked.flips import Delete, Neighbours, Pairs, Substitute
+from jaxsens.asked.measures import Function
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.flips import Lists, enumerate_flips, flips_of_groups, flips_of_lists
+from jaxsens.sensitivity.flip_table import Lists, enumerate_flips, flips_of_groups, flips_of_lists
 from jaxsens.sensitivity.nearest import nearest_symbols
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.small_models import small
 
@@ -183,7 +186,7 @@ def test_of_symbols_equally_near_the_smaller_come_first():
 
 
 def test_neighbours_differ_by_the_symbol_that_stands_there():
-    result = flip_sensitivity(MODEL, TWO, candidates=jaxsens.neighbours(2))
+    result = flip_sensitivity(MODEL, TWO, flips=Neighbours(2))
     table = np.asarray(MODEL.parameters.embedding)
     expected = [
         (b, p, s)
@@ -199,7 +202,7 @@ def test_neighbours_need_embeddings_and_enough_symbols():
     with pytest.raises(
         InputError, match=r"candidates = Neighbours\(k=3\): the model does not show its embeddings"
     ):
-        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 2], candidates=jaxsens.neighbours(3))
+        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 2], flips=Neighbours(3))
     with pytest.raises(InputError, match=r"Neighbours\(k=8\): k of at most 4: 5 symbols may be inserted"):
         measure(candidates=jaxsens.neighbours())
     with pytest.raises(InputError, match="neighbours: k = 0"):
@@ -260,7 +263,7 @@ def test_only_special_symbols_are_nothing_to_flip():
 @pytest.mark.parametrize("positions", [None, [1, 5]])
 def test_a_deletion_compares_with_the_shorter_word(readout, positions):
     model = Transformer(CONFIG.replace(readout=readout), seed=1)
-    result = flip_sensitivity(model, WORD, candidates=jaxsens.deletion(), positions=positions)
+    result = flip_sensitivity(model, WORD, flips=Delete(positions=positions))
     assert (result.engine.name, result.alphabet, {*result.symbols.tolist()}) == ("vmap", (-1,), {-1})
     everywhere = {"last": range(6), "mean": range(6), 0: range(1, 6)}[readout]
     assert result.positions.tolist() == (positions or list(everywhere))
@@ -275,7 +278,7 @@ def test_deletions_of_several_inputs_and_of_models_of_others(tmp_path):
         return jnp.stack([jnp.mean(tokens * 1.0), jnp.sum(tokens) * 1.0])
 
     words = np.array([[3, 1, 2], [5, 5, 1]])
-    result = flip_sensitivity(mean, words, candidates=jaxsens.deletion(), readout=None, norm="linf")
+    result = flip_sensitivity(mean, words, flips=Delete(), measure="linf", readout=None)
     truth = [max(abs(w.sum() - w[p]) / 2 - w.mean(), w[p], key=abs) for w in words for p in range(3)]
     np.testing.assert_allclose(result.norms, np.abs(truth), rtol=1e-6)
     result.save(tmp_path / "r.parquet")
@@ -283,7 +286,7 @@ def test_deletions_of_several_inputs_and_of_models_of_others(tmp_path):
     assert listed(result.of_input(1)) == [(0, 0, -1), (0, 1, -1), (0, 2, -1)]
     table = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), np.float32)
     rows = flip_sensitivity(
-        lambda t: jnp.asarray(table)[t], WORD, candidates=jaxsens.deletion(), readout="last", positions=[5, 6]
+        lambda t: jnp.asarray(table)[t], WORD, flips=Delete(positions=[5, 6]), readout="last"
     )
     np.testing.assert_allclose(rows.norms, [0, float(np.linalg.norm(table[0] - table[5]))], rtol=1e-5)
 
@@ -313,7 +316,7 @@ def test_deletions_of_several_inputs_and_of_models_of_others(tmp_path):
 )
 def test_what_deletion_cannot_do_is_refused_by_name(model, word, options, match):
     with pytest.raises(InputError, match=match):
-        flip_sensitivity(model, word, candidates=jaxsens.deletion(), **options)
+        flip_sensitivity(model, word, flips=Delete(), **options)
 
 
 # Groups
@@ -380,7 +383,7 @@ GROUPS = [(4, 1), (0,)]
 
 @pytest.mark.parametrize("options", [{"candidates": PIECES}, {"candidates": [2, 3]}, {"symbols": [2, 3]}, {}])
 def test_a_group_is_flipped_together(options):
-    result = flip_sensitivity(MODEL, TWO, groups=GROUPS, **options)
+    result = flip_sensitivity(MODEL, TWO, flips=Substitute(groups=GROUPS), **options)
     candidates = options.get("candidates", options.get("symbols", list(range(5))))
     expected = group_flips(TWO, GROUPS, candidates)
     table = result.to_pandas()
@@ -400,14 +403,16 @@ def test_a_group_is_flipped_together(options):
 
 
 def test_neighbours_of_a_group_are_those_of_each_of_its_symbols():
-    result = flip_sensitivity(MODEL, WORD, groups=[(1, 2)], candidates=jaxsens.neighbours(2))
+    result = flip_sensitivity(MODEL, WORD, flips=Neighbours(2, groups=[(1, 2)]))
     table = np.asarray(MODEL.parameters.embedding)
     pairs = zip(*(nearest(table, WORD[p], 2, range(5)) for p in (1, 2)), strict=True)
     assert result.to_pandas()["symbols"].tolist() == sorted(pairs)
 
 
 def test_a_result_of_groups_comes_back_and_gives_its_parts(tmp_path):
-    result = flip_sensitivity(MODEL, TWO, groups=GROUPS, candidates=PIECES, scalar=lambda y: y[0])
+    result = flip_sensitivity(
+        MODEL, TWO, flips=Substitute(PIECES, groups=GROUPS), measure=Function(lambda y: y[0])
+    )
     result.save(tmp_path / "r.parquet")
     loaded = load_result(tmp_path / "r.parquet")
     assert loaded.to_pandas().equals(result.to_pandas())
@@ -418,8 +423,8 @@ def test_a_result_of_groups_comes_back_and_gives_its_parts(tmp_path):
 
 
 def test_groups_are_sampled_and_measured_by_any_measure():
-    whole = flip_sensitivity(MODEL, TWO, groups=GROUPS, norm="cosine")
-    some = flip_sensitivity(MODEL, TWO, groups=GROUPS, norm="cosine", positions=sample(4))
+    whole = flip_sensitivity(MODEL, TWO, flips=Substitute(groups=GROUPS), measure="cosine")
+    some = flip_sensitivity(MODEL, TWO, flips=Substitute(sample=4, groups=GROUPS), measure="cosine")
     assert (len(some), some.population) == (4, len(whole))
     every, drawn = whole.to_pandas(), some.to_pandas()
     both = drawn.merge(every, on=["input", "positions", "symbols"], suffixes=("", "_of_all"))
@@ -501,7 +506,7 @@ def test_unusable_arguments_are_one_error_each(options, match):
 
 def test_errors_of_what_is_flipped_come_with_those_of_the_input():
     with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*flips: symbol = 9.*norm = 'l3'"):
-        flip_sensitivity(MODEL, [], flips=[(1, 9)], norm="l3")
+        flip_sensitivity(MODEL, [], flips=Pairs([(1, 9)]), measure="l3")
     for options in ({"candidates": {1: [0]}}, {"groups": [(1, 2)]}, {"candidates": jaxsens.deletion()}):
         with pytest.raises(InputError, match="tokens = "):
             flip_sensitivity(MODEL, [], **options)
@@ -513,7 +518,7 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
     def model(tokens):
         return jnp.mean(table[tokens], axis=0)
 
-    assert len(flip_sensitivity(model, WORD, candidates={0: [1, 5], 3: [2]}, readout=None)) == 3
+    assert len(flip_sensitivity(model, WORD, flips=Pairs({0: [1, 5], 3: [2]}), readout=None)) == 3
     for options in (
         {"candidates": {0: [1, 5], 3: [2, 6]}},
         {"groups": [(0, 3)], "candidates": {0: [1], 3: [6]}},
@@ -532,12 +537,12 @@ def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
     for options in ({"candidates": range(6)}, {"groups": [range(6)], "candidates": range(6)}):
         with pytest.raises(InputError, match=r"a measurement of .* flips takes"):
             flip_sensitivity(MODEL, np.tile(WORD, (2000, 1)), **options)
-    assert len(flip_sensitivity(MODEL, WORD, candidates={0: [1]})) == 1
+    assert len(flip_sensitivity(MODEL, WORD, flips=Pairs({0: [1]}))) == 1
 
 
 def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):
     wide = lambda tokens: jnp.sum(tokens) * jnp.ones(2)  # noqa: E731
-    result = flip_sensitivity(wide, np.zeros(400, int), 30_000, positions=sample(2))
+    result = flip_sensitivity(wide, np.zeros(400, int), flips=Substitute(30_000, sample=2))
     with pytest.raises(
         InputError, match=r"profile: a table of 12000000 cells, of which 2 are measured; .*to_pandas"
     ):
@@ -549,7 +554,9 @@ def interrupted(**options):
         raise KeyboardInterrupt
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        flip_sensitivity(MODEL, TWO, progress=progress, batch_size=1, engine="vmap", **options)
+        flip_sensitivity(
+            MODEL, TWO, progress=progress, engine="vmap", **options, placement=Placement(batch_size=1)
+        )
     return caught.value.partial
 
 
@@ -583,9 +590,11 @@ def interrupted(**options):
 def test_an_interrupted_measurement_is_completed_with_the_same_flips_only(tmp_path, options, other, named):
     interrupted(**options).save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
-    whole = flip_sensitivity(MODEL, TWO, engine="vmap", batch_size=1, **options)
+    whole = flip_sensitivity(MODEL, TWO, engine="vmap", **options, placement=Placement(batch_size=1))
     assert 0 < len(partial) < len(whole)
-    completed = flip_sensitivity(MODEL, TWO, engine="vmap", batch_size=1, resume=partial, **options)
+    completed = flip_sensitivity(
+        MODEL, TWO, engine="vmap", resume=partial, **options, placement=Placement(batch_size=1)
+    )
     assert completed.to_pandas().equals(whole.to_pandas())
     with pytest.raises(InputError, match=f"(?s)resume: .*{named}"):
         flip_sensitivity(MODEL, TWO, engine="vmap", resume=partial, **other)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsens.asked.change_of import change_and_doubt, change_of
 from jaxsens.precision import numerics
-from jaxsens.sensitivity.change_of import change_and_doubt, change_of
 
 X = np.random.default_rng(0).normal(size=7)
 DX = np.random.default_rng(1).normal(size=7)

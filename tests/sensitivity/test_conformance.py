@@ -311,11 +311,15 @@ def test_float32_stays_below_1e_minus_4_at_n_4096(activation):
         config.replace(dtype="float64"), parameters=sharpened(narrow.parameters, 1.0, "float32")
     )
     word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
-    exact = jaxsens.flip_sensitivity(wide, word, engine="difference", positions=drawn)
+    exact = jaxsens.flip_sensitivity(
+        wide, word, flips=jaxsens.Substitute(positions=drawn), engine="difference"
+    )
     few = exact.positions[:8].tolist()
-    specified = jaxsens.flip_sensitivity(wide, word, engine="vmap", positions=few)
+    specified = jaxsens.flip_sensitivity(wide, word, flips=jaxsens.Substitute(positions=few), engine="vmap")
     np.testing.assert_allclose(exact.norms[:8], specified.norms, rtol=1e-9)
-    found = jaxsens.flip_sensitivity(narrow, word, engine="difference", positions=drawn)
+    found = jaxsens.flip_sensitivity(
+        narrow, word, flips=jaxsens.Substitute(positions=drawn), engine="difference"
+    )
     assert found.norms.dtype == np.float32
     assert np.max(np.abs(found.norms / exact.norms - 1)) < 1e-4
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import InputError, LSTMConfig, TransformerConfig, flip_sensitivity
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2, Decision
 from jaxsens.experiments.words import AllWords, Symbols
 from jaxsens.models.initialisation import Uniform
 from tests.reference import output
@@ -58,7 +60,7 @@ def never(tokens):
 
 
 def boolean(function, words, **options):
-    return flip_sensitivity(function, words, 2, norm="decision", readout=None, **options)
+    return flip_sensitivity(function, words, 2, measure="decision", readout=None, **options)
 
 
 def majoritys_average(n):
@@ -121,7 +123,7 @@ def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, 
         return y[0] > 0 if config.logits == 1 else int(np.argmax(y))
 
     truth = enumerated(decide, words[:, :-1], 3)
-    result = flip_sensitivity(model, words, norm="decision", engine=engine)
+    result = flip_sensitivity(model, words, measure="decision", engine=engine)
     assert 0 < truth.sum() < 6 * len(words)
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
     shares = [(truth.sum(axis=1) == s).mean() for s in range(7)]
@@ -141,7 +143,7 @@ def test_an_lstm_over_all_inputs_is_that_of_a_loop():
         zip(map(tuple, words.tolist()), np.asarray(model(jnp.asarray(words)))[:, 0] > 0, strict=True)
     )
     truth = enumerated(lambda word: decided[(*word.tolist(), 2)], words[:, :-1])
-    result = flip_sensitivity(model, words, norm="decision")
+    result = flip_sensitivity(model, words, measure="decision")
     assert truth.any()
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
     np.testing.assert_allclose(result.influences[:-1], truth.mean(axis=0), rtol=1e-12)
@@ -182,11 +184,13 @@ def test_what_a_result_does_not_say_is_refused_by_name():
         ):
             getattr(drawn, name)
     chosen = flip_sensitivity(
-        majority, words, symbols=[1], norm="decision", readout=None, positions=jaxsens.sample(5)
+        majority, words, flips=Substitute([1], sample=5), measure="decision", readout=None
     )
     with pytest.raises(InputError, match="a sample of flips to chosen symbols does not say"):
         _ = chosen.average_sensitivity_per_position
-    groups = flip_sensitivity(majority, words, 2, groups=[(0, 1)], norm="decision", readout=None)
+    groups = flip_sensitivity(
+        majority, words, flips=Substitute(2, groups=[(0, 1)]), measure="decision", readout=None
+    )
     with pytest.raises(InputError, match="influences: flips of groups"):
         _ = groups.influences
 
@@ -212,7 +216,7 @@ def test_a_threshold_is_that_of_the_loop(engine):
     above = dict(zip(map(tuple, words.tolist()), outputs > threshold, strict=True))
     truth = enumerated(lambda word: above[(*word.tolist(), 3)], words[:, :-1], 3)
     options: dict[str, Any] = {"norm": "decision", "outputs": [1], "engine": engine}
-    result = flip_sensitivity(model, words, threshold=threshold, **options)
+    result = flip_sensitivity(model, words, measure=L2(threshold=threshold), **options)
     assert truth.any()
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
     assert (result.threshold, flip_sensitivity(model, words, **options).threshold) == (threshold, 0)
@@ -243,4 +247,4 @@ def test_a_threshold_is_of_the_decision_of_one_output():
             flip_sensitivity(majority, every_word(3), 2, **arguments)
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
     with pytest.raises(InputError, match=r"threshold = 0\.5: the decision of 3 outputs is the largest"):
-        flip_sensitivity(model, [0, 1, 3], norm="decision", threshold=0.5)
+        flip_sensitivity(model, [0, 1, 3], measure=Decision(threshold=0.5))

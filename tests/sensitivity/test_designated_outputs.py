@@ -30,12 +30,12 @@ def test_designated_outputs_are_what_is_measured_unless_others_are_asked_for():
     subject, plain = model(), model(kind=jaxsens.Transformer)
     cases: tuple[Any, ...] = ((None, (2, 5)), ([0], (0,)), (range(3), (0, 1, 2)), ("all", None))
     for asked, expected in cases:
-        found = jaxsens.flip_sensitivity(subject, WORD, outputs=asked, engine="vmap")
-        assert found.outputs == expected
-        same = jaxsens.flip_sensitivity(plain, WORD, outputs=expected, engine="vmap")
+        found = jaxsens.flip_sensitivity(subject, WORD, measure=jaxsens.L2(outputs=asked), engine="vmap")
+        assert found.asked.outputs == expected
+        same = jaxsens.flip_sensitivity(plain, WORD, measure=jaxsens.L2(outputs=expected), engine="vmap")
         np.testing.assert_array_equal(found.norms, same.norms)
     assert jaxsens.flip_sensitivity(plain, WORD).outputs is None
-    assert jaxsens.flip_sensitivity(plain, WORD, outputs="all").outputs is None
+    assert jaxsens.flip_sensitivity(plain, WORD, measure=jaxsens.L2(outputs="all")).outputs is None
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")
@@ -50,7 +50,7 @@ def test_designated_outputs_that_the_model_does_not_have_are_refused():
 @pytest.mark.parametrize("outputs", ["last", [], [True], [-1], 3, [0.0]])
 def test_outputs_that_mean_nothing_are_refused(outputs):
     with pytest.raises(jaxsens.InputError, match=r'"all", or None for the default'):
-        jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD, outputs=outputs)
+        jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD, measure=jaxsens.L2(outputs=outputs))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens import TransformerConfig
+from jaxsens.asked.formulas import measure_of, resolution_of
 from jaxsens.errors import PrecisionWarning
 from jaxsens.models.weighting import Sigmoid, SinkSoftmax
 from jaxsens.precision import RESOLVED
@@ -19,7 +20,6 @@ from jaxsens.sensitivity import refined
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.difference.rounding import product_error, size
 from jaxsens.sensitivity.doubt import output_doubts
-from jaxsens.sensitivity.measures import measure_of, resolution_of
 from tests.sensitivity.digits import truth
 
 ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
@@ -72,7 +72,7 @@ QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "
 def test_every_bound_of_rounding_holds_and_nothing_is_off_by_more_than_it_says(name):
     found, true = compared(transformer(1, **CASES[name]), word(10))
     off = np.abs(found.norms - true)
-    assert np.all(off <= np.maximum(found.known_resolution, 1e-300)), name
+    assert np.all(off <= np.maximum(found.resolution, 1e-300)), name
     assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
     assert found.resolved.all()
 
@@ -109,7 +109,7 @@ def test_what_256_bits_do_not_resolve_goes_on_to_1152():
         return (1 + small[tokens].sum())[None]
 
     small = np.asarray([0, 1e-150])
-    found = jaxsens.flip_sensitivity((model, small), word(5), alphabet_size=2, progress=False)
+    found = jaxsens.flip_sensitivity((model, small), word(5), flips=2, progress=False)
     np.testing.assert_allclose(found.norms, 1e-150, rtol=1e-9, atol=0)
     assert found.resolved.all()
 
@@ -123,7 +123,7 @@ def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
     assert len(caught) == 1
     assert not found.resolved.any()
     true = truth(measurable(transformer(0)), word(32), found.positions, found.symbols)
-    assert np.all(np.abs(found.norms - true) <= found.known_resolution)
+    assert np.all(np.abs(found.norms - true) <= found.resolution)
 
 
 def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():

@@ -12,6 +12,8 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Softmax, Transformer, load_result
+from jaxsens.asked.flips import Insert, Pairs, Repeat
+from jaxsens.asked.measures import Function
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.sensitivity.adapters import measurable
 from tests import reference
@@ -65,27 +67,27 @@ def listed(result):
     [(jaxsens.insertion(), 1), (jaxsens.insertion([3, 0]), 1), (jaxsens.repetition(2), 2)],
 )
 def test_an_edit_compares_with_the_longer_word(model, candidates, copies):
-    result = flip_sensitivity(model, WORD, candidates=candidates)
+    result = flip_sensitivity(model, WORD, flips=Pairs(candidates))
     places = range(1 if model.config.readout == 0 else 0, N)
     expected = {
         jaxsens.insertion(): [(0, p, s) for p in places for s in range(5)],
         jaxsens.insertion([3, 0]): [(0, p, s) for p in places for s in (0, 3)],
         jaxsens.repetition(2): [(0, p, int(WORD[p])) for p in places if WORD[p] < 5],
     }[candidates]
-    assert (listed(result), result.copies, result.engine.name) == (expected, copies, "vmap")
+    assert (listed(result), result.asked.flips.copies, result.engine.name) == (expected, copies, "vmap")
     assert result.exhaustive
     np.testing.assert_allclose(result.norms, truth(model, [WORD], expected, copies), rtol=1e-9, atol=1e-15)
 
 
 def test_the_last_symbol_is_repeated_by_name_of_its_position():
-    result = flip_sensitivity(MODEL, WORD, candidates=jaxsens.repetition(3), positions=[N - 1])
+    result = flip_sensitivity(MODEL, WORD, flips=Repeat(3, positions=[N - 1]))
     assert listed(result) == [(0, N - 1, 5)]
     longer = output(MODEL, [*WORD, 5, 5, 5])
     np.testing.assert_allclose(result.max, np.linalg.norm(longer - output(MODEL, WORD)), rtol=1e-9)
 
 
 def test_an_insertion_before_and_behind_an_equal_symbol_is_the_same_word():
-    norms = flip_sensitivity(MODEL, WORD, candidates=jaxsens.insertion()).profile()
+    norms = flip_sensitivity(MODEL, WORD, flips=Insert()).profile()
     assert norms.shape == (N, 5)
     np.testing.assert_allclose(norms[4, 3], norms[5, 3], rtol=1e-12)  # two 3s, and one before or between them
     assert not np.isnan(norms).any()
@@ -93,11 +95,9 @@ def test_an_insertion_before_and_behind_an_equal_symbol_is_the_same_word():
 
 def test_several_inputs_a_sample_and_a_file(tmp_path):
     words = np.stack([WORD, [1, 1, 0, 2, 4, 3, 5]])
-    whole = flip_sensitivity(MODEL, words, candidates=jaxsens.repetition(), norm="linf")
+    whole = flip_sensitivity(MODEL, words, flips=Repeat(), measure="linf")
     assert listed(whole) == [(b, p, int(words[b, p])) for b in range(2) for p in range(N - 1)]
-    drawn = flip_sensitivity(
-        MODEL, words, candidates=jaxsens.insertion(), positions=jaxsens.sample(9, seed=4)
-    )
+    drawn = flip_sensitivity(MODEL, words, flips=Insert(sample=9, seed=4))
     assert (len(drawn), drawn.population, len(set(listed(drawn)))) == (9, 2 * N * 5, 9)
     np.testing.assert_allclose(drawn.norms, truth(MODEL, words, listed(drawn), 1), rtol=1e-9)
     whole.save(tmp_path / "r.parquet")
@@ -108,10 +108,10 @@ def test_several_inputs_a_sample_and_a_file(tmp_path):
 
 
 def test_inputs_of_several_lengths_are_put_together_but_not_with_flips_of_another_kind():
-    result = flip_sensitivity(MODEL, [WORD, WORD[2:]], candidates=jaxsens.repetition(2))
-    assert (result.lengths, result.copies, len(result)) == ((N, N - 2), 2, 2 * N - 4)
+    result = flip_sensitivity(MODEL, [WORD, WORD[2:]], flips=Repeat(2))
+    assert (result.lengths, result.asked.flips.copies, len(result)) == ((N, N - 2), 2, 2 * N - 4)
     np.testing.assert_allclose(
-        result.of_input(1).norms, flip_sensitivity(MODEL, WORD[2:], candidates=jaxsens.repetition(2)).norms
+        result.of_input(1).norms, flip_sensitivity(MODEL, WORD[2:], flips=Repeat(2)).norms
     )
     with pytest.raises(InputError, match=r"results\[1\]: copies = 0: that of results\[0\] is 2"):
         jaxsens.concat([result, flip_sensitivity(MODEL, WORD)])
@@ -119,7 +119,7 @@ def test_inputs_of_several_lengths_are_put_together_but_not_with_flips_of_anothe
 
 def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
     subject = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(0, 2))
-    inserted = flip_sensitivity(subject, WORD, candidates=jaxsens.insertion())
+    inserted = flip_sensitivity(subject, WORD, flips=Insert())
     assert {*inserted.symbols.tolist()} == {1, 3, 4}
     assert {*inserted.positions.tolist()} == {
         1,
@@ -129,21 +129,21 @@ def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
         5,
         6,
     }  # not before the special symbol that begins the word
-    named = flip_sensitivity(subject, WORD, candidates=jaxsens.insertion([2]), positions=[0])
+    named = flip_sensitivity(subject, WORD, flips=Insert([2], positions=[0]))
     assert listed(named) == [(0, 0, 2)]
-    repeated = flip_sensitivity(subject, WORD, candidates=jaxsens.repetition())
+    repeated = flip_sensitivity(subject, WORD, flips=Repeat())
     assert repeated.positions.tolist() == [1, 3, 4, 5]
 
 
 def test_models_of_others_and_their_functions():
     table = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), np.float32)
     rows = lambda tokens: jnp.cumsum(jnp.asarray(table)[tokens], axis=0)  # noqa: E731
-    result = flip_sensitivity(rows, WORD, candidates=jaxsens.insertion([1, 4]), readout="last")
+    result = flip_sensitivity(rows, WORD, flips=Insert([1, 4]), readout="last")
     np.testing.assert_allclose(
         result.norms, np.linalg.norm(table, axis=1)[result.symbols], rtol=1e-5, atol=1e-6
     )
     signed = flip_sensitivity(
-        rows, WORD, candidates=jaxsens.repetition(2), readout="last", scalar=lambda y: y[0], positions=[3]
+        rows, WORD, flips=Repeat(2, positions=[3]), measure=Function(lambda y: y[0]), readout="last"
     )
     np.testing.assert_allclose(signed.changes, [2 * table[1, 0]], rtol=1e-5)
     assert "2 copies of a token before the position" in signed.view().flipped_input
@@ -156,14 +156,14 @@ def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
     word = np.tile(WORD[:-1], 4)  # more flips than devices take at a time
     options = {"engine": "vmap", "batch_size": 1}
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), progress=stop, **options)
+        flip_sensitivity(MODEL, word, flips=Repeat(2), progress=stop, **options)
     partial = caught.value.partial
-    whole = flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), **options)
-    again = flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(2), resume=partial, **options)
+    whole = flip_sensitivity(MODEL, word, flips=Repeat(2), **options)
+    again = flip_sensitivity(MODEL, word, flips=Repeat(2), resume=partial, **options)
     assert 0 < len(partial) < len(whole)
     assert again.to_pandas().equals(whole.to_pandas())
     with pytest.raises(InputError, match=r"(?s)resume: .*candidates = 'repetition\(2\)'"):
-        flip_sensitivity(MODEL, word, candidates=jaxsens.repetition(1), resume=partial, **options)
+        flip_sensitivity(MODEL, word, flips=Repeat(1), resume=partial, **options)
 
 
 # Refusals
@@ -231,4 +231,4 @@ def test_unusable_arguments_of_edits_are_errors():
     with pytest.raises(
         InputError, match=r"candidates = 7: .*jaxsens.insertion\(\), jaxsens.repetition\(times\)"
     ):
-        flip_sensitivity(MODEL, WORD, candidates=7)
+        flip_sensitivity(MODEL, WORD, flips=7)

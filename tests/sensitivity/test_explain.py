@@ -15,7 +15,7 @@ def model(**options):
 
 def growth(subject, engine):
     """log2 of the growth of the operations as n doubles from 4096 to 8192."""
-    few, many = (jaxsens.explain(subject, n, engine=engine, alphabet_size=2).operations for n in (4096, 8192))
+    few, many = (jaxsens.explain(subject, n, flips=2, engine=engine).operations for n in (4096, 8192))
     return np.log2(many / few)
 
 
@@ -57,7 +57,7 @@ def test_it_names_the_engine_that_then_runs(options):
 
 
 def test_any_callable_can_be_explained():
-    told = jaxsens.explain(lambda tokens: jnp.sin(tokens * 1.0).sum(), 100, alphabet_size=3)
+    told = jaxsens.explain(lambda tokens: jnp.sin(tokens * 1.0).sum(), 100, flips=3)
     assert told.engine.name == "vmap"
     assert told.flips == 99 * 2
     assert told.seconds > 0
@@ -106,7 +106,7 @@ def test_flips_of_other_kinds_are_counted(options, flips):
 
 def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
     norms, distances = (
-        jaxsens.explain(model(), 64, engine="first-order", norm=norm) for norm in ("l2", "kl")
+        jaxsens.explain(model(), 64, measure=norm, engine="first-order") for norm in ("l2", "kl")
     )
     assert distances.memory - norms.memory == 16 * norms.flips * model().config.width
     assert distances.operations == norms.operations
@@ -114,12 +114,12 @@ def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
 
 def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
     with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate norm = "decision"'):
-        jaxsens.explain(model(), 10, engine="first-order", norm="decision")
-    assert jaxsens.explain(model(), 10, norm="decision").first_order is None
-    assert jaxsens.explain(model(), 10, norm="kl").first_order is not None
+        jaxsens.explain(model(), 10, measure="decision", engine="first-order")
+    assert jaxsens.explain(model(), 10, measure="decision").first_order is None
+    assert jaxsens.explain(model(), 10, measure="kl").first_order is not None
     with pytest.raises(jaxsens.EngineRefusal, match="cannot serve flips that delete a position"):
-        jaxsens.explain(model(), 10, engine="first-order", candidates=jaxsens.deletion())
+        jaxsens.explain(model(), 10, flips=jaxsens.Delete(), engine="first-order")
     with pytest.raises(
         jaxsens.InputError, match=r"(?s)2 errors.*norm = 'l3'.*candidates = 7: a sequence of symbol ids"
     ):
-        jaxsens.explain(model(), 10, norm="l3", candidates=7)  # pyright: ignore[reportArgumentType]
+        jaxsens.explain(model(), 10, flips=7, measure="l3")  # pyright: ignore[reportArgumentType]

@@ -275,7 +275,7 @@ def test_the_lines_for_a_model_outside_jax_work():
     d = 4
     kind = jax.ShapeDtypeStruct((d,), "float32")  # of the model's output
     model = lambda tokens: jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method="sequential")  # noqa: E501, E731  # fmt: skip
-    result = jaxsens.flip_sensitivity(model, [0, 1] * 40, alphabet_size=2)
+    result = jaxsens.flip_sensitivity(model, [0, 1] * 40, flips=2)
     expected = np.linalg.norm(np.tanh(PLAIN[1]) - np.tanh(PLAIN[0])) / 80
     np.testing.assert_allclose(result.norms, expected, rtol=1e-4)
     line = 'jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method='
@@ -319,13 +319,13 @@ def test_what_is_no_mesh_is_refused_with_the_lines_that_make_one(mesh, said):
     assert said in message
     assert "jaxsens.flip_sensitivity(model, tokens, mesh=mesh)" in message
     with pytest.raises(jaxsens.InputError, match="worst_input: mesh = "):
-        jaxsens.worst_input(network, 4, 2, mesh=mesh)
+        jaxsens.worst_input(network, 4, 2, placement=jaxsens.Placement(mesh))
 
 
 def test_the_lines_for_a_mesh_work():
     devices = jax.devices()[:2]
     mesh = jax.sharding.Mesh(np.array(devices), ("flips",))
-    assert len(jaxsens.flip_sensitivity(network, TOKENS, 2, mesh=mesh)) == 4
+    assert len(jaxsens.flip_sensitivity(network, TOKENS, 2, placement=jaxsens.Placement(mesh))) == 4
 
 
 def test_several_mistakes_are_told_at_once():

@@ -405,10 +405,10 @@ def test_a_sketch_keeps_the_expected_squared_norm_and_its_error_is_what_it_says(
 
 def test_estimates_do_not_depend_on_the_batch_or_the_memory():
     model, word = jaxsens.Transformer(SMALL, seed=0), word_of(40, 0, 2)
-    whole = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=2)
+    whole = jaxsens.flip_sensitivity(model, word, engine=jaxsens.FirstOrder(verify=2))
     others: list[dict[str, Any]] = [{"batch_size": 7}, {"memory_budget": 2**19}]
     for options in others:
-        part = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=2, **options)
+        part = jaxsens.flip_sensitivity(model, word, **options, engine=jaxsens.FirstOrder(verify=2))
         np.testing.assert_allclose(part.norms, whole.norms, rtol=1e-4)
 
 
@@ -420,7 +420,7 @@ def test_the_interval_of_the_mean_covers_the_true_mean_of_at_least_180_of_200_mo
     covered = 0
     for seed in range(200):
         model, word = jaxsens.Transformer(config, seed=seed), word_of(48, seed, 2)
-        result = jaxsens.flip_sensitivity(model, word, engine="first-order", verify=20, seed=seed)
+        result = jaxsens.flip_sensitivity(model, word, engine=jaxsens.FirstOrder(verify=20, seed=seed))
         low, high = result.mean_interval(0.95)
         covered += low <= jaxsens.flip_sensitivity(model, word, engine="vmap").mean <= high
     assert covered >= 180
@@ -452,14 +452,16 @@ def test_every_error_in_the_arguments_is_listed_and_other_engines_refuse_them():
     model = jaxsens.Transformer(SMALL, seed=0)
     with pytest.raises(InputError) as caught:
         jaxsens.flip_sensitivity(
-            model, [0, 1, 1], engine="first-order", norm="l1", sketch=3, verify=0, seed=-1
+            model, [0, 1, 1], measure="l1", engine=jaxsens.FirstOrder(sketch=3, verify=0, seed=-1)
         )
     for said in ('sketch = 3: only for norm="l2"', "verify = 0", "seed = -1"):
         assert said in str(caught.value)
     with pytest.raises(InputError, match="sketch = 3: not with scalar"):
-        jaxsens.flip_sensitivity(model, [0, 1], engine="first-order", sketch=3, scalar=probability)
+        jaxsens.flip_sensitivity(
+            model, [0, 1], measure=jaxsens.Function(probability), engine=jaxsens.FirstOrder(sketch=3)
+        )
     with pytest.raises(InputError) as caught:
-        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="vmap", sketch=3, verify=5, seed=1)
+        jaxsens.flip_sensitivity(model, [0, 1, 1], engine=jaxsens.FirstOrder(sketch=3, verify=5, seed=1))
     for name in ("sketch", "verify", "seed"):
         assert f"{name} = " in str(caught.value)
 
@@ -488,7 +490,9 @@ def test_a_users_model_is_estimated_and_verified_like_any_other():
     assert exact.engine.name == "incremental"
     np.testing.assert_allclose(result.values[result.exact], exact.values[result.exact], rtol=1e-3, atol=1e-6)
     assert accuracy_of(result).rank_correlation > 0.9
-    mean = jaxsens.flip_sensitivity(pair, tokens, readout="mean", engine="first-order", symbols=[5])
+    mean = jaxsens.flip_sensitivity(
+        pair, tokens, flips=jaxsens.Pairs([5]), readout="mean", engine="first-order"
+    )
     assert mean.readout == "mean"
     assert len(mean) > len(tokens) - 3
 

@@ -174,7 +174,9 @@ def measured(model: jaxsens.Layered, weights: Any = WEIGHTS, **options: Any) -> 
             "ignore", PrecisionWarning
         )  # and some changes are below the rounding of float64
         exact = jaxsens.flip_sensitivity((model, wide), TOKENS, engine="vmap", **options)
-    found = jaxsens.flip_sensitivity((model, weights), TOKENS, engine="first-order", verify=20, **options)
+    found = jaxsens.flip_sensitivity(
+        (model, weights), TOKENS, **options, engine=jaxsens.FirstOrder(verify=20)
+    )
     return found, exact.values
 
 
@@ -357,10 +359,10 @@ def test_few_outputs_of_many_take_no_memory_for_the_others():
 def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
     with pytest.raises(InputError, match="memory_budget"):
         measured(Grouped(), memory_budget=2**8)
-    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine="first-order", verify=1)
+    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=1))
     assert one.exact.sum() == 1
     assert "any of them may exceed" in repr(one)
-    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine="first-order", verify=10**6)
+    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=jaxsens.FirstOrder(verify=10**6))
     assert every.exact.all()
     low, high = every.mean_interval()
     assert low == high
@@ -374,7 +376,7 @@ def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, re
     )
     word = [0, 1, 1, 0] * 12 + [2]
     result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), word, engine="first-order", verify=20
+        jaxsens.Transformer(config, seed=0), word, engine=jaxsens.FirstOrder(verify=20)
     )
     assert result.estimated is not None
     assert not result.estimated.estimates[result.positions > readout].any()

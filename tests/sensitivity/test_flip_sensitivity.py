@@ -46,7 +46,7 @@ def test_the_result_matches_a_users_own_loop(model):
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 1000])
 def test_the_result_does_not_depend_on_the_batch_size(model, batch_size):
     tokens = word(9)
-    result = jaxsens.flip_sensitivity(model, tokens, batch_size=batch_size)
+    result = jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(batch_size=batch_size))
     np.testing.assert_allclose(result.norms, jaxsens.flip_sensitivity(model, tokens).norms, rtol=2e-5)
 
 
@@ -67,7 +67,7 @@ def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model
     default = jaxsens.flip_sensitivity(model, tokens)
     assert set(default.positions) == {0, 2, 3, 5, 6, 7}
     assert 3 not in default.symbols
-    asked = jaxsens.flip_sensitivity(model, tokens, positions=[1, 4, 8])
+    asked = jaxsens.flip_sensitivity(model, tokens, flips=jaxsens.Substitute(positions=[1, 4, 8]))
     assert len(asked) == 3 * 3
     assert np.isnan(default.profile()[4]).all()
     assert np.isnan(default.profile()[8]).all()
@@ -75,7 +75,7 @@ def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model
 
 
 def test_symbols_can_be_chosen(model):
-    result = jaxsens.flip_sensitivity(model, word(), symbols=[2, 1])
+    result = jaxsens.flip_sensitivity(model, word(), flips=jaxsens.Pairs([2, 1]))
     assert set(result.symbols) == {1, 2}
     assert result.alphabet == (1, 2)
 
@@ -146,7 +146,10 @@ def test_a_smaller_memory_budget_changes_nothing_but_the_batch():
 def test_progress_counts_up_to_all_flips(model):
     seen = []
     jaxsens.flip_sensitivity(
-        model, np.stack([word(9), word(9, 1)]), batch_size=2, progress=lambda d, t: seen.append((d, t))
+        model,
+        np.stack([word(9), word(9, 1)]),
+        progress=lambda d, t: seen.append((d, t)),
+        placement=jaxsens.Placement(batch_size=2),
     )
     assert seen[-1] == (32, 32)
     assert seen == sorted(seen)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.sensitivity.flips import Sample, enumerate_flips
+from jaxsens.sensitivity.flip_table import Sample, enumerate_flips
 
 
 def brute_force(tokens, symbols, positions, keep):

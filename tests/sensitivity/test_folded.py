@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig, flip_sensitivity
+from jaxsens.asked.flips import Substitute
 from jaxsens.errors import PrecisionWarning
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
@@ -20,6 +21,7 @@ from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference import folded
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.difference.folded import FoldedEngine
+from jaxsens.sensitivity.placement import Placement
 from tests.sensitivity.conformance import sharpened
 from tests.small_models import small
 from tests.tolerances import CARRIED
@@ -119,9 +121,13 @@ def test_all_flips_are_right_declined_ones_included(changes):
     config = small(alphabet_size=2, feed_forward=20, **changes)
     model, tokens, some = Transformer(config, seed=1), word(n, alphabet=2), list(range(0, n - 1, 17))
     found = flip_sensitivity(
-        model, tokens, engine="difference", positions=some, batch_size=4, mesh=ONE_DEVICE
+        model,
+        tokens,
+        flips=Substitute(positions=some),
+        engine="difference",
+        placement=Placement(ONE_DEVICE, batch_size=4),
     )
-    specified = flip_sensitivity(model, tokens, engine="vmap", positions=some)
+    specified = flip_sensitivity(model, tokens, flips=Substitute(positions=some), engine="vmap")
     assert "folded" in found.engine.reason
     np.testing.assert_allclose(found.norms, specified.norms, rtol=1e-9, atol=1e-13)
 
@@ -134,7 +140,9 @@ def test_what_it_declines_is_measured_by_whole_rows():
     assert declined == {"whole rows": len(positions)}
     model = Transformer(config, parameters=parameters)
     with pytest.warns(PrecisionWarning, match="of 75 flips"):  # weights are 0 and 1: few flips matter
-        specified = flip_sensitivity(model, tokens, engine="vmap", positions=positions, symbols=[0, 1])
+        specified = flip_sensitivity(
+            model, tokens, flips=Substitute([0, 1], positions=positions), engine="vmap"
+        )
     chosen = specified.symbols == np.where(tokens[specified.positions] == 0, 1, 0)
     np.testing.assert_allclose(found, specified.norms[chosen], rtol=1e-8, atol=1e-10)
 

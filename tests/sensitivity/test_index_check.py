@@ -93,7 +93,7 @@ def test_only_positions_that_are_flipped_hold_the_largest_symbol():
     def model(tokens):  # the first symbol is read from a table of its own
         return special[tokens[0]] + TABLE[tokens[1:]].mean(0)
 
-    assert len(jaxsens.flip_sensitivity(model, TOKENS, symbols=[3, 4], positions=[0])) == 2
+    assert len(jaxsens.flip_sensitivity(model, TOKENS, flips=jaxsens.Substitute([3, 4], positions=[0]))) == 2
     assert "at position 2" in refused(model, TOKENS, None, symbols=[3, 4], positions=[0, 2])
 
 
@@ -121,7 +121,7 @@ def test_a_word_that_no_flip_makes_convicts_nobody():
     ids=["where", "where after", "insert", "unique", "clipped", "roll"],
 )
 def test_what_jax_drops_on_purpose_is_no_problem(model):
-    assert len(jaxsens.flip_sensitivity(model, TOKENS, 2, positions=[1, 2])) == 2
+    assert len(jaxsens.flip_sensitivity(model, TOKENS, flips=jaxsens.Substitute(2, positions=[1, 2]))) == 2
 
 
 def test_models_with_callbacks_are_checked():

@@ -44,7 +44,7 @@ def masked(request):
 
 def test_every_flip_and_row_as_the_double_loop_has_it(masked):
     config, parameters, model = masked
-    found = jaxsens.influence_matrix(model, TOKENS, norm="linf", batch_size=4)
+    found = jaxsens.influence_matrix(model, TOKENS, measure="linf", placement=jaxsens.Placement(batch_size=4))
     expected = specified(config, parameters, TOKENS, "linf")
     assert len(found.positions) == 10
     for flip, (i, s) in enumerate(zip(found.positions, found.symbols, strict=True)):
@@ -81,8 +81,16 @@ def test_a_row_that_no_flip_reaches_changes_by_exactly_0():
 def test_a_column_is_the_flip_sensitivity_of_that_row():
     config = small(logits=2, readout=2, layers=1)
     model = jaxsens.Transformer(config)
-    found = jaxsens.influence_matrix(model, TOKENS, outputs=[1], positions=[0, 4])
-    own = jaxsens.flip_sensitivity(model, TOKENS, outputs=[1], positions=[0, 4], engine="vmap")
+    found = jaxsens.influence_matrix(
+        model, TOKENS, flips=jaxsens.Substitute(positions=[0, 4]), measure=jaxsens.L2(outputs=[1])
+    )
+    own = jaxsens.flip_sensitivity(
+        model,
+        TOKENS,
+        flips=jaxsens.Substitute(positions=[0, 4]),
+        measure=jaxsens.L2(outputs=[1]),
+        engine="vmap",
+    )
     np.testing.assert_allclose(found.norms[:, 2], own.norms, rtol=1e-12)
     np.testing.assert_array_equal(found.positions, own.positions)
 
@@ -90,19 +98,19 @@ def test_a_column_is_the_flip_sensitivity_of_that_row():
 def test_models_that_return_rows():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
     rows = jaxsens.influence_matrix(
-        lambda tokens: jnp.cumsum(table[tokens], axis=0), [0, 1, 2, 0], symbols=[0, 1]
+        lambda tokens: jnp.cumsum(table[tokens], axis=0), [0, 1, 2, 0], flips=jaxsens.Pairs([0, 1])
     )
     assert rows.matrix("max")[1, 0] == 0
     np.testing.assert_allclose(
         rows.matrix()[1], [0, *[float(jnp.linalg.norm(table[1] - table[0]))] * 3], rtol=1e-5
     )
-    spelled = jaxsens.influence_matrix(SPELLER, "cabba", alphabet_size=3)
+    spelled = jaxsens.influence_matrix(SPELLER, "cabba", flips=3)
     assert spelled.names == {0: "a", 1: "b", 2: "c"}
     assert spelled.norms.shape == (10, 5)
     axes = spelled.plot()
     assert [label.get_text() for label in axes.get_xticklabels()] == list("cabba")
     assert np.asarray(axes.images[0].get_array()).shape == (5, 5)
-    masked = jaxsens.influence_matrix(SPELLER, "cabba", alphabet_size=3, positions=[1])
+    masked = jaxsens.influence_matrix(SPELLER, "cabba", flips=jaxsens.Substitute(3, positions=[1]))
     again = masked.plot(pyplot.subplots()[1], "max")
     assert len(again.patches) == 4  # positions that were not flipped
     pyplot.close("all")
@@ -114,11 +122,13 @@ def test_what_is_refused(monkeypatch):
         with pytest.raises(EngineRefusal, match=f'engine = "{engine}": it carries the change of the one row'):
             jaxsens.influence_matrix(model, TOKENS, engine=engine)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*norm = 'l3'.*engine = 'fast'"):
-        jaxsens.influence_matrix(model, [TOKENS, TOKENS], norm="l3", engine="fast")  # pyright: ignore[reportArgumentType]
+        jaxsens.influence_matrix(model, [TOKENS, TOKENS], measure="l3", engine="fast")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"it returns shape \(2,\), and no row for each of the 3 positions"):
-        jaxsens.influence_matrix(lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], symbols=[0, 1])
+        jaxsens.influence_matrix(
+            lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=jaxsens.Pairs([0, 1])
+        )
     with pytest.raises(InputError, match="statistic = 'median': one of mean, max"):
-        jaxsens.influence_matrix(model, TOKENS, positions=[0]).matrix("median")  # pyright: ignore[reportArgumentType]
+        jaxsens.influence_matrix(model, TOKENS, flips=jaxsens.Substitute(positions=[0])).matrix("median")  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
     with pytest.raises(
         InputError, match=r"the influence of 10 flips on 6 rows takes 1\.\d+ KiB, and this machine has"

@@ -130,7 +130,9 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
     monkeypatch.setattr(placement, "Lanes", Noted)
     for count in (1, 2, 3, 64):
         monkeypatch.setattr(lanes, "cores", lambda count=count: count)
-        found[count] = jaxsens.flip_sensitivity(model, word, engine=engine, mesh=mesh_of(1)).norms
+        found[count] = jaxsens.flip_sensitivity(
+            model, word, engine=engine, placement=jaxsens.Placement(mesh_of(1))
+        ).norms
     # 42 flips in at least sixteen batches: three each.
     assert used == [1, 2, 3, 14]
     for count in (2, 3, 64):
@@ -157,7 +159,9 @@ def test_all_threads_together_stay_within_the_budget(monkeypatch):
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 
     def measured(**options) -> np.ndarray:
-        return jaxsens.flip_sensitivity(model, word, engine="vmap", mesh=mesh_of(1), **options).norms
+        return jaxsens.flip_sensitivity(
+            model, word, engine="vmap", **options, placement=jaxsens.Placement(mesh_of(1))
+        ).norms
 
     free = measured(batch_size=1)
     assert used[-1] == 8

@@ -11,7 +11,9 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer
+from jaxsens.asked.flips import Substitute
 from jaxsens.sensitivity.layer_changes import layer_changes
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.small_models import random_parameters, small
 from tests.tolerances import REFERENCE
@@ -59,7 +61,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 )
 def test_every_row_of_every_layer_changes_as_in_plain_loops(changes, norm):
     model = model_of(**changes)
-    result = layer_changes(model, WORD, norm=norm, keep=range(10), batch_size=4)
+    result = layer_changes(model, WORD, measure=norm, keep=range(10), placement=Placement(batch_size=4))
     # Five positions hold a symbol of the alphabet, each has two others; the end-of-sequence symbol stays.
     assert list(zip(result.positions, result.symbols, strict=True)) == [
         (i, s) for i in range(5) for s in range(3) if s != WORD[i]
@@ -84,18 +86,20 @@ def test_the_last_layer_is_what_flip_sensitivity_measures():
 def test_positions_symbol_and_samples_choose_flips_and_batches_change_nothing():
     model = default_model()
     everything = layer_changes(model, WORD)
-    chosen = layer_changes(model, WORD, positions=[4, 1, 2], symbol=1, batch_size=3)
+    chosen = layer_changes(
+        model, WORD, flips=Substitute([1], positions=[4, 1, 2]), placement=Placement(batch_size=3)
+    )
     assert list(zip(chosen.positions, chosen.symbols, strict=True)) == [(1, 1), (4, 1)]
     same = [list(everything.positions).index(1) + 1, list(everything.positions).index(4)]
     np.testing.assert_allclose(chosen.own, everything.own[same], rtol=1e-12)
-    drawn = layer_changes(model, WORD, positions=jaxsens.sample(3, seed=1))
+    drawn = layer_changes(model, WORD, flips=Substitute(sample=3, seed=1))
     assert (len(drawn), drawn.population, drawn.changes.shape) == (3, 10, (0, 3, 6))
-    ended = layer_changes(model, WORD, positions=[5], symbol=0)
+    ended = layer_changes(model, WORD, flips=Substitute([0], positions=[5]))
     assert (ended.positions[0], ended.own.shape) == (5, (1, 3))
 
 
 def test_rows_of_the_table_are_flips_and_layers_in_order():
-    result = layer_changes(default_model(), WORD, positions=[0, 3], symbol=2)
+    result = layer_changes(default_model(), WORD, flips=Substitute([2], positions=[0, 3]))
     rows = result.to_rows()
     assert [(row.position, row.symbol, row.layer) for row in rows] == [
         (i, 2, k) for i in (0, 3) for k in range(3)
@@ -124,7 +128,7 @@ def slopes(mask: str, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
             model = Transformer(config, seed=seed)
             word = np.random.default_rng([seed, n]).integers(0, 2, n)
             sampled = jaxsens.sample(24, seed=seed)
-            found.append(layer_changes(model, word, positions=sampled))
+            found.append(layer_changes(model, word, flips=Substitute(positions=sampled)))
         own.append(np.mean([one.own[:, 1:].mean(axis=0) for one in found], axis=0))
         others.append(np.mean([one.others_mean[:, 1:].mean(axis=0) for one in found], axis=0))
     x = np.log(lengths)
@@ -149,11 +153,10 @@ def test_every_wrong_argument_is_named_at_once():
         layer_changes(
             default_model(),
             [0, 9],
-            positions=[2],
-            symbol=7,
-            norm="l3",  # pyright: ignore[reportArgumentType]
-            batch_size=0,
-            keep=[0.5],  # pyright: ignore[reportArgumentType]
+            flips=Substitute([7], positions=[2]),
+            measure="l3",
+            keep=[0.5],
+            placement=Placement(batch_size=0),
         )
     for name in (
         "tokens = 9",

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import InputError, Transformer, load_result
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.formulas import DISTANCES, decision_of, excess, measure_of
+from jaxsens.asked.measures import Comparison, Measure
 from jaxsens.inputs import MEASURES, NORMS
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import measures
 from jaxsens.sensitivity.functions import FUNCTIONS
-from jaxsens.sensitivity.measures import DISTANCES, decision_of, excess, measure_of
 from tests import reference
 from tests.measure_reference import DIGITS, exact, measured
 from tests.sensitivity.conformance import CASES, engine_of
@@ -213,10 +215,10 @@ def quick(model: str, name: str) -> bool:
 )
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
-    result = flip_sensitivity(built, WORD, engine=engine, norm=name)
+    result = flip_sensitivity(built, WORD, measure=name, engine=engine)
     truth = by_loops(built, WORD, result, name)
     np.testing.assert_allclose(result.norms, truth, rtol=1e-6, atol=1e-15)
-    assert (result.norm, result.engine.name, result.changes) == (name, engine, None)
+    assert (result.measure.kind, result.engine.name, result.values) == (name, engine, None)
     assert f"{name}: mean=" in repr(result)
 
 
@@ -224,7 +226,7 @@ def test_every_engine_gives_what_plain_loops_do(model, engine, name):
 def test_chosen_outputs_only(name):
     built = Transformer(MODELS["three layers"], seed=1)
     for engine in ("vmap", "difference"):
-        result = flip_sensitivity(built, WORD, engine=engine, norm=name, outputs=[3, 1])
+        result = flip_sensitivity(built, WORD, measure=Measure.kinds[name](outputs=[3, 1]), engine=engine)
         np.testing.assert_allclose(
             result.norms, by_loops(built, WORD, result, name, (3, 1)), rtol=1e-6, atol=1e-15
         )
@@ -264,10 +266,14 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
     wide = Transformer(config.replace(dtype="float64"), parameters=same)
     where = jaxsens.sample(24, seed=1)
-    truth = flip_sensitivity(wide, tokens, positions=where, norm=name, engine="difference")
+    truth = flip_sensitivity(
+        wide, tokens, flips=Substitute(positions=where), measure=name, engine="difference"
+    )
     errors = {}
     for engine in ("vmap", "difference"):
-        values = flip_sensitivity(model, tokens, positions=where, norm=name, engine=engine)
+        values = flip_sensitivity(
+            model, tokens, flips=Substitute(positions=where), measure=name, engine=engine
+        )
         errors[engine] = np.median(np.abs(values.norms - truth.norms) / truth.norms)
         if engine == "vmap":  # float32 has lost them
             assert dict(values.engine.elsewhere)["a forward pass each in float64"] > 12
@@ -289,16 +295,16 @@ def apart_by_numpy(y, new):
 @pytest.mark.parametrize("model", ["two layers", "three layers"])
 def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, engine):
     built = Transformer(MODELS[model], seed=1)
-    result = flip_sensitivity(built, WORD, engine=engine, change=apart)
+    result = flip_sensitivity(built, WORD, measure=Comparison(apart), engine=engine)
     parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.longdouble), built.parameters)
     y, truth = reference.output(built.config, parameters, list(WORD), np.longdouble), []
     for position, symbol in zip(result.positions, result.symbols, strict=True):
         flipped = [symbol if i == position else t for i, t in enumerate(WORD)]
         truth.append(apart_by_numpy(y, reference.output(built.config, parameters, flipped, np.longdouble)))
     assert min(truth) < 0 < max(truth)
-    np.testing.assert_allclose(result.changes, np.array(truth, float), rtol=1e-9, atol=1e-14)
-    np.testing.assert_array_equal(result.norms, np.abs(result.changes))
-    assert (result.norm, result.outputs) == ("change", None)
+    np.testing.assert_allclose(result.values, np.array(truth, float), rtol=1e-9, atol=1e-14)
+    np.testing.assert_array_equal(result.norms, np.abs(result.values))
+    assert (result.measure.kind, result.asked.outputs) == ("change", None)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -306,12 +312,15 @@ def test_a_norm_and_a_comparison_as_functions(engine):
     built = Transformer(MODELS["two layers"], seed=1)
     norms = flip_sensitivity(built, WORD, engine=engine)
     same = flip_sensitivity(
-        built, WORD, engine=engine, change=lambda y, new: jnp.linalg.norm(new - y + 1e-300)
+        built, WORD, measure=Comparison(lambda y, new: jnp.linalg.norm(new - y + 1e-300)), engine=engine
     )
     np.testing.assert_allclose(same.norms, norms.norms, rtol=1e-9)
-    decided = flip_sensitivity(built, WORD, engine=engine, norm="decision")
+    decided = flip_sensitivity(built, WORD, measure="decision", engine=engine)
     compared = flip_sensitivity(
-        built, WORD, engine=engine, change=lambda y, new: 1.0 * (jnp.argmax(y) != jnp.argmax(new))
+        built,
+        WORD,
+        measure=Comparison(lambda y, new: 1.0 * (jnp.argmax(y) != jnp.argmax(new))),
+        engine=engine,
     )
     np.testing.assert_array_equal(compared.norms, decided.norms)
 
@@ -360,7 +369,7 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
     with pytest.raises(
         InputError, match=r"or its direction, is not finite under 1 of 2 .*of 0 has no direction"
     ):
-        flip_sensitivity(lambda t: t[:2] * 1.0, [0, 1, 0], 2, norm="cosine")
+        flip_sensitivity(lambda t: t[:2] * 1.0, [0, 1, 0], 2, measure="cosine")
 
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
@@ -369,7 +378,7 @@ def test_measures_of_several_outputs_refuse_a_single_one(name):
         with pytest.raises(InputError, match=f'norm = "{name}": it is 0 for nearly every change of a single'):
             measure(norm=name, **options)
     with pytest.raises(InputError, match="of a single output"):
-        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, norm=name)
+        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
 
 
 def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name():
@@ -382,8 +391,8 @@ def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name()
     for name in ("cosine", "kl", "decision"):
         wrong: Any = name
         for call in (
-            lambda wrong=wrong: jaxsens.worst_input(MODEL, 4, norm=wrong),
-            lambda wrong=wrong: jaxsens.layer_changes(MODEL, WORD, norm=wrong),
+            lambda wrong=wrong: jaxsens.worst_input(MODEL, 4, measure=wrong),
+            lambda wrong=wrong: jaxsens.layer_changes(MODEL, WORD, measure=wrong),
             lambda wrong=wrong: jaxsens.theory.lemma5(MODEL, 4, norm=wrong),
             lambda wrong=wrong: jaxsens.theory.certified_bound(MODEL, 4, norm=wrong),
         ):
@@ -428,7 +437,9 @@ def boolean_sensitivities(function, words):
 @settings(max_examples=15, deadline=None)
 def test_sensitive_flips_are_the_boolean_sensitivity(n, batch, seed):
     words = np.random.default_rng(seed).integers(0, 2, (batch, n))
-    result = flip_sensitivity(majority, words, 2, norm="decision", positions=range(n), readout=None)
+    result = flip_sensitivity(
+        majority, words, flips=Substitute(2, positions=range(n)), measure="decision", readout=None
+    )
     truth = boolean_sensitivities(lambda word: 2 * sum(word) > len(word), words)
     assert result.sensitive_flips.tolist() == truth
     assert result.average_sensitivity == pytest.approx(np.mean(truth), rel=1e-12)
@@ -437,15 +448,15 @@ def test_sensitive_flips_are_the_boolean_sensitivity(n, batch, seed):
 
 def test_the_average_sensitivity_of_a_sample_is_an_estimate():
     words = np.random.default_rng(0).integers(0, 2, (6, 9))
-    whole = flip_sensitivity(majority, words, 2, norm="decision")
+    whole = flip_sensitivity(majority, words, 2, measure="decision")
     estimates = [
-        flip_sensitivity(majority, words, 2, norm="decision", positions=jaxsens.sample(20, seed=seed))
+        flip_sensitivity(majority, words, flips=Substitute(2, sample=20, seed=seed), measure="decision")
         for seed in range(60)
     ]
     found = np.array([one.average_sensitivity for one in estimates])
     assert abs(found.mean() - whole.average_sensitivity) < 4 * found.std() / np.sqrt(len(found))
     assert found.std() > 0
-    few = flip_sensitivity(majority, words, 2, norm="decision", positions=jaxsens.sample(2))
+    few = flip_sensitivity(majority, words, flips=Substitute(2, sample=2), measure="decision")
     assert np.isnan(few.sensitive_flips).sum() >= 4
 
 

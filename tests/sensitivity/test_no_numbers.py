@@ -28,7 +28,9 @@ def test_a_flip_measured_as_nan_is_told_from_one_not_measured_yet():
         raise KeyboardInterrupt
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        jaxsens.flip_sensitivity(model, tokens, 2, batch_size=2, mesh=mesh_of(1), progress=stop)
+        jaxsens.flip_sensitivity(
+            model, tokens, 2, progress=stop, placement=jaxsens.Placement(mesh_of(1), batch_size=2)
+        )
     partial = caught.value.partial
     assert len(partial) == seen[-1] < partial.population
     assert partial.positions[np.isnan(partial.norms)].tolist() == [1]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsens.asked.formulas import norm_of
 from jaxsens.inputs import NORMS
-from jaxsens.sensitivity.norms import norm_of
 
 ORDER = {"l1": 1, "l2": 2, "linf": np.inf}
 

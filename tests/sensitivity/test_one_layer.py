@@ -39,7 +39,13 @@ def test_flips_of_the_row_that_is_read_out_are_right_beside_others_and_alone(wei
     row = options.get("readout", 9)
     for positions in (range(10), [row]):
         engines = [
-            jaxsens.flip_sensitivity(model, word, positions=[*positions], engine=engine, batch_size=10).norms
+            jaxsens.flip_sensitivity(
+                model,
+                word,
+                flips=jaxsens.Substitute(positions=[*positions]),
+                engine=engine,
+                placement=jaxsens.Placement(batch_size=10),
+            ).norms
             for engine in ("difference", "vmap")
         ]
         np.testing.assert_allclose(*engines, rtol=1e-9, atol=1e-14)

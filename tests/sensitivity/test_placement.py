@@ -186,14 +186,16 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
     found = {
         devices: jaxsens.flip_sensitivity(
-            model, tokens, engine=engine, batch_size=3, mesh=mesh_of(devices)
+            model, tokens, engine=engine, placement=jaxsens.Placement(mesh_of(devices), batch_size=3)
         ).norms
         for devices in (1, 2, 8)
     }
     # A batch of one size runs the same program whatever the mesh.
     np.testing.assert_array_equal(found[2], found[1])
     np.testing.assert_allclose(found[8], found[1], rtol=1e-12)
-    other = jaxsens.flip_sensitivity(model, tokens, engine=engine, batch_size=1000, mesh=mesh_of(1))
+    other = jaxsens.flip_sensitivity(
+        model, tokens, engine=engine, placement=jaxsens.Placement(mesh_of(1), batch_size=1000)
+    )
     np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
 
 
@@ -218,7 +220,7 @@ def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_ctrl_c_leaves_what_was_finished(after):
     model, tokens = jaxsens.Transformer(small(layers=1)), np.stack([word(12), word(12, 1)])
-    whole = jaxsens.flip_sensitivity(model, tokens, batch_size=2, mesh=mesh_of(1))
+    whole = jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh_of(1), batch_size=2))
     seen = []
 
     def stop(done: int, total: int) -> None:
@@ -227,7 +229,9 @@ def test_ctrl_c_leaves_what_was_finished(after):
             raise KeyboardInterrupt
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        jaxsens.flip_sensitivity(model, tokens, batch_size=2, mesh=mesh_of(1), progress=stop)
+        jaxsens.flip_sensitivity(
+            model, tokens, progress=stop, placement=jaxsens.Placement(mesh_of(1), batch_size=2)
+        )
     partial = caught.value.partial
     assert isinstance(caught.value, KeyboardInterrupt)
     assert len(partial) == seen[-1] < len(whole) == partial.population
@@ -328,21 +332,28 @@ def test_the_budget_is_kept_or_refused():
             return compiled
 
         patch.setattr(jax.stages.Lowered, "compile", noted)
-        free = jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1))
+        free = jaxsens.flip_sensitivity(model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1)))
         budget = asked[-1] // 3
-        tight = jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1), memory_budget=budget)
+        tight = jaxsens.flip_sensitivity(
+            model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1), memory_budget=budget)
+        )
     # The program that ran, the last one compiled, is within the budget.
     assert 0 < asked[-1] <= budget
     np.testing.assert_allclose(tight.norms, free.norms, rtol=1e-10)
     with pytest.raises(jaxsens.InputError, match=r"memory_budget = 9 bytes: one flip .* takes \d+ bytes"):
-        jaxsens.flip_sensitivity(model, tokens, engine="vmap", mesh=mesh_of(1), memory_budget=9)
+        jaxsens.flip_sensitivity(
+            model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1), memory_budget=9)
+        )
 
 
 def test_a_budget_that_the_given_batch_size_exceeds_is_refused():
     model, tokens = jaxsens.Transformer(small(layers=1)), word(61)
     with pytest.raises(jaxsens.InputError, match="memory_budget"):
         jaxsens.flip_sensitivity(
-            model, tokens, engine="vmap", mesh=mesh_of(1), batch_size=64, memory_budget=10_000
+            model,
+            tokens,
+            engine="vmap",
+            placement=jaxsens.Placement(mesh_of(1), batch_size=64, memory_budget=10_000),
         )
 
 

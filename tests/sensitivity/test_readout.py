@@ -40,7 +40,7 @@ def refused(*arguments, **options):
 def test_of_a_model_that_returns_a_vector_it_only_says_what_is_not_flipped(readout, left_out):
     result = jaxsens.flip_sensitivity(vector, TOKENS, 2, readout=readout)
     assert set(result.positions) == set(range(6)) - left_out
-    everywhere = jaxsens.flip_sensitivity(vector, TOKENS, 2, positions=range(6))
+    everywhere = jaxsens.flip_sensitivity(vector, TOKENS, flips=jaxsens.Substitute(2, positions=range(6)))
     np.testing.assert_array_equal(result.norms, everywhere.norms[result.positions])
     assert result.readout == ("last" if readout == "auto" else readout)
 
@@ -135,9 +135,9 @@ def test_the_readout_is_saved(tmp_path, readout):
 
 @pytest.mark.parametrize(("readout", "flips"), [("auto", 9), (0, 9), ("mean", 10), (None, 10)])
 def test_explain_counts_the_flips_that_the_readout_leaves(readout, flips):
-    assert jaxsens.explain(vector, 10, alphabet_size=2, readout=readout).flips == flips
+    assert jaxsens.explain(vector, 10, flips=2, readout=readout).flips == flips
     with pytest.raises(jaxsens.InputError, match="readout = -1"):
-        jaxsens.explain(vector, 10, alphabet_size=2, readout=-1)
+        jaxsens.explain(vector, 10, flips=2, readout=-1)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -13,8 +13,8 @@ from flax import nnx
 import jaxsens
 from jaxsens.sensitivity import index_check
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.edits import DELETE, GROUPS, REPLACE, Edit, edited
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.edits import DELETE, GROUPS, SUBSTITUTE, Edit, edited
+from jaxsens.sensitivity.flip_table import Flips
 
 THREE = jax.random.normal(jax.random.key(0), (3, 4))
 EIGHT = jax.random.normal(jax.random.key(1), (8, 4))
@@ -112,7 +112,7 @@ def test_a_read_beyond_an_array_at_the_smallest_symbol_is_refused(model):
 
 @pytest.mark.parametrize("model", AT_A_SYMBOL.values(), ids=AT_A_SYMBOL)
 def test_without_that_symbol_the_model_is_measured(model):
-    assert len(jaxsens.flip_sensitivity(model, WORD, symbols=[1, 2, 3], readout=None)) == 8
+    assert len(jaxsens.flip_sensitivity(model, WORD, flips=jaxsens.Pairs([1, 2, 3]), readout=None)) == 8
 
 
 @pytest.mark.parametrize("model", AT_SEVERAL.values(), ids=AT_SEVERAL)
@@ -142,7 +142,7 @@ def test_a_group_that_makes_a_bad_pair_is_refused():
 
 def test_the_influence_matrix_refuses_a_symbol_in_the_middle():
     with pytest.raises(jaxsens.InputError, match="symbols: with 0 at position 0"):
-        jaxsens.influence_matrix(lambda t: THREE[3 - t], WORD, symbols=[0, 1, 2, 3])
+        jaxsens.influence_matrix(lambda t: THREE[3 - t], WORD, flips=jaxsens.Pairs([0, 1, 2, 3]))
 
 
 def test_the_search_for_the_worst_input_refuses_a_symbol_in_the_middle():
@@ -183,7 +183,7 @@ def test_edited_words_are_those_that_each_edit_says():
     words = np.array([[5, 6, 7], [1, 2, 3]])
     flips = Flips(np.array([0, 1]), np.array([1, 2]), np.array([9, 8]), np.array([1, 1]))
     both = np.array([0, 1])
-    assert edited(words, flips, REPLACE, both).tolist() == [[5, 9, 7], [1, 2, 8]]
+    assert edited(words, flips, SUBSTITUTE, both).tolist() == [[5, 9, 7], [1, 2, 8]]
     assert edited(words, flips, DELETE, both).tolist() == [[5, 7], [1, 2]]
     assert edited(words, flips, Edit("insert", 2), both).tolist() == [[5, 9, 9, 6, 7], [1, 2, 8, 8, 3]]
     with pytest.raises(jaxsens.InputError, match="no rule for the edit"):

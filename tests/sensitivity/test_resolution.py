@@ -37,14 +37,16 @@ def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():
     with pytest.warns(
         jaxsens.PrecisionWarning, match=r'layer 0 reach .* float32 .*engine="difference".*dtype="float64"'
     ) as caught:
-        jaxsens.flip_sensitivity(cold, words(1024)[0], positions=[0], engine="vmap")
+        jaxsens.flip_sensitivity(cold, words(1024)[0], flips=jaxsens.Substitute(positions=[0]), engine="vmap")
     assert len(caught) == 1
     assert caught[0].filename == __file__
 
 
 def test_an_engine_that_measures_in_float64_what_float32_blurs_is_not_warned_of():
     cold = model(weighting="temperature-cubic", layers=1)
-    result = jaxsens.flip_sensitivity(cold, words(1024)[0], positions=[0], engine="difference")
+    result = jaxsens.flip_sensitivity(
+        cold, words(1024)[0], flips=jaxsens.Substitute(positions=[0]), engine="difference"
+    )
     assert "float64" in result.engine.reason
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxsens
 import jaxsens.theory
-from jaxsens.sensitivity.flips import Flips
+from jaxsens.sensitivity.flip_table import Flips
 from jaxsens.sensitivity.layer_changes import LayerChanges
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants
 
@@ -40,7 +40,7 @@ def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
     mean_hits = quantile_hits = 0
     for seed in range(100):
         drawn = jaxsens.flip_sensitivity(
-            model, np.zeros(400, int), 2, positions=jaxsens.sample(60, seed=seed)
+            model, np.zeros(400, int), flips=jaxsens.Substitute(2, sample=60, seed=seed)
         )
         low, high = drawn.mean_interval(0.9)
         mean_hits += low <= truth.mean <= high
@@ -99,7 +99,7 @@ def sampled():
     """15 of 5 + 16 = 21 flips: the first input has an end-of-sequence from position 5 on, which stays."""
     w = weights(17)
     words = np.array([[0] * 5 + [2] * 12, [1] * 17])
-    return jaxsens.flip_sensitivity(lambda t: w @ t, words, 2, positions=jaxsens.sample(15, seed=1))
+    return jaxsens.flip_sensitivity(lambda t: w @ t, words, flips=jaxsens.Substitute(2, sample=15, seed=1))
 
 
 def test_the_part_of_a_sample_knows_how_many_flips_its_input_has(sampled, tmp_path):
@@ -121,7 +121,7 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
 
 def test_populations_are_saved_only_where_they_do_not_follow_from_the_rest(result, sampled):
     assert sampled.description()["populations"] == [5, 16]
-    assert result.populations == (39, 39)
+    assert result.flips.populations == (39, 39)
     assert "populations" not in result.description()
     one = dataclasses.replace(sampled, tokens=sampled.tokens[1:], populations=(16,))
     assert "populations" not in one.description()

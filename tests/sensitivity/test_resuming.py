@@ -22,6 +22,7 @@ from jaxsens import (
     sample,
     stopping,
 )
+from jaxsens.asked.flips import Substitute
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -202,7 +203,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
 
 
 def test_a_partial_result_is_no_random_sample(whole, partial):
-    drawn = flip_sensitivity(MODEL, TOKENS, **OPTIONS, positions=sample(len(partial)))
+    drawn = flip_sensitivity(MODEL, TOKENS, flips=Substitute(sample=len(partial)), **OPTIONS)
     assert drawn.complete
     assert not drawn.exhaustive
     assert drawn.mean_interval().low > 0
@@ -249,11 +250,11 @@ def test_another_seed_of_the_sample_is_refused():
     with pytest.raises(
         InputError, match=r"sample = Sample\(count=20, seed=1.*this call has Sample\(count=20, seed=2"
     ):
-        flip_sensitivity(MODEL, TOKENS, **OPTIONS, positions=sample(20, seed=2), resume=part)
+        flip_sensitivity(MODEL, TOKENS, flips=Substitute(sample=20, seed=2), **OPTIONS, resume=part)
 
 
 def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
-    older = dataclasses.replace(partial, versions={**partial.versions, "jax": "0.4.0"})
+    older = dataclasses.replace(partial, versions={**partial.run.versions, "jax": "0.4.0"})
     with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
         flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=older)
     assert "model" not in str(caught.value)
@@ -352,6 +353,6 @@ def test_the_result_says_on_what_it_was_measured(whole):
     assert whole.asked.engine == "vmap"
     assert whole.asked.flips == (46, 46)
     assert len(whole.asked.model) == 64
-    asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], 2, positions=[1]).asked
+    asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], flips=Substitute(2, positions=[1])).asked
     assert asked is not None
     assert asked.positions == (1,)

@@ -14,6 +14,8 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, MeasurementInterrupted, Transformer, load_result, sample
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Function
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
@@ -62,15 +64,15 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
 def test_changes_are_those_of_plain_loops_with_their_signs(config, name, engine):
     model, (f, plain) = Transformer(config, seed=1), FUNCTIONS[name]
-    result = flip_sensitivity(model, WORD, engine=engine, scalar=f)
+    result = flip_sensitivity(model, WORD, measure=Function(f), engine=engine)
     truth = expected(model, WORD, result, plain)
     assert (truth > 0).any()
     assert (truth < 0).any()
-    np.testing.assert_allclose(result.changes, truth, rtol=1e-9, atol=1e-14)
-    np.testing.assert_array_equal(result.norms, np.abs(result.changes))
-    assert (result.norm, result.outputs, result.engine.name) == ("scalar", None, engine)
-    assert result.max == result.argmax.norm == np.abs(result.changes).max()
-    assert result.mean == np.abs(result.changes).mean()
+    np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
+    np.testing.assert_array_equal(result.norms, np.abs(result.values))
+    assert (result.measure.kind, result.asked.outputs, result.engine.name) == ("scalar", None, engine)
+    assert result.max == result.argmax.norm == np.abs(result.values).max()
+    assert result.mean == np.abs(result.values).mean()
     assert "scalar: mean=" in repr(result)
 
 
@@ -114,10 +116,24 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
     wide = Transformer(config.replace(dtype="float64"), parameters=same)
     where = sample(24, seed=1)
-    truth = flip_sensitivity(wide, tokens, positions=where, scalar=log_probability, engine="difference")
-    found = flip_sensitivity(model, tokens, positions=where, scalar=log_probability, engine="difference")
-    assert np.median(np.abs(found.changes - truth.changes) / np.abs(truth.changes)) < 1e-6
-    subtracted = flip_sensitivity(model, tokens, positions=where, scalar=log_probability, engine="vmap")
+    truth = flip_sensitivity(
+        wide,
+        tokens,
+        flips=Substitute(positions=where),
+        measure=Function(log_probability),
+        engine="difference",
+    )
+    found = flip_sensitivity(
+        model,
+        tokens,
+        flips=Substitute(positions=where),
+        measure=Function(log_probability),
+        engine="difference",
+    )
+    assert np.median(np.abs(found.values - truth.changes) / np.abs(truth.changes)) < 1e-6
+    subtracted = flip_sensitivity(
+        model, tokens, flips=Substitute(positions=where), measure=Function(log_probability), engine="vmap"
+    )
     assert dict(subtracted.engine.elsewhere)["a forward pass each in float64"] > 0
     if layers == 2:
         assert "folded" in found.engine.reason
@@ -126,9 +142,9 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_function_with_a_step_is_subtracted(engine):
     model = Transformer(small(), seed=1)
-    result = flip_sensitivity(model, WORD, scalar=step, engine=engine)
+    result = flip_sensitivity(model, WORD, measure=Function(step), engine=engine)
     truth = expected(model, WORD, result, lambda y: (y[0] > 0) * y[1])
-    np.testing.assert_allclose(result.changes, truth, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
 
 
 def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
@@ -138,9 +154,9 @@ def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
         small(weighting="temperature-cubic"),
     ):
         model = Transformer(config, parameters=random_parameters(config, 0, len(WORD)))
-        found = flip_sensitivity(model, WORD, scalar=log_probability, engine="difference")
+        found = flip_sensitivity(model, WORD, measure=Function(log_probability), engine="difference")
         truth = expected(model, WORD, found, as_reference)
-        np.testing.assert_allclose(found.changes, truth, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found.values, truth, rtol=1e-4, atol=1e-6)
 
 
 def test_every_fallback_keeps_the_function():
@@ -162,11 +178,17 @@ def test_every_fallback_keeps_the_function():
 
 def test_other_models_have_scalars_too():
     w = np.random.default_rng(0).normal(size=9).astype(np.float32)
-    result = flip_sensitivity(lambda t: jnp.asarray(w) @ t, WORD % 2, 2, scalar=lambda y: -2 * y[0])
+    result = flip_sensitivity(
+        lambda t: jnp.asarray(w) @ t, WORD % 2, 2, measure=Function(lambda y: -2 * y[0])
+    )
     signs = np.where(WORD[:8] % 2 == 0, 1, -1)
-    np.testing.assert_allclose(result.changes, -2 * w[:8] * signs, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result.values, -2 * w[:8] * signs, rtol=1e-4, atol=1e-6)
     rows = flip_sensitivity(
-        lambda t: jnp.asarray(w)[:, None] * t[:, None], WORD % 2, 2, readout="mean", scalar=lambda y: y[0]
+        lambda t: jnp.asarray(w)[:, None] * t[:, None],
+        WORD % 2,
+        2,
+        measure=Function(lambda y: y[0]),
+        readout="mean",
     )
     np.testing.assert_allclose(rows.changes, w * np.where(WORD % 2 == 0, 1, -1) / 9, rtol=1e-4, atol=1e-6)
 
@@ -216,7 +238,7 @@ def test_what_a_scalar_excludes_is_refused_together():
 
 def test_a_function_that_is_not_finite_under_a_flip_is_refused_with_the_position():
     y = np.asarray(MODEL(jnp.asarray(WORD)))[0]
-    hit = flip_sensitivity(MODEL, WORD, scalar=lambda y: y[0])
+    hit = flip_sensitivity(MODEL, WORD, measure=Function(lambda y: y[0]))
     least = float(y + hit.changes.min() / 2)
     with pytest.raises(InputError, match=r"or scalar of it, is not finite under \d+ of .* first at position"):
         MEASURE(scalar=lambda y: jnp.log(jnp.maximum(y[0] - least, 0)))
@@ -224,22 +246,24 @@ def test_a_function_that_is_not_finite_under_a_flip_is_refused_with_the_position
 
 def test_the_designated_outputs_of_a_model_do_not_matter_to_a_scalar():
     compiled = jaxsens.construction("parity", condition="temperature")
-    result = flip_sensitivity(compiled, np.array([0, 1, 1, 0, 1]), scalar=lambda y: y[0] + 2 * y[1])
-    assert result.outputs is None
+    result = flip_sensitivity(
+        compiled, np.array([0, 1, 1, 0, 1]), measure=Function(lambda y: y[0] + 2 * y[1])
+    )
+    assert result.asked.outputs is None
 
 
 @pytest.fixture(scope="module")
 def result():
     words = np.stack([WORD, WORD[::-1] % 3])
-    return flip_sensitivity(MODEL, words, scalar=log_probability)
+    return flip_sensitivity(MODEL, words, measure=Function(log_probability))
 
 
 def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
     assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution", "change"]
     result.save(tmp_path / "r.parquet")
     loaded: Any = load_result(tmp_path / "r.parquet")
-    np.testing.assert_array_equal(loaded.changes, result.changes)
-    assert loaded.changes.dtype == result.changes.dtype
+    np.testing.assert_array_equal(loaded.values, result.values)
+    assert loaded.values.dtype == result.values.dtype
     assert loaded.description() == result.description()
     plain = flip_sensitivity(MODEL, WORD)
     plain.save(tmp_path / "p.parquet")
@@ -248,8 +272,8 @@ def test_a_saved_result_comes_back_with_its_signs(result, tmp_path):
 
 def test_the_part_of_one_input_has_its_changes(result):
     part = result.of_input(1)
-    np.testing.assert_array_equal(part.changes, result.changes[result.inputs == 1])
-    np.testing.assert_array_equal(part.norms, np.abs(part.changes))
+    np.testing.assert_array_equal(part.values, result.values[result.inputs == 1])
+    np.testing.assert_array_equal(part.norms, np.abs(part.values))
 
 
 def again(y):

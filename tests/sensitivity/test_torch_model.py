@@ -135,13 +135,15 @@ class Unpaired(Mean):
 def test_inputs_of_other_lengths_are_tried_on_the_input_too(candidates):
     """The input with a symbol more or less, and not one that is made up."""
     word, module = np.array([2, 3, 1, 1, 2]), Unpaired().eval()
-    found = jaxsens.flip_sensitivity(jaxsens.from_torch(module), word, readout="mean", candidates=candidates)
+    found = jaxsens.flip_sensitivity(
+        jaxsens.from_torch(module), word, flips=jaxsens.Pairs(candidates), readout="mean"
+    )
     assert len(found) == 5
     assert np.isfinite(found.norms).all()
 
 
 def test_a_module_with_padding_is_explained():
-    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, alphabet_size=3))
+    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, flips=3))
 
 
 def test_rows_are_read_where_the_readout_says():
@@ -176,7 +178,11 @@ def test_a_batch_is_one_call_and_threads_take_turns_without_waiting_for_each_oth
     assert local_mesh().size > 1  # this ran on all of the tests' devices, and now in threads
     module.seen.clear()
     one = jaxsens.flip_sensitivity(
-        jaxsens.from_torch(module), TOKENS, SYMBOLS, readout="mean", batch_size=9, mesh=one_cpu()
+        jaxsens.from_torch(module),
+        TOKENS,
+        SYMBOLS,
+        readout="mean",
+        placement=jaxsens.Placement(one_cpu(), batch_size=9),
     )
     assert module.seen.count((9, 6)) == 4
     np.testing.assert_allclose(one.norms, result.norms, rtol=1e-5)
@@ -195,10 +201,8 @@ def test_large_batches_do_not_lock_up(threads):
         result = jaxsens.flip_sensitivity(
             jaxsens.from_torch(Mean().eval()),
             long,
-            SYMBOLS,
-            positions=jaxsens.sample(256),
-            batch_size=64,
-            mesh=one_cpu(),
+            flips=jaxsens.Substitute(SYMBOLS, sample=256),
+            placement=jaxsens.Placement(one_cpu(), batch_size=64),
         )
     finally:
         torch.set_num_threads(before)
@@ -315,7 +319,7 @@ def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
 
 
 def test_explain_counts_the_operations_of_a_pass():
-    told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, alphabet_size=SYMBOLS, readout="mean")
+    told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=jaxsens.Pairs(SYMBOLS), readout="mean")
     assert told.operations == 37 * 2 * 6 * WIDTH * 3
 
 

@@ -127,7 +127,7 @@ def test_a_measurement_keeps_the_strings_of_what_it_read_and_inserted():
     config = jaxsens.TransformerConfig(alphabet_size=6, width=4, heads=1, layers=1, feed_forward=4)
     plain = jaxsens.Transformer(config)
     model = Named(layered_transformer(config), plain.parameters)
-    result = jaxsens.flip_sensitivity(model, [5, 1, 1], symbols=[1, 3])
+    result = jaxsens.flip_sensitivity(model, [5, 1, 1], flips=jaxsens.Pairs([1, 3]))
     assert result.names == {k: f"<{k}>" for k in (1, 3, 5)}
     assert jaxsens.flip_sensitivity(plain, [5, 1, 1]).names is None
 

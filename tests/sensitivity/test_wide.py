@@ -14,6 +14,7 @@ from flax import linen, nnx
 from jax import lax
 from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
+from jaxsens.asked.formulas import measure_of
 from jaxsens.errors import InputError
 from jaxsens.inputs import MEASURES
 from jaxsens.models import layers
@@ -22,7 +23,6 @@ from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.models.masks import MASKS, SlidingWindow
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.measures import measure_of
 from jaxsens.sensitivity.wide.numbers import FLOAT64, Arithmetic, Precise
 from jaxsens.sensitivity.wide.program import Program, traced
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small

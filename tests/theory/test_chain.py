@@ -32,9 +32,9 @@ def chain(model: Transformer, norm: Any, certify: Any = certified_bound) -> list
     """The links of the chain that do not hold, by name."""
     words = np.array(list(itertools.product(range(model.config.alphabet_size), repeat=N)))
     engine = "vmap"  # one program for all words
-    measured = jaxsens.flip_sensitivity(model, words[[3, 17]], norm=norm, engine=engine).max
-    every = jaxsens.flip_sensitivity(model, words, norm=norm, engine=engine).max
-    found = jaxsens.worst_input(model, N, norm=norm, engine=engine).value
+    measured = jaxsens.flip_sensitivity(model, words[[3, 17]], measure=norm, engine=engine).max
+    every = jaxsens.flip_sensitivity(model, words, measure=norm, engine=engine).max
+    found = jaxsens.worst_input(model, N, measure=norm, engine=engine).value
     certified = certify(model, N, norm=norm).value
     proved = lemma5(model, N, norm=norm)
     links = {

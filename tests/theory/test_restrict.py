@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, compile_formula, flip_sensitivity
+from jaxsens.asked.flips import Substitute
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.score_positions import RelativeBias
 from jaxsens.theory.hard_attention import restrict as restricting
@@ -167,11 +168,11 @@ def test_flips_outside_the_set_change_nothing_at_all():
     restriction = restrict(model, 64, 0.5)
     generator = np.random.default_rng(0)
     words = restriction.complete(generator, 4)
-    outside = flip_sensitivity(model, words, positions=restriction.irrelevant.tolist())
+    outside = flip_sensitivity(model, words, flips=Substitute(positions=restriction.irrelevant.tolist()))
     assert len(outside) == 4 * len(restriction.irrelevant) > 0
     assert outside.max == 0.0
     # The measurement is not blind: the readout's own symbol does matter.
-    assert flip_sensitivity(model, words, positions=[63]).max > 0
+    assert flip_sensitivity(model, words, flips=Substitute(positions=[63])).max > 0
 
 
 @pytest.mark.parametrize("depth", [1, 2])

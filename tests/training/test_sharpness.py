@@ -30,7 +30,7 @@ def test_the_rise_of_a_quadratic_is_half_the_trace_times_the_squared_noise():
     assert found.standard_error < 0.002
     assert found.loss == 0
     assert found.perturbed == 5
-    assert found.norm == pytest.approx(np.linalg.norm(CENTRE))
+    assert found.measure.kind == pytest.approx(np.linalg.norm(CENTRE))
     assert found.radius == pytest.approx(0.1 * np.sqrt(5))
 
 

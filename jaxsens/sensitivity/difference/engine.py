@@ -83,8 +83,10 @@ class DifferenceEngine(Engine):
         """This engine in float64. After that, and for a float64 model, forward passes in float64."""
         if self.wide or self.config.dtype == "float64":
             return VmapEngine(
-                self.measure, self.outputs,
-                TransformerApply(self.config.replace(dtype="float64")), wide=self.wide,
+                self.measure,
+                self.outputs,
+                TransformerApply(self.config.replace(dtype="float64")),
+                wide=self.wide,
             )
         return replace(self, wide=True)
 

@@ -386,8 +386,10 @@ class FoldedEngine(Engine):
     def fallback(self) -> Engine:
         """The difference engine."""
         return DifferenceEngine(
-            self.measure, self.outputs,
-            self.config, )
+            self.measure,
+            self.outputs,
+            self.config,
+        )
 
     @property
     def wider(self) -> Engine | None:

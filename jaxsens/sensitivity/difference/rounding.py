@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsens.asked.formulas import l2
 from jaxsens.models.config import LayerConfig
 from jaxsens.models.parameters import NormParameters, needed
-from jaxsens.asked.formulas import l2
 
 ROUNDINGS = 2.0
 """A result is taken to be off by this many roundings of what was added: two to four times what is usual."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+
 import jax
 import numpy as np
 from jaxtyping import Float, Int
