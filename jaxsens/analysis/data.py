@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsens.asked.measures import decisions
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.points import STATUS_COLUMN, PointMetadata
@@ -194,7 +194,7 @@ class DecisionBuilder:
 
     def add(self, variant: str, n: int, seed: int, flips: FlipSensitivity) -> None:
         """Adds a point's flips; nothing, if they are of another measure than "decision"."""
-        if not decisions(flips.measure):
+        if not isinstance(flips.measure, Decision):
             return
         smallest, largest = math.nan, math.nan
         if flips.exhaustive:

@@ -43,9 +43,17 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     if measure.exact_up_to is not None and lengths and not any(map(measure.is_beyond, lengths)):
         remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
+    if (refused := _sketched(measure)) is not None:
+        problems.messages.append(f"measure.engine_beyond.{refused}")
     if measure.engine_beyond.exact:
         remedy = "it estimates: leave it out, or give first-order"
         problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
+
+
+def _sketched(measure: Measurement) -> str | None:
+    """Why the options of the estimates do not suit a measure that can be estimated; None if they do."""
+    engine, plain = measure.engine_beyond, FirstOrder().refusal(measure.measure)
+    return engine.refusal(measure.measure) if isinstance(engine, FirstOrder) and plain is None else None
 
 
 def _engines(measure: Measurement) -> tuple[tuple[str, AskedEngine], ...]:
@@ -97,7 +105,7 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
 def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
     """Why the first-order engine does not serve a variant; None if it does."""
     try:
-        choose(measurable(variant.source.build(0)), measure.engine_beyond, measure.flips, measure.measure, 2)
+        choose(measurable(variant.source.build(0)), FirstOrder(), measure.flips, measure.measure, 2)
     except InputError as error:
         return error
     return None

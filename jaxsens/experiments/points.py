@@ -165,8 +165,8 @@ class Measurement:
         return flip_sensitivity(
             model,
             tokens,
-            self.flips_at(n, seed),
-            self.measure,
+            flips=self.flips_at(n, seed),
+            measure=self.measure,
             engine=replace(engine, seed=seed) if isinstance(engine, FirstOrder) else engine,
             placement=placement,
             progress=False if progress is None else progress,

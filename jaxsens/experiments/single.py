@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.measures import decisions
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
@@ -138,7 +138,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
     behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
-    average = result.average_sensitivity if decisions(result.measure) else None
+    average = result.average_sensitivity if isinstance(result.measure, Decision) else None
     blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
     if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
         blurred["average sensitivity"] = most
@@ -162,9 +162,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
                 "input": int(result.inputs[k]),
                 "position": position,
                 "symbol": symbol,
-                behind: result.tokens[
-                    result.inputs[k], position
-                ].tolist(),
+                behind: result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
                 **({} if resolved[k] else {"at most": float(result.norms[k] + result.resolution[k])}),
             }

@@ -230,11 +230,18 @@ def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
         InputError: if it is no sweep directory, or the plan is damaged.
     """
     try:
-        return SweepPlan.read(Path(directory) / PLAN)
+        plan = SweepPlan.read(Path(directory) / PLAN)
     except OSError as error:
         raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
+    try:
+        plan.asked  # noqa: B018 - reads the table
+    except InputError as error:
+        raise InputError(
+            f"{Path(directory) / PLAN}: of another version of jaxsens ({error}); {_AGAIN}"
+        ) from error
+    return plan
 
 
 def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadata, FlipSensitivity]]:

@@ -45,7 +45,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from jaxsens.asked.engines import Auto
 from jaxsens.asked.flips import Flips, Substitute
-from jaxsens.asked.measures import MEDIAN, Decision, Norm, decisions
+from jaxsens.asked.measures import MEDIAN, Decision, Norm
 from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.attention import AttentionTable, has_attention
@@ -357,7 +357,7 @@ def _check_bounds_and_statistics(
         )
     sampled = flips.sample is not None or measure.sample_beyond is not None
     for name in statistics:
-        if not decisions(asked) and name in OF_DECISIONS:
+        if not isinstance(asked, Decision) and name in OF_DECISIONS:
             remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:

@@ -72,8 +72,8 @@ def test_what_changes_the_numbers_changes_the_key_and_nothing_else_does():
 
     base = keys(ASKED)
     assert not set(keys(ASKED + "free_fraction = 0.25\n")) & set(base)
-    assert not set(keys(ASKED + '[measure]\nnorm = "l1"\n')) & set(base)
-    assert keys(ASKED + "[measure]\nbatch_size = 3\n") == base
+    assert not set(keys(ASKED + '[measure]\nmeasure = "l1"\n')) & set(base)
+    assert keys(ASKED + "[placement]\nbatch_size = 3\n") == base
 
 
 def test_bounds_are_computed_once_and_kept(answered, tmp_path):

@@ -11,10 +11,15 @@ from rich.console import Console
 
 from jaxsens.analysis import page
 from jaxsens.analysis.figures import ReportFigure
+from jaxsens.asked.engines import Vmap
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import L2, Measure
+from jaxsens.asked.request import Request
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run
 
 TINY = """
 title = "tiny"
@@ -64,18 +69,18 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
     positions = np.tile(np.arange(n - 1), batch)
     symbols = 1 - words[:, :-1].ravel()
     first = float(np.asarray(model.parameters.embedding)[0, 0])
+    values = np.abs(first + positions + symbols).astype(np.float32) / n
     return FlipSensitivity(
-        norms=np.abs(first + positions + symbols).astype(np.float32) / n,
-        inputs=inputs,
-        positions=positions,
-        symbols=symbols,
+        values=values,
+        resolution=np.zeros_like(values),
+        flips=FlipTable(inputs, positions, symbols, np.full(batch, n - 1), (0, 1)),
         tokens=words,
-        alphabet=(0, 1),
-        population=len(inputs),
-        readout="last",
-        norm=options["norm"],
-        outputs=None,
+        asked=asked(options.get("measure", L2()), counts=(n - 1,) * batch),
         engine=EngineChoice("fake", "for tests"),
-        dtype="float32",
-        versions={"device": "none", "jaxsens": "test"},
+        run=Run("float32", {"device": "none", "jaxsens": "test"}),
     )
+
+
+def asked(measure: Measure, flips: Flips = Substitute(), counts: tuple[int, ...] = (1,)) -> Request:  # noqa: B008
+    """What a measurement of a model that is never run was asked."""
+    return Request(flips, measure, Vmap(), "last", None, "model", "weights", None, counts)
