@@ -44,9 +44,8 @@ logits = 1
 [inputs]
 kind = "all"
 [measure]
-measure = "decision"
+measure = { kind = "decision", threshold = "median" }
 engine = "vmap"
-threshold = "median"
 """
 
 

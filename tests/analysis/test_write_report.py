@@ -126,7 +126,7 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
         if (metadata.variant, metadata.n) == ("unbounded", 6)
     )
     profile = data.profiles["unbounded", 6]
-    expected = [flips["value"][flips["position"] == i].mean() for i in range(5)]
+    expected = [flips["norm"][flips["position"] == i].mean() for i in range(5)]
     np.testing.assert_allclose(profile[:5], expected)
     assert np.isnan(profile[5])  # the position that is read out
 

@@ -78,7 +78,7 @@ def test_the_tables_read_back_are_those_written(calls, tmp_path):
     found = read_points(tmp_path, read_plan(tmp_path))
     flips = {(point.variant, point.n, point.seed): flips.to_pandas() for point, flips in found}
     assert list(flips) == list(zip(table["variant"], table["n"], table["seed"], strict=True))
-    assert [frame["value"].max() for frame in flips.values()] == list(table["max"])
+    assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
 
 
 def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):

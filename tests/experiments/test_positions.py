@@ -26,7 +26,7 @@ def test_problems_are_told_with_the_others():
     )
     (bounded,) = problems_of(TINY + measure.format("[1]") + "[bounds]\n")
     assert "all symbols at all positions but the one that is read" in bounded
-    trained = 'lengths = [4]\n[measure]\nflips = {kind = "substitute", positions = [1]}\n[[model]]\nname = "a"\nlanguage = "parity"\n'
+    trained = f'lengths = [4]{measure.format("[1]")}[[model]]\nname = "a"\nlanguage = "parity"\n'
     with pytest.raises(InputError, match="every symbol of a word, replaced by every other"):
         parse_theorem6_config(trained)
 
