@@ -58,7 +58,8 @@ CHECKED = (
         f"jaxsens.models.{name}"
         for name in ("centred", "layers", "masks", "positions", "products", "scores", "weighting")
     ),
-    *(f"jaxsens.sensitivity.{name}" for name in ("vmap_engine",)),
+    "jaxsens.asked.formulas",
+    "jaxsens.sensitivity.vmap_engine",
     *(
         f"jaxsens.theory.certified.{name}"
         for name in ("averages", "first_layer", "intervals", "layerwise", "setting", "two_layers")

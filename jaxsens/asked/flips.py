@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, cast
+
+import numpy as np
 
 from jaxsens import inputs
 from jaxsens.asked.positions import checked_positions
@@ -122,15 +124,13 @@ def _seed(name: str, value: Any, problems: Problems) -> int:
     return inputs.seed(value, problems)
 
 
-Symbols = Annotated[
-    int | tuple[int, ...] | tuple[tuple[int, tuple[int, ...]], ...] | Mapping[int, Any] | None,
-    checked_by(_symbols),
-]
-Ids = Annotated[tuple[int, ...] | None, checked_by(_ids)]
+# What a user may give; the objects hold tuples.
+Symbols = Annotated[int | Sequence[int] | np.ndarray | Mapping[int, Any] | None, checked_by(_symbols)]
+Ids = Annotated[Sequence[int] | np.ndarray | None, checked_by(_ids)]
 OptionalId = Annotated[int | None, checked_by(inputs.optional_count, least=0)]
-Positions = Annotated[tuple[int | float | str, ...] | None, checked_by(checked_positions)]
-OptionalGroups = Annotated[Groups | None, checked_by(_groups)]
-PositionSymbols = Annotated[tuple[tuple[int, int], ...], checked_by(_pairs)]
+Positions = Annotated[Sequence[int | float | str] | np.ndarray | None, checked_by(checked_positions)]
+OptionalGroups = Annotated[Sequence[Sequence[int]] | None, checked_by(_groups)]
+PositionSymbols = Annotated[Sequence[tuple[int, int]] | np.ndarray, checked_by(_pairs)]
 Seed = Annotated[int, checked_by(_seed)]
 
 
@@ -261,15 +261,16 @@ class Substitute(Flips):
         problems.raise_if_any()
 
     def _check_groups(self, lists: dict[int, tuple[int, ...]], problems: Problems) -> None:
-        if self.groups is None:
+        groups = cast(Groups | None, self.groups)
+        if groups is None:
             return
-        for group in self.groups:
+        for group in groups:
             counts = {p: len(lists[p]) for p in group if p in lists}
             if len(counts) < len(group) or len({*counts.values()}) > 1:
                 problems.add(
                     "groups", group, f"as many symbols for each of its positions: there are {counts}"
                 )
-        alone = lists.keys() - {p for group in self.groups for p in group}
+        alone = lists.keys() - {p for group in groups for p in group}
         if alone:
             problems.add(
                 "symbols: position", min(alone), "it is in no group; leave it out, or give a group (3,)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -56,7 +56,7 @@ def _token(name: str, value: Any, problems: Problems) -> int | str:
     return value if isinstance(value, str) and value else inputs.count(name, value, problems)
 
 
-Outputs = Annotated[Literal["all"] | tuple[int, ...] | None, checked_by(_outputs)]
+Outputs = Annotated[Literal["all"] | Sequence[int] | np.ndarray | None, checked_by(_outputs)]
 Threshold = Annotated[float | Literal["median"], checked_by(_threshold)]
 OF_OUTPUT = (
     "a function from the model's output, a vector, to one number, such as lambda y: jax.nn.log_softmax(y)[3]"

@@ -46,10 +46,10 @@ class TextMeasurement:
     @property
     def about(self) -> str:
         """What was measured of the output, in words."""
-        measure, view = self.result.measure, self.result.view()
+        measure = self.result.measure
         if isinstance(measure, LogProbability) and isinstance(measure.token, int):
             return f"the change of the log-probability of {self.model.tokens([measure.token])[0]!r}, in nats"
-        return f"{view.measure}, {view.unit}"
+        return f"{measure.symbol}, {measure.unit}"
 
     def facts(self) -> dict[str, str]:
         """Returns what is said of the measurement, by name."""

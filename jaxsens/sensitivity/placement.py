@@ -106,7 +106,7 @@ class Placement:
         InputError: naming each unusable field.
     """
 
-    mesh: Mesh = None  # pyright: ignore[reportAssignmentType] - None until it is made
+    mesh: Mesh | None = None
     batch_size: int | None = None
     memory_budget: int | None = None
 
@@ -115,13 +115,16 @@ class Placement:
             checks.mesh(self.mesh, problems)
             checks.optional_count("batch_size", self.batch_size, problems)
             checks.optional_count("memory_budget", self.memory_budget, problems)
-        if self.mesh is None:
-            object.__setattr__(self, "mesh", local_mesh())
+
+    @property
+    def devices(self) -> Mesh:
+        """The devices that flips are spread over."""
+        return local_mesh() if self.mesh is None else self.mesh
 
     @property
     def platform(self) -> str:
         """ "cpu", "gpu" or "tpu"."""
-        return self.mesh.devices.flat[0].platform
+        return self.devices.devices.flat[0].platform
 
     @property
     def budget(self) -> int:
@@ -131,17 +134,17 @@ class Placement:
     @property
     def group(self) -> ProcessGroup | None:
         """The processes that share the mesh; None if this process has all its devices."""
-        return ProcessGroup.of(self.mesh)
+        return ProcessGroup.of(self.devices)
 
     @property
     def local(self) -> Mesh:
         """The mesh of this process's devices."""
-        return self.mesh if self.group is None else self.group.local
+        return self.devices if self.group is None else self.group.local
 
     @property
     def columns(self) -> Int[np.ndarray, " devices"]:
         """The numbers of this process's devices in the mesh."""
-        return np.arange(self.mesh.size) if self.group is None else self.group.columns[self.group.rank]
+        return np.arange(self.devices.size) if self.group is None else self.group.columns[self.group.rank]
 
     def check(self) -> None:
         """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
@@ -383,7 +386,7 @@ def _chunks(
     engines together. Nothing runs while the generator is suspended.
     """
     mesh, (parameters, prepared), columns = placement.local, given, placement.columns
-    count, devices = len(positions), placement.mesh.size
+    count, devices = len(positions), placement.devices.size
     program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
     blocks = -(-count // (program.batch * devices))
     lanes = min(lanes, blocks)
@@ -438,7 +441,7 @@ def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np
     most = max(len(columns) for columns in group.columns)
     sent = np.zeros((most, *found.shape[1:]), found.dtype)
     sent[: len(found)] = found
-    whole = np.empty((placement.mesh.size, *found.shape[1:]), found.dtype)
+    whole = np.empty((placement.devices.size, *found.shape[1:]), found.dtype)
     for columns, part in zip(group.columns, group.gather(sent), strict=True):
         whole[columns] = part[: len(columns)]
     return whole, max(float(slowest), 1e-6)
@@ -464,7 +467,7 @@ def _program(
     wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
     # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
     one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
-    parts = placement.mesh.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
+    parts = placement.devices.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
     each, most = -(-flips // parts), -(-room // parts)
     batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
     given = quantity, engine, parameters, prepared, n, room, placement
@@ -486,7 +489,7 @@ def _fitting(
     batch: int,
 ) -> tuple[_Program, int]:
     """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
-    devices, lanes = placement.mesh.size, lanes_on(placement.local)
+    devices, lanes = placement.devices.size, lanes_on(placement.local)
     leaves, structure = jax.tree.flatten((parameters, prepared))
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     wide = jnp.result_type(float) == jnp.float64

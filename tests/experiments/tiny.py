@@ -11,15 +11,13 @@ from rich.console import Console
 
 from jaxsens.analysis import page
 from jaxsens.analysis.figures import ReportFigure
-from jaxsens.asked.engines import Vmap
-from jaxsens.asked.flips import Flips, Substitute
-from jaxsens.asked.measures import L2, Measure
-from jaxsens.asked.request import Request
+from jaxsens.asked.measures import L2
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
 from jaxsens.sensitivity.result import FlipSensitivity, Run
+from tests.made_results import request
 
 TINY = """
 title = "tiny"
@@ -75,12 +73,7 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
         resolution=np.zeros_like(values),
         flips=FlipTable(inputs, positions, symbols, np.full(batch, n - 1), (0, 1)),
         tokens=words,
-        asked=asked(options.get("measure", L2()), counts=(n - 1,) * batch),
+        asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
         engine=EngineChoice("fake", "for tests"),
         run=Run("float32", {"device": "none", "jaxsens": "test"}),
     )
-
-
-def asked(measure: Measure, flips: Flips = Substitute(), counts: tuple[int, ...] = (1,)) -> Request:  # noqa: B008
-    """What a measurement of a model that is never run was asked."""
-    return Request(flips, measure, Vmap(), "last", None, "model", "weights", None, counts)

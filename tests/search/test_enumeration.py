@@ -87,7 +87,7 @@ def test_with_an_end_symbol_the_value_is_that_of_flip_sensitivity_as_it_is():
 
 def test_only_some_symbols():
     model = model_of()
-    found = worst_input(model, 4, flips=Pairs([3, 1]), engine="vmap", placement=Placement(ONE))
+    found = worst_input(model, 4, flips=[3, 1], engine="vmap", placement=Placement(ONE))
     assert found.alphabet == (1, 3)
     assert_is_the_largest(found, model, words_over(2, 4) * 2 + 1, symbols=[1, 3], engine="vmap")
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
+from jaxsens.asked.measures import Measure
 from jaxsens.models.given import parameters_from_numpy
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.models.parameters import TransformerParameters
@@ -88,14 +89,15 @@ def engine_of(
     name: str, config: TransformerConfig, norm: str = "l2", outputs: tuple[int, ...] | None = None
 ) -> Engine | None:
     """The engine of a name, or None if it does not serve the config."""
+    measure = Measure.kinds[norm]()
     if name == "vmap":
-        return VmapEngine(norm, outputs, TransformerApply(config))
+        return VmapEngine(measure, outputs, TransformerApply(config))
     if name == "incremental":
         apply = TransformerApply(config)
         return incremental_engine(
-            Measurable(apply, None, call=lambda tokens: None, config=config), norm, outputs
+            Measurable(apply, None, call=lambda tokens: None, config=config), measure, outputs
         )
-    return None if difference.refusal(config) else DifferenceEngine(norm, outputs, config)
+    return None if difference.refusal(config) else DifferenceEngine(measure, outputs, config)
 
 
 def measured(

@@ -19,6 +19,7 @@ import pytest
 
 import jaxsens
 from jaxsens import stopping
+from jaxsens.asked.measures import L2
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.placement import Placement
 from tests.sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
@@ -34,8 +35,8 @@ def model(**changes: Any) -> jaxsens.Transformer:
 
 
 def measured(**options: Any) -> jaxsens.FlipSensitivity:
-    given = {"engine": "vmap", "batch_size": 2, **options}
-    return jaxsens.flip_sensitivity(model(), WORDS, **given)
+    where = {"mesh": None, "batch_size": 2, **options}
+    return jaxsens.flip_sensitivity(model(), WORDS, engine="vmap", placement=Placement(**where))
 
 
 def shared(**options: Any) -> jaxsens.FlipSensitivity:
@@ -61,7 +62,7 @@ def check_float32_difference() -> None:
 
 
 def check_fallback() -> None:
-    values, counts = spread(Formula("l2", None, every=3), Placement(jaxsens.global_mesh(), 2))
+    values, counts = spread(Formula(L2(), None, every=3), Placement(jaxsens.global_mesh(), 2))
     np.testing.assert_array_equal(values, EXPECTED)
     assert sum(counts.values()) == (POSITIONS % 3 == 0).sum()
 

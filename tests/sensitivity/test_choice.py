@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.engines import AskedEngine, Auto
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2
 from jaxsens.models.weighting import Sigmoid, SinkSoftmax
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import ROUNDING, choose
@@ -21,7 +24,7 @@ def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
 
 
 def chosen(subject: jaxsens.Transformer, n: int):
-    return choose(measurable(subject), "auto", "l2", None, n)[1]
+    return choose(measurable(subject), Auto(), Substitute(), L2(), n)[1]
 
 
 @pytest.mark.parametrize(
@@ -139,9 +142,12 @@ def test_the_choice_knows_no_clock(monkeypatch):
 
 
 def test_an_engine_that_nobody_knows_is_no_other_one():
+    class SecondOrder(AskedEngine):
+        kind = "second-order"
+
     model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
-    with pytest.raises(
-        jaxsens.InputError,
-        match="no rule for the engine second-order; it knows auto, vmap, incremental, difference, first-order",
-    ):
-        choose(measurable(model), "second-order", "l2", None, 8)
+    known = "auto, vmap, incremental, difference, first-order"
+    with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
+        choose(measurable(model), SecondOrder(), Substitute(), L2(), 8)
+    with pytest.raises(jaxsens.InputError, match=f"engine = 'second-order': one of {known}"):
+        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")

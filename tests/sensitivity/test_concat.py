@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2, Function
 from jaxsens.models.layered_model import LayeredModel
 from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity.result import FlipSensitivity
@@ -16,7 +19,7 @@ from jaxsens.sensitivity.result import FlipSensitivity
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
 MODEL = jaxsens.Transformer(CONFIG, seed=0)
 ROWS = [[0, 1, 2, 0, 1], [2, 2], [1, 0, 2, 2, 1], [0, 1, 1]]
-COLUMNS = ("norms", "inputs", "positions", "symbols", "tokens")
+COLUMNS = ("values", "inputs", "positions", "symbols", "tokens")
 
 
 class Speller(LayeredModel):
@@ -113,13 +116,13 @@ def test_inputs_of_one_length_are_still_measured_together():
 
 
 def test_texts_are_encoded_by_models_that_can():
-    one = measured("abca", SPELLER, alphabet_size=3)
+    one = measured("abca", SPELLER, flips=3)
     assert one.tokens.tolist() == [[0, 1, 2, 0]]
-    several = measured(["ab", "cab"], SPELLER, alphabet_size=3)
+    several = measured(["ab", "cab"], SPELLER, flips=3)
     assert several.lengths == (2, 3)
     assert several.names == {0: "a", 1: "b", 2: "c"}
     assert list(several.to_pandas()["token"][:2]) == ["a", "a"]
-    assert measured(["ab", "ca"], SPELLER, alphabet_size=3).tokens.tolist() == [[0, 1], [2, 0]]
+    assert measured(["ab", "ca"], SPELLER, flips=3).tokens.tolist() == [[0, 1], [2, 0]]
     with pytest.raises(jaxsens.InputError, match="ids, not text"):
         measured("abc")
     with pytest.raises(jaxsens.InputError, match="ids, not text"):
@@ -131,14 +134,14 @@ def test_an_input_that_cannot_be_measured_is_named_before_anything_is():
         measured([[0, 1], [0, 9, 1], [0, 1, 0, 1, 7]])
     assert "input 1: tokens = 9: the model reads ids" in str(caught.value)
     assert "input 2: tokens = 7" in str(caught.value)
-    with pytest.raises(jaxsens.InputError, match="input 0: positions = 3: positions from 0 to 1"):
-        measured([[0, 1], [0, 1, 2, 1]], positions=[3])
+    with pytest.raises(jaxsens.InputError, match="input 0: flips: positions = 3: positions from 0 to 1"):
+        measured([[0, 1], [0, 1, 2, 1]], flips=Substitute(positions=[3]))
     with pytest.raises(jaxsens.InputError, match=r"input 1: tokens of shape \(1, 1\): nothing to flip"):
         measured([[0, 1], [0]])
     with pytest.raises(jaxsens.InputError, match="progress = 3: a function"):
         measured([[0, 1], [0]], progress=3)
-    with pytest.raises(jaxsens.InputError, match="norm = 'l3'"):
-        measured(ROWS, norm="l3")
+    with pytest.raises(jaxsens.InputError, match="measure = 'l3'"):
+        measured(ROWS, measure="l3")
     with pytest.raises(jaxsens.InputError, match="whole numbers of shape"):
         measured([[0, 1], [[0], [1, 2]]])
 
@@ -172,22 +175,22 @@ def test_an_interrupted_estimate_of_several_texts_has_the_mean_of_the_flips_that
             raise KeyboardInterrupt
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        measured(rows, engine="first-order", verify=4, progress=stop)
+        measured(rows, progress=stop, engine=FirstOrder(verify=4))
     partial = caught.value.partial
     assert partial.mean == pytest.approx(partial.of_input(0).norms.mean(), rel=0.5)
 
 
 def test_a_sample_is_divided_among_the_inputs():
     rows = [np.arange(40) % 3, [0, 1, 2], np.arange(20) % 3]
-    result = measured(rows, positions=jaxsens.sample(30, seed=1))
+    result = measured(rows, flips=Substitute(sample=30, seed=1))
     assert len(result) == 30
     assert result.population == 2 * (39 + 2 + 19)
     drawn = np.bincount(result.inputs)
     assert drawn[1] == 2
     assert drawn[0] == pytest.approx(2 * drawn[2], abs=3)
-    assert len(measured(rows, positions=jaxsens.sample(10**6))) == result.population
-    with pytest.raises(jaxsens.InputError, match=r"sample of 5 flips: at least 2 of each of the 3 inputs"):
-        measured(rows, positions=jaxsens.sample(5))
+    assert len(measured(rows, flips=Substitute(sample=10**6))) == result.population
+    with pytest.raises(jaxsens.InputError, match=r"sample = 5: at least 2 of each of the 3 inputs"):
+        measured(rows, flips=Substitute(sample=5))
 
 
 def linear(weights: Any, tokens: Any) -> Any:
@@ -199,7 +202,7 @@ def test_statistics_of_samples_weigh_each_input_by_its_flips():
     weights = np.linspace(1, 3, 200).astype(np.float32)
     long, short = np.zeros(200, int), np.zeros(20, int)
     draws = [
-        measured(row, (linear, weights), alphabet_size=2, positions=jaxsens.sample(15, seed=k))
+        measured(row, (linear, weights), flips=Substitute(2, sample=15, seed=k))
         for k, row in enumerate((long, short))
     ]
     result = jaxsens.concat(draws)
@@ -217,8 +220,8 @@ def test_statistics_of_samples_weigh_each_input_by_its_flips():
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_of_several_lengths_keep_their_own_samples():
     rows = [np.arange(12) % 3, np.arange(30) % 3]
-    result = measured(rows, engine="first-order", verify=12)
-    parts = [measured(row, engine="first-order", verify=12) for row in rows]
+    result = measured(rows, engine=FirstOrder(verify=12))
+    parts = [measured(row, engine=FirstOrder(verify=12)) for row in rows]
     assert int(result.exact.sum()) == 24
     assert result.mean == pytest.approx((parts[0].mean * 22 + parts[1].mean * 58) / 80)
     assert result.max == max(one.max for one in parts)
@@ -238,7 +241,7 @@ def test_estimates_of_several_lengths_keep_their_own_samples():
 
 
 def test_flips_of_groups_are_put_together():
-    options = {"symbols": [0, 1, 2], "groups": [(0, 1)]}
+    options = {"flips": jaxsens.Substitute([0, 1, 2], groups=[(0, 1)])}
     singles = [measured(row, **options) for row in ([0, 1, 2], [2, 2, 1, 0])]
     whole = measured([[0, 1, 2], [2, 2, 1, 0]], **options)
     for k, one in enumerate(singles):
@@ -260,8 +263,8 @@ def other_function(weights: Any, tokens: Any) -> Any:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: of_row(norm="l1"), "results[1]: norm = 'l1': that of results[0] is 'l2'"),
-        (lambda: of_row(outputs=[0]), "results[1]: outputs = (0,)"),
+        (lambda: of_row(measure="l1"), "results[1]: measure = L1(): that of results[0] is L2()"),
+        (lambda: of_row(measure=L2(outputs=[0])), "results[1]: outputs = (0,)"),
         (lambda: of_row(model=jaxsens.Transformer(CONFIG, seed=1)), "model's parameters as SHA-256"),
         (
             lambda: of_row(model=jaxsens.Transformer(CONFIG.replace(activation="tanh"), seed=0)),
@@ -284,11 +287,11 @@ def test_differences_are_refused_by_name(other, said, singles):
 
 
 def test_other_functions_are_refused():
-    one = of_row(scalar=lambda y: y[0])
-    with pytest.raises(jaxsens.InputError, match=r"results\[1\]: scalar = "):
-        jaxsens.concat([one, of_row(scalar=lambda y: y[1])])
-    signs = jaxsens.concat([one, of_row(scalar=lambda y: y[0])])
-    np.testing.assert_array_equal(signs.changes, np.tile(one.values, 2))
+    one = of_row(measure=Function(lambda y: y[0]))
+    with pytest.raises(jaxsens.InputError, match=r"results\[1\]: measure's program"):
+        jaxsens.concat([one, of_row(measure=Function(lambda y: y[1]))])
+    signs = jaxsens.concat([one, of_row(measure=Function(lambda y: y[0]))])
+    np.testing.assert_array_equal(signs.values, np.tile(one.values, 2))
 
 
 @pytest.mark.parametrize("results", [None, [], "ab", [1], ["ab"], (3,)])

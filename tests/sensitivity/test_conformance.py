@@ -302,7 +302,7 @@ def test_of_sensitivities_of_1e_minus_10_subtracted_float32_outputs_keep_nothing
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_float32_stays_below_1e_minus_4_at_n_4096(activation):
-    n, drawn = 4096, jaxsens.sample(256, seed=1)
+    n, drawn = 4096, jaxsens.Substitute(sample=256, seed=1)
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=32, heads=4, layers=2, feed_forward=64, activation=activation
     )
@@ -311,15 +311,11 @@ def test_float32_stays_below_1e_minus_4_at_n_4096(activation):
         config.replace(dtype="float64"), parameters=sharpened(narrow.parameters, 1.0, "float32")
     )
     word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
-    exact = jaxsens.flip_sensitivity(
-        wide, word, flips=jaxsens.Substitute(positions=drawn), engine="difference"
-    )
+    exact = jaxsens.flip_sensitivity(wide, word, flips=drawn, engine="difference")
     few = exact.positions[:8].tolist()
     specified = jaxsens.flip_sensitivity(wide, word, flips=jaxsens.Substitute(positions=few), engine="vmap")
     np.testing.assert_allclose(exact.norms[:8], specified.norms, rtol=1e-9)
-    found = jaxsens.flip_sensitivity(
-        narrow, word, flips=jaxsens.Substitute(positions=drawn), engine="difference"
-    )
+    found = jaxsens.flip_sensitivity(narrow, word, flips=drawn, engine="difference")
     assert found.norms.dtype == np.float32
     assert np.max(np.abs(found.norms / exact.norms - 1)) < 1e-4
 

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens import InputError, LSTMConfig, TransformerConfig, flip_sensitivity
 from jaxsens.asked.flips import Substitute
-from jaxsens.asked.measures import L2, Decision
+from jaxsens.asked.measures import Decision
 from jaxsens.experiments.words import AllWords, Symbols
 from jaxsens.models.initialisation import Uniform
 from tests.reference import output
@@ -59,8 +58,8 @@ def never(tokens):
     return -1 - jnp.sum(tokens).astype(jnp.float32)
 
 
-def boolean(function, words, **options):
-    return flip_sensitivity(function, words, 2, measure="decision", readout=None, **options)
+def boolean(function, words, flips: Any = 2, threshold=0.0, **options):
+    return flip_sensitivity(function, words, flips, Decision(threshold), readout=None, **options)
 
 
 def majoritys_average(n):
@@ -160,7 +159,7 @@ def test_inputs_of_several_lengths_and_samples(seed):
     expected = [np.mean([one[i] for one in each if len(one) > i]) for i in range(5)]
     np.testing.assert_allclose(result.influences, expected, rtol=1e-12)
     assert result.sensitivity_distribution.sum() == pytest.approx(1)
-    drawn = boolean(majority, words, positions=jaxsens.sample(8, seed=seed))
+    drawn = boolean(majority, words, Substitute(2, sample=8, seed=seed))
     assert drawn.average_sensitivity_per_position == pytest.approx(drawn.average_sensitivity * 3 / 13)
 
 
@@ -174,9 +173,9 @@ def test_the_threshold_of_a_function():
 def test_what_a_result_does_not_say_is_refused_by_name():
     words = every_word(3)
     norms = flip_sensitivity(majority, words[0], 2, readout=None)
-    drawn = boolean(majority, words, positions=jaxsens.sample(9))
+    drawn = boolean(majority, words, Substitute(2, sample=9))
     for name in ("sensitivity_distribution", "influences", "average_sensitivity_per_position"):
-        with pytest.raises(InputError, match=f'{name}: this result has norm = "l2"; measure with norm="dec'):
+        with pytest.raises(InputError, match=f'{name}: this result has measure = "l2"; give measure="dec'):
             getattr(norms, name)
     for name in ("sensitivity_distribution", "influences"):
         with pytest.raises(
@@ -215,36 +214,38 @@ def test_a_threshold_is_that_of_the_loop(engine):
     threshold = float(np.median(outputs)) + 1e-6
     above = dict(zip(map(tuple, words.tolist()), outputs > threshold, strict=True))
     truth = enumerated(lambda word: above[(*word.tolist(), 3)], words[:, :-1], 3)
-    options: dict[str, Any] = {"norm": "decision", "outputs": [1], "engine": engine}
-    result = flip_sensitivity(model, words, measure=L2(threshold=threshold), **options)
+    decision = Decision(threshold, outputs=[1])
+    result = flip_sensitivity(model, words, measure=decision, engine=engine)
     assert truth.any()
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
-    assert (result.threshold, flip_sensitivity(model, words, **options).threshold) == (threshold, 0)
+    assert result.measure == decision
+
+
+def test_the_median_threshold_balances_the_outputs_on_the_inputs():
+    weights = jnp.asarray([0.3, -1.1, 0.7, 0.2], jnp.float32)
+    words = every_word(4)
+    result = flip_sensitivity(lambda t: weights @ t, words, 2, Decision("median"), readout=None)
+    outputs = words @ np.asarray(weights, np.float64)
+    assert isinstance(result.measure, Decision)
+    assert (outputs > result.measure.threshold).sum() == 8
 
 
 def test_a_threshold_is_saved_and_compared(tmp_path):
     words = every_word(3)
     result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
     result.save(tmp_path / "result.parquet")
-    assert jaxsens.load_result(tmp_path / "result.parquet").threshold == 0.5
-    assert "threshold" not in other.description()
+    assert jaxsens.load_result(tmp_path / "result.parquet").measure == Decision(0.5)
     with pytest.raises(
-        InputError, match=r"concat: results\[1\]: threshold = 0.0: that of results\[0\] is 0.5"
+        InputError, match=r"results\[1\]: measure = Decision\(\): that of results\[0\] is Decision\(0.5"
     ):
         jaxsens.concat([result, other])
-    with pytest.raises(InputError, match=r"resume: threshold = 0.5: this call has 0.0"):
+    with pytest.raises(InputError, match=r"resume: measure = Decision\(0.5\): this call has Decision\(\)"):
         boolean(majority, words, resume=result)
 
 
 def test_a_threshold_is_of_the_decision_of_one_output():
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"threshold": 0.5}, 'threshold = 0.5: with norm="decision" only'),
-        ({"threshold": float("nan"), "norm": "decision"}, "threshold = nan: a finite number"),
-        ({"threshold": "median", "norm": "decision"}, "threshold = 'median': a finite number"),
-    ]
-    for arguments, message in refused:
-        with pytest.raises(InputError, match=message):
-            flip_sensitivity(majority, every_word(3), 2, **arguments)
+    with pytest.raises(InputError, match="threshold = nan: a finite number"):
+        Decision(float("nan"))
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
     with pytest.raises(InputError, match=r"threshold = 0\.5: the decision of 3 outputs is the largest"):
         flip_sensitivity(model, [0, 1, 3], measure=Decision(threshold=0.5))

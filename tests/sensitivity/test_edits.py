@@ -12,10 +12,11 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Softmax, Transformer, load_result
-from jaxsens.asked.flips import Insert, Pairs, Repeat
+from jaxsens.asked.flips import Insert, Repeat
 from jaxsens.asked.measures import Function
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.small_models import small
 
@@ -63,17 +64,17 @@ def listed(result):
     ids=["last", "mean, temperature log n", "first, positions of n"],
 )
 @pytest.mark.parametrize(
-    ("candidates", "copies"),
-    [(jaxsens.insertion(), 1), (jaxsens.insertion([3, 0]), 1), (jaxsens.repetition(2), 2)],
+    ("flips", "copies"),
+    [(Insert(), 1), (Insert([3, 0]), 1), (Repeat(2), 2)],
 )
-def test_an_edit_compares_with_the_longer_word(model, candidates, copies):
-    result = flip_sensitivity(model, WORD, flips=Pairs(candidates))
+def test_an_edit_compares_with_the_longer_word(model, flips, copies):
+    result = flip_sensitivity(model, WORD, flips=flips)
     places = range(1 if model.config.readout == 0 else 0, N)
     expected = {
-        jaxsens.insertion(): [(0, p, s) for p in places for s in range(5)],
-        jaxsens.insertion([3, 0]): [(0, p, s) for p in places for s in (0, 3)],
-        jaxsens.repetition(2): [(0, p, int(WORD[p])) for p in places if WORD[p] < 5],
-    }[candidates]
+        Insert(): [(0, p, s) for p in places for s in range(5)],
+        Insert([3, 0]): [(0, p, s) for p in places for s in (0, 3)],
+        Repeat(2): [(0, p, int(WORD[p])) for p in places if WORD[p] < 5],
+    }[flips]
     assert (listed(result), result.asked.flips.copies, result.engine.name) == (expected, copies, "vmap")
     assert result.exhaustive
     np.testing.assert_allclose(result.norms, truth(model, [WORD], expected, copies), rtol=1e-9, atol=1e-15)
@@ -102,8 +103,8 @@ def test_several_inputs_a_sample_and_a_file(tmp_path):
     np.testing.assert_allclose(drawn.norms, truth(MODEL, words, listed(drawn), 1), rtol=1e-9)
     whole.save(tmp_path / "r.parquet")
     loaded = load_result(tmp_path / "r.parquet")
-    assert (loaded.copies, loaded.description()) == (1, whole.description())
-    assert loaded.of_input(1).copies == 1
+    assert (loaded.asked.flips.copies, loaded.description()) == (1, whole.description())
+    assert loaded.of_input(1).asked.flips.copies == 1
     assert loaded.to_pandas().equals(whole.to_pandas())
 
 
@@ -145,7 +146,7 @@ def test_models_of_others_and_their_functions():
     signed = flip_sensitivity(
         rows, WORD, flips=Repeat(2, positions=[3]), measure=Function(lambda y: y[0]), readout="last"
     )
-    np.testing.assert_allclose(signed.changes, [2 * table[1, 0]], rtol=1e-5)
+    np.testing.assert_allclose(signed.values, [2 * table[1, 0]], rtol=1e-5)
     assert "2 copies of a token before the position" in signed.view().flipped_input
 
 
@@ -154,7 +155,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
         raise KeyboardInterrupt
 
     word = np.tile(WORD[:-1], 4)  # more flips than devices take at a time
-    options = {"engine": "vmap", "batch_size": 1}
+    options = {"engine": "vmap", "placement": Placement(batch_size=1)}
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
         flip_sensitivity(MODEL, word, flips=Repeat(2), progress=stop, **options)
     partial = caught.value.partial
@@ -162,7 +163,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
     again = flip_sensitivity(MODEL, word, flips=Repeat(2), resume=partial, **options)
     assert 0 < len(partial) < len(whole)
     assert again.to_pandas().equals(whole.to_pandas())
-    with pytest.raises(InputError, match=r"(?s)resume: .*candidates = 'repetition\(2\)'"):
+    with pytest.raises(InputError, match=r"(?s)resume: .*flips = Repeat\(2\)"):
         flip_sensitivity(MODEL, word, flips=Repeat(1), resume=partial, **options)
 
 
@@ -180,32 +181,30 @@ def bounded(tokens):
         (MODEL, WORD, {"engine": "difference"}, 'engine = "difference": .*flips that insert a symbol; use'),
         (MODEL, WORD, {"engine": "first-order"}, 'engine = "first-order": .*flips that insert a symbol'),
         (MODEL, WORD, {"engine": "incremental"}, 'engine = "incremental": .*use engine="vmap"'),
-        (MODEL, WORD, {"groups": [(1, 2)]}, r"groups = .*: not with insertion\(\), which edits one position"),
         (
             lambda t: t * 1.0,
             WORD,
             {"readout": 3},
-            r"readout = 3: a longer word has another symbol there: with insertion",
+            r"readout = 3: a longer word has another symbol there: with Insert",
         ),
-        (MODEL, WORD, {"candidates": jaxsens.insertion([9])}, r"insertion: symbol = 9: the model reads ids"),
-        (MODEL, WORD, {"alphabet_size": 3}, "candidates = .*: not with alphabet_size"),
+        (MODEL, WORD, {"flips": Insert([9])}, r"flips: symbols = 9: the model reads ids"),
         (
             lambda t: t * 1.0,
             WORD,
-            {"readout": 0, "positions": [0]},
-            "positions = 0: it is read, and the edited",
+            {"readout": 0, "flips": Insert([1], positions=[0])},
+            "flips: positions = 0: it is read, and the edited",
         ),
         (
             lambda t: jnp.sum(t) * 1.0,
             WORD,
-            {"candidates": jaxsens.insertion(), "readout": None},
-            r"candidates = Insertion\(symbols=None\): the model does not say which.*insertion\(\[0, 1\]\)",
+            {"flips": Insert(), "readout": None},
+            r"flips = Insert\(\): the model does not say which.*Insert\(\[0, 1\]\)",
         ),
         (
             dataclasses.replace(measurable(MODEL), max_length=N + 1),
             WORD,
-            {"candidates": jaxsens.repetition(2)},
-            r"candidates: repetition\(\) makes an input of length 7 longer: n = 9: the model reads at most 8",
+            {"flips": Repeat(2)},
+            r"flips: Repeat\(2\) makes an input of length 7 longer: n = 9: the model reads at most 8",
         ),
         (bounded, [1, 2, 0, 1], {"readout": None}, "tokens of length 5: .*at most 4"),
         (
@@ -218,17 +217,13 @@ def bounded(tokens):
 )
 def test_what_cannot_be_measured_is_refused_by_name(model, word, options, match):
     with pytest.raises(InputError, match=match) as caught:
-        flip_sensitivity(model, word, **{"candidates": jaxsens.insertion([1]), **options})
+        flip_sensitivity(model, word, **{"flips": Insert([1]), **options})
     assert "errors" not in str(caught.value)
 
 
 def test_unusable_arguments_of_edits_are_errors():
-    with pytest.raises(InputError, match="insertion: symbols = 3: at least one symbol id"):
-        jaxsens.insertion(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="Insert: symbols = 3: at least one symbol id"):
+        Insert(3)  # pyright: ignore[reportArgumentType]
     for wrong in (0, 1.5):
-        with pytest.raises(InputError, match=f"repetition: times = {wrong}"):
-            jaxsens.repetition(wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(
-        InputError, match=r"candidates = 7: .*jaxsens.insertion\(\), jaxsens.repetition\(times\)"
-    ):
-        flip_sensitivity(MODEL, WORD, flips=7)
+        with pytest.raises(InputError, match=f"Repeat: times = {wrong}"):
+            Repeat(wrong)  # pyright: ignore[reportArgumentType]

@@ -75,7 +75,7 @@ def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model
 
 
 def test_symbols_can_be_chosen(model):
-    result = jaxsens.flip_sensitivity(model, word(), flips=jaxsens.Pairs([2, 1]))
+    result = jaxsens.flip_sensitivity(model, word(), flips=[2, 1])
     assert set(result.symbols) == {1, 2}
     assert result.alphabet == (1, 2)
 
@@ -87,10 +87,10 @@ def test_norms_and_outputs_are_those_asked_for():
     def measure(**options):
         return jaxsens.flip_sensitivity(model, [0, 1], 2, **options).norms.tolist()
 
-    assert measure(norm="l1") == [7.5]
-    assert measure(norm="linf") == [4.0]
-    assert measure(outputs=[0, 1]) == [5.0]
-    assert measure(outputs=[2]) == [0.5]
+    assert measure(measure="l1") == [7.5]
+    assert measure(measure="linf") == [4.0]
+    assert measure(measure=jaxsens.L2(outputs=[0, 1])) == [5.0]
+    assert measure(measure=jaxsens.L2(outputs=[2])) == [0.5]
 
 
 def test_the_l2_norm_does_not_underflow_in_float32():
@@ -129,10 +129,10 @@ def test_a_second_input_of_the_same_length_does_not_compile_again(model):
 def test_a_smaller_memory_budget_changes_nothing_but_the_batch():
     model = jaxsens.Transformer(SHALLOW, seed=0)
 
-    def measure(**options):
-        done = []
+    def measure(memory_budget=None):
+        done, where = [], jaxsens.Placement(memory_budget=memory_budget)
         result = jaxsens.flip_sensitivity(
-            model, word(40), engine="vmap", progress=lambda flips, _: done.append(flips), **options
+            model, word(40), engine="vmap", progress=lambda flips, _: done.append(flips), placement=where
         )
         return result.norms, done[0]
 
@@ -162,9 +162,13 @@ def refused(*arguments, **options):
 
 
 def test_all_problems_of_the_arguments_are_named_at_once(model):
-    message = refused(model, [[0.5, 1.0]], norm="l3", batch_size=0, outputs=[], engine="fast")
-    for name in ("tokens", "norm", "batch_size", "outputs", "engine"):
+    message = refused(model, [[0.5, 1.0]], "none", "l3", readout=-7, placement=3, engine="fast", progress=1)
+    for name in ("tokens", "flips", "measure", "readout", "placement", "engine", "progress"):
         assert f"{name} = " in message
+    with pytest.raises(
+        jaxsens.InputError, match=r"(?s)Placement: 2 errors.*batch_size = 0.*memory_budget = -1"
+    ):
+        jaxsens.Placement(batch_size=0, memory_budget=-1)
 
 
 def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
@@ -175,13 +179,14 @@ def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
     assert "tokens = [[0, 1], [[1]]]: whole numbers of shape (n,) or (batch, n)" in refused(
         model, [[0, 1], [[1]]]
     )
-    assert "positions = [[0], 1]: a sequence" in refused(model, [0, 1, 2], positions=[[0], 1])
-    assert "symbols = [[0], 1]: at least one" in refused(model, [0, 1], symbols=[[0], 1])
-    assert "positions = 5: positions from 0 to 2" in refused(model, [0, 1, 2], positions=[5])
-    assert "outputs = [8]: the model has the outputs 0 to 7" in refused(model, [0, 1], outputs=[8])
-    assert "alphabet_size = 9: the model's alphabet has 3 symbols" in refused(model, [0, 1], alphabet_size=9)
-    assert "not both" in refused(model, [0, 1], alphabet_size=2, symbols=[0])
-    assert "alphabet_size = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
+    assert "flips.symbols = [[0], 1]: the number of symbols" in refused(model, [0, 1], [[0], 1])
+    beyond = jaxsens.Substitute(positions=[5])
+    assert "flips: positions = 5: positions from 0 to 2" in refused(model, [0, 1, 2], beyond)
+    assert "outputs = [8]: the model has the outputs 0 to 7" in refused(
+        model, [0, 1], measure=jaxsens.L2(outputs=[8])
+    )
+    assert "flips = 9: the model's alphabet has 3 symbols" in refused(model, [0, 1], 9)
+    assert "flips = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
     assert "nothing to flip" in refused(model, [3])
     assert "callable" in refused(7, [0, 1])
     assert "a path: load it" in refused("model", [0, 1])

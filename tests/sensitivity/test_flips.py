@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,7 +43,7 @@ def test_every_flip_is_listed_once_in_order_and_none_puts_back_the_same_symbol(p
 @settings(max_examples=50)
 def test_a_sample_is_a_subset_of_the_flips_without_repeats(problem, count, seed):
     everything = brute_force(*problem)
-    flips = enumerate_flips(*problem, drawn=jaxsens.sample(count, seed=seed))
+    flips = enumerate_flips(*problem, drawn=Sample(count, seed=seed))
     drawn = listed(flips)
     assert len(drawn) == min(count, len(everything)) == len(set(drawn))
     assert set(drawn) <= set(everything)
@@ -59,33 +57,16 @@ def test_samples_are_uniform_over_flips():
     tokens, keep = np.zeros((1, 5), int), np.ones((1, 5), bool)
     counts = np.zeros(10)
     for seed in range(2000):
-        flips = enumerate_flips(tokens, np.arange(3), np.arange(5), keep, jaxsens.sample(2, seed=seed))
+        flips = enumerate_flips(tokens, np.arange(3), np.arange(5), keep, Sample(2, seed=seed))
         counts[flips.positions * 2 + flips.symbols - 1] += 1
     # Each of 10 flips is in a sample of 2 with probability 1/5: 400 expected, standard deviation 18.
     assert np.all(np.abs(counts - 400) < 90)
 
 
-def test_a_sample_asks_for_what_it_was_given():
-    assert jaxsens.sample(3) == Sample(3, 0, None)
-    whole: Any = np.int64(3), np.int32(2), np.array([4, 0])
-    asked = jaxsens.sample(whole[0], seed=whole[1], positions=whole[2])
-    assert asked == Sample(3, 2, (4, 0))
-    assert [type(value) for value in (asked.count, asked.seed, *(asked.positions or ()))] == [int] * 4
-
-
-def test_all_that_is_wrong_with_a_sample_is_named_at_once():
-    with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.sample(0, seed=-1, positions=[-2])
-    message = str(caught.value)
-    assert "count = 0: a whole number of at least 1" in message
-    assert "seed = -1: a whole number of at least 0" in message
-    assert "positions = -2: 0-based positions" in message
-
-
 def test_huge_alphabets_are_sampled_without_listing_all_flips():
     tokens = np.zeros((1, 100_000), int)
     flips = enumerate_flips(
-        tokens, np.arange(50_000), np.arange(99_999), np.ones(tokens.shape, bool), jaxsens.sample(10)
+        tokens, np.arange(50_000), np.arange(99_999), np.ones(tokens.shape, bool), Sample(10)
     )
     assert len(flips) == 10
     assert flips.population == 99_999 * 49_999
@@ -93,18 +74,34 @@ def test_huge_alphabets_are_sampled_without_listing_all_flips():
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True])
 def test_a_sample_of_no_size_is_refused(count):
-    with pytest.raises(jaxsens.InputError, match="count"):
-        jaxsens.sample(count)
+    with pytest.raises(
+        jaxsens.InputError, match=f"Substitute: sample = {count}: a whole number of at least 1"
+    ):
+        jaxsens.Substitute(sample=count)
+
+
+def test_all_that_is_wrong_with_a_sample_is_named_at_once():
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.Neighbours(0, sample=-2, seed=-1, positions=[-2])
+    for said in (
+        "k = 0",
+        "sample = -2: a whole number",
+        "seed = -1: a whole number",
+        "positions = -2: positions",
+    ):
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("positions", [[1.5], ["1"], [-1], [True], [], [[0, 1]], 3, [0, None]])
-def test_a_sample_of_what_are_no_positions_is_refused(positions):
+def test_what_are_no_positions_is_refused(positions):
     with pytest.raises(
-        jaxsens.InputError, match=r"sample: positions = .*: (a sequence of )?0-based positions"
+        jaxsens.InputError, match=r"Substitute: positions = .*positions from 0 on, fractions of n"
     ):
-        jaxsens.sample(4, 0, positions)
+        jaxsens.Substitute(positions=positions)
 
 
-def test_a_sample_takes_positions_in_any_sequence():
-    assert jaxsens.sample(4, 0, range(2, 4)).positions == (2, 3)
-    assert jaxsens.sample(4, 0, np.array([3, 1], np.uint8)).positions == (3, 1)  # pyright: ignore[reportArgumentType]
+def test_positions_are_taken_in_any_sequence():
+    assert jaxsens.Substitute(positions=range(2, 4)).positions == (2, 3)
+    whole = jaxsens.Substitute(positions=np.array([3, 1], np.uint8))
+    assert whole.positions == (3, 1)
+    assert hash(whole) == hash(jaxsens.Substitute(positions=[3, 1]))

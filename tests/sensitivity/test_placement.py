@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import jaxsens
+from jaxsens.asked.measures import L2, LInf
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement
 from jaxsens.sensitivity.difference.engine import DifferenceEngine
@@ -36,14 +37,14 @@ def test_the_tests_run_on_eight_devices():
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_size):
     # 22 flips an input: uneven for every mesh and batch here, and fewer than a device each at times.
-    norms, declined = spread(Formula("l2", None), Placement(mesh_of(devices), batch_size))
+    norms, declined = spread(Formula(L2(), None), Placement(mesh_of(devices), batch_size))
     np.testing.assert_array_equal(norms, EXPECTED)
     assert not declined
 
 
 def test_what_is_prepared_in_float64_is_rounded_once():
     model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
-    engine, word = DifferenceEngine("l2", None, model.config), np.append(np.arange(30) % 3, 3)
+    engine, word = DifferenceEngine(L2(), None, model.config), np.append(np.arange(30) % 3, 3)
     with numerics("float32"):
         _, prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word)
     with numerics("float64"):
@@ -71,9 +72,9 @@ def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
 
         @property
         def fallback(self) -> Engine | None:
-            return Vectors(self.norm, self.outputs, scale=-1.0) if self.every else None
+            return Vectors(self.measure, self.outputs, scale=-1.0) if self.every else None
 
-    engine, where = Vectors("linf", (1, 2), every), Placement(mesh_of(devices), 3)
+    engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
     changes, declined = placement.measure_changes(
         engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
     )
@@ -89,7 +90,7 @@ def test_ctrl_c_among_changes_is_a_plain_one():
 
     with pytest.raises(KeyboardInterrupt) as caught:
         placement.measure_changes(
-            Formula("l2", None),
+            Formula(L2(), None),
             jnp.float32(1),
             TOKENS,
             INPUTS,
@@ -110,7 +111,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
 
         @property
         def fallback(self) -> Engine:
-            return Formula(self.norm, self.outputs, scale=-1.0)
+            return Formula(self.measure, self.outputs, scale=-1.0)
 
     words = np.array([[0] * zeros + [1] * (11 - zeros) for zeros in range(3, 12)], np.int32)
     inputs, positions = np.repeat(np.arange(9), 11), np.tile(np.arange(11), 9)
@@ -122,7 +123,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
     norms, declined = placement.measure(
-        DeclinesZeros("linf", None),
+        DeclinesZeros(LInf(), None),
         jnp.float32(1),
         words,
         inputs,
@@ -140,7 +141,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
 def test_declined_flips_go_to_the_fallback(devices, every, share):
     seen = []
     norms, declined = spread(
-        Formula("l2", None, every), Placement(mesh_of(devices)), lambda *counts: seen.append(counts)
+        Formula(L2(), None, every), Placement(mesh_of(devices)), lambda *counts: seen.append(counts)
     )
     np.testing.assert_array_equal(norms, EXPECTED)
     assert declined["Formula"] >= round(share * len(FLIPS))
@@ -156,7 +157,7 @@ def assert_counts_up(seen: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_progress_counts_up_to_all_flips(batch_size):
     seen = []
-    spread(Formula("l2", None), Placement(mesh_of(2), batch_size), lambda *counts: seen.append(counts))
+    spread(Formula(L2(), None), Placement(mesh_of(2), batch_size), lambda *counts: seen.append(counts))
     assert_counts_up(seen)
 
 
@@ -171,7 +172,7 @@ def test_progress_counts_up_to_all_flips(batch_size):
     ids=["two axes", "six devices in another order", "explicit axes", "automatic axes"],
 )
 def test_a_mesh_of_the_callers_own(mesh):
-    np.testing.assert_array_equal(spread(Formula("l2", None), Placement(mesh, 3))[0], EXPECTED)
+    np.testing.assert_array_equal(spread(Formula(L2(), None), Placement(mesh, 3))[0], EXPECTED)
 
 
 # With the engines
@@ -251,7 +252,7 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
         raise KeyboardInterrupt
 
     with pytest.raises(placement.Interrupted) as caught:
-        spread(Formula("l2", None, every=4), Placement(mesh_of(1), 1000), stop)
+        spread(Formula(L2(), None, every=4), Placement(mesh_of(1), 1000), stop)
     finished = ~np.isnan(caught.value.values[:, 0])
     np.testing.assert_array_equal(finished, (INPUTS == 0) & (POSITIONS % 4 != 0))
     np.testing.assert_array_equal(caught.value.values[finished, 0], EXPECTED[finished])
@@ -389,7 +390,7 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     # A compiled loop counts once; with all rows in one block there is nothing to loop over.
     monkeypatch.setattr("jaxsens.sensitivity.difference.engine.ROW_BLOCK", 10**6)
     config = small(activation="tanh", feed_forward=20)
-    engine, counts = DifferenceEngine("l2", None, config), []
+    engine, counts = DifferenceEngine(L2(), None, config), []
     lengths = (512, 1024, 2048)
     with numerics("float64"):
         parameters = jaxsens.Transformer(config).parameters

@@ -13,29 +13,26 @@ import pytest
 from jaxsens import InputError, load_result
 from jaxsens.sealed import digest
 from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.result import FlipSensitivity, load_with_metadata
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run, load_with_metadata
+from tests.made_results import request
 
-ARRAYS = ("norms", "inputs", "positions", "symbols", "tokens")
+ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
 
 
 @pytest.fixture(scope="module")
 def result():
     n = 5
+    values = np.random.default_rng(0).exponential(size=2 * (n - 1)).astype(np.float32)
+    columns = np.repeat([0, 1], n - 1), np.tile(np.arange(n - 1), 2), np.ones(2 * (n - 1), int)
     return FlipSensitivity(
-        norms=np.random.default_rng(0).exponential(size=2 * (n - 1)).astype(np.float32),
-        inputs=np.repeat([0, 1], n - 1),
-        positions=np.tile(np.arange(n - 1), 2),
-        symbols=np.ones(2 * (n - 1), int),
+        values=values,
+        resolution=0 * values,
+        flips=FlipTable(*columns, populations=np.array([n - 1, n - 1]), alphabet=(0, 1)),
         tokens=np.zeros((2, n), np.int32),
-        alphabet=(0, 1),
-        population=2 * (n - 1),
-        readout=4,
-        norm="l2",
-        outputs=(0, 2),
+        asked=request(outputs=(0, 2), readout=4, counts=(n - 1, n - 1)),
         engine=EngineChoice("vmap", "asked for"),
-        dtype="float32",
-        versions={"jax": "0"},
-        populations=(4, 4),
+        run=Run("float32", {"jax": "0"}),
     )
 
 
@@ -157,9 +154,9 @@ def test_a_folder_is_not_called_damaged(tmp_path):
 @pytest.mark.slow
 def test_metadata_beyond_a_hundred_megabytes_can_be_read_again(result, tmp_path):
     # Arrow's own limit on what it reads of a footer, which it writes without a word.
-    long = dataclasses.replace(result, versions={"notes": "0" * 110_000_000})
+    long = dataclasses.replace(result, run=Run("float32", {"notes": "0" * 110_000_000}))
     long.save(tmp_path / "long.parquet")
-    assert load_result(tmp_path / "long.parquet").versions == long.versions
+    assert load_result(tmp_path / "long.parquet").run == long.run
 
 
 def deep():

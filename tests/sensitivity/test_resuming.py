@@ -16,16 +16,18 @@ import pytest
 from jaxsens import (
     InputError,
     MeasurementInterrupted,
+    Placement,
     Transformer,
     flip_sensitivity,
     load_result,
-    sample,
     stopping,
 )
+from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.result import FlipSensitivity, Run
 from jaxsens.sensitivity.resuming import fingerprint, keeping, weights_of
 from tests.small_models import small as config_of
 
@@ -37,7 +39,7 @@ def small(seed=0, dtype="float32", **changes):
 
 
 MODEL = small()
-OPTIONS = {"batch_size": 2, "engine": "vmap"}
+OPTIONS = {"placement": Placement(batch_size=2), "engine": "vmap"}
 
 
 def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
@@ -65,7 +67,7 @@ def partial():
 
 
 def arrays(result):
-    return [getattr(result, name) for name in ("norms", "inputs", "positions", "symbols", "tokens")]
+    return [getattr(result, name) for name in ("values", "inputs", "positions", "symbols", "tokens")]
 
 
 def same(one, other):
@@ -77,7 +79,7 @@ def same(one, other):
 
 def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_interrupted():
     cold = small(weighting="temperature-cubic")
-    options = {"batch_size": 2, "engine": "difference"}
+    options = {"placement": Placement(batch_size=2), "engine": "difference"}
     whole = flip_sensitivity(cold, TOKENS, **options)
     assert "all flips by whole rows in float64" in whole.engine.reason
     part = interrupted(2, cold, **options)
@@ -100,7 +102,7 @@ def test_only_what_is_missing_is_measured_and_progress_counts_all(whole, partial
     )
     assert seen[0][0] > len(partial)
     assert seen[-1] == (len(whole), len(whole))
-    poisoned = dataclasses.replace(partial, norms=np.full_like(partial.norms, 7.0))
+    poisoned = dataclasses.replace(partial, values=np.full_like(partial.values, 7.0))
     again = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=poisoned)
     assert int((again.norms == 7.0).sum()) == len(partial)
 
@@ -168,9 +170,9 @@ def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     model = small(dtype="float64")
     options = {
-        "positions": sample(30, seed=4, positions=range(3, 20)),
+        "flips": Substitute(positions=range(3, 20), sample=30, seed=4),
         "engine": "difference",
-        "batch_size": 1,
+        "placement": Placement(batch_size=1),
     }
     part = interrupted(1, model, **options)
     assert (part.engine.name, part.norms.dtype) == ("difference", np.float64)
@@ -221,13 +223,13 @@ def test_a_partial_result_is_no_random_sample(whole, partial):
 CHANGES = {
     "tokens": ({"tokens": (TOKENS + 1) % 3}, "tokens = .*beginning with"),
     "fewer tokens": ({"tokens": TOKENS[:1]}, "tokens = "),
-    "norm": ({"norm": "l1"}, "norm = 'l2': this call has 'l1'"),
-    "engine": ({"engine": "auto"}, "engine = 'vmap': this call has 'auto'"),
-    "outputs": ({"outputs": [0]}, r"outputs = None: this call has \(0,\)"),
-    "symbols": ({"symbols": [0, 1]}, "(?s)2 errors.*alphabet = .*symbols = None"),
-    "all symbols by name": ({"symbols": [0, 1, 2]}, r"symbols = None: this call has \(0, 1, 2\)"),
-    "positions": ({"positions": range(23)}, r"positions = None: this call has \(0, 1, 2"),
-    "sample": ({"positions": sample(20)}, r"sample = None: this call has Sample\(count=20"),
+    "measure": ({"measure": "l1"}, r"measure = L2\(\): this call has L1\(\)"),
+    "engine": ({"engine": "auto"}, r"engine = Vmap\(\): this call has Auto\(\)"),
+    "outputs": ({"measure": L2(outputs=[0])}, r"outputs = None: this call has \(0,\)"),
+    "symbols": ({"flips": [0, 1]}, r"(?s)2 errors.*flips = Substitute\(\).*what they insert"),
+    "all symbols by name": ({"flips": [0, 1, 2]}, r"flips = .*: this call has Substitute\(\[0, 1, 2\]\)"),
+    "positions": ({"flips": Substitute(positions=range(23))}, r"this call has Substitute\(positions=\[0, 1"),
+    "sample": ({"flips": Substitute(sample=20)}, r"this call has Substitute\(sample=20\)"),
     "model": ({"model": small(seed=1)}, "model, parameters and function"),
     "function": (
         {"model": small(weighting="leftmost-hard")},
@@ -246,15 +248,14 @@ def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
 
 
 def test_another_seed_of_the_sample_is_refused():
-    part = interrupted(1, **OPTIONS, positions=sample(20, seed=1))
-    with pytest.raises(
-        InputError, match=r"sample = Sample\(count=20, seed=1.*this call has Sample\(count=20, seed=2"
-    ):
+    part = interrupted(1, flips=Substitute(sample=20, seed=1), **OPTIONS)
+    match = r"flips = Substitute\(sample=20, seed=1\): this call has Substitute\(sample=20, seed=2\)"
+    with pytest.raises(InputError, match=match):
         flip_sensitivity(MODEL, TOKENS, flips=Substitute(sample=20, seed=2), **OPTIONS, resume=part)
 
 
 def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
-    older = dataclasses.replace(partial, versions={**partial.run.versions, "jax": "0.4.0"})
+    older = dataclasses.replace(partial, run=Run(partial.dtype, {**partial.run.versions, "jax": "0.4.0"}))
     with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
         flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=older)
     assert "model" not in str(caught.value)
@@ -265,10 +266,11 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
     [
         ("partial.parquet", r"resume = 'partial\.parquet'.*load_result\(path\)"),
         (True, "resume = True"),
-        (lambda part: dataclasses.replace(part, asked=None), "does not record the model"),
         (MeasurementInterrupted, r"\(its \.partial\)"),
         (
-            lambda part: dataclasses.replace(part, positions=part.positions[::-1]),
+            lambda part: dataclasses.replace(
+                part, flips=dataclasses.replace(part.flips, positions=part.positions[::-1])
+            ),
             "flips that this call does not request",
         ),
     ],
@@ -333,7 +335,7 @@ def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
 
 def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     table = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    options: dict[str, Any] = {"alphabet_size": 3, "batch_size": 2}
+    options: dict[str, Any] = {"flips": 3, "placement": Placement(batch_size=2)}
 
     def model():
         return closing_over(jnp.asarray(table))
@@ -349,10 +351,8 @@ def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
 
 def test_the_result_says_on_what_it_was_measured(whole):
     assert isinstance(whole, FlipSensitivity)
-    assert whole.asked is not None
-    assert whole.asked.engine == "vmap"
-    assert whole.asked.flips == (46, 46)
+    assert whole.asked.engine == Vmap()
+    assert whole.asked.counts == (46, 46)
     assert len(whole.asked.model) == 64
     asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], flips=Substitute(2, positions=[1])).asked
-    assert asked is not None
-    assert asked.positions == (1,)
+    assert asked.flips == Substitute(2, positions=[1])

@@ -1,4 +1,4 @@
-"""What is flipped: candidates, exact flips, groups, masks and deletions, beside plain loops."""
+"""What is flipped: symbols, neighbours, exact flips, groups, masks and deletions, beside plain loops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens import InputError, Transformer, load_result, sample
-from jaxsens.asked.flips import Delete, Neighbours, Pairs, Substitute
+from jaxsens import InputError, Transformer, load_result
+from jaxsens.asked.flips import Delete, Mask, Neighbours, Pairs, Substitute
 from jaxsens.asked.measures import Function
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.flip_table import Lists, enumerate_flips, flips_of_groups, flips_of_lists
+from jaxsens.sensitivity.flip_table import Lists, Sample, enumerate_flips, flips_of_groups, flips_of_lists
 from jaxsens.sensitivity.nearest import nearest_symbols
 from jaxsens.sensitivity.placement import Placement
 from tests import reference
 from tests.small_models import small
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
+Unchecked: Any = Pairs
+Grouped: Any = Substitute
 
 CONFIG = small(alphabet_size=5, layers=1, readout="last")
 MODEL = Transformer(CONFIG, seed=1)
@@ -33,8 +35,8 @@ WORD = np.array([0, 4, 2, 1, 3, 0, 5])
 TWO = np.stack([WORD, [1, 1, 0, 2, 4, 3, 5]])
 
 
-def measure(**options):
-    return flip_sensitivity(MODEL, WORD, **options)
+def measure(flips=None, **options):
+    return flip_sensitivity(MODEL, WORD, flips, **options)
 
 
 def listed(result):
@@ -80,7 +82,7 @@ def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
     everything = brute_force(*problem)
     assert listed(flips) == everything
     assert flips.populations.tolist() == [sum(b == k for b, _, _ in everything) for k in range(len(tokens))]
-    drawn = flips_of_lists(tokens, Lists.of(lists), rows, sample(count))
+    drawn = flips_of_lists(tokens, Lists.of(lists), rows, Sample(count))
     assert len(drawn) == min(count, len(everything)) == len(set(listed(drawn)))
     assert set(listed(drawn)) <= set(everything)
     largest = tokens.copy()
@@ -97,23 +99,23 @@ def test_four_million_flips_are_listed_in_two_seconds():
     assert time.perf_counter() - began < 2
 
 
-# Candidates
+# Symbols
 
 
 @pytest.mark.parametrize(
-    ("options", "pairs"),
+    ("flips", "pairs"),
     [
-        ({"candidates": [1, 3]}, [(p, s) for p in range(6) for s in (1, 3)]),
-        ({"candidates": {4: range(3), 0: [2, 0, 2]}}, [(0, 2), (4, 0), (4, 1), (4, 2)]),
-        ({"candidates": {6: [1]}}, [(6, 1)]),
-        ({"flips": [(5, 2), (0, 3), (0, 1), (5, 2)]}, [(0, 1), (0, 3), (5, 2)]),
-        ({"flips": np.array([[6, 1]])}, [(6, 1)]),
-        ({"candidates": jaxsens.masking(4)}, [(p, 4) for p in range(6)]),
-        ({"candidates": jaxsens.masking(5), "positions": [1]}, [(1, 5)]),
+        ([1, 3], [(p, s) for p in range(6) for s in (1, 3)]),
+        ({4: range(3), 0: [2, 0, 2]}, [(0, 2), (4, 0), (4, 1), (4, 2)]),
+        ({6: [1]}, [(6, 1)]),
+        (Pairs([(5, 2), (0, 3), (0, 1), (5, 2)]), [(0, 1), (0, 3), (5, 2)]),
+        (Pairs(np.array([[6, 1]])), [(6, 1)]),
+        (Mask(4), [(p, 4) for p in range(6)]),
+        (Mask(5, positions=[1]), [(1, 5)]),
     ],
 )
-def test_the_flips_asked_for_are_measured_and_no_others(options, pairs):
-    result = measure(**options)
+def test_the_flips_asked_for_are_measured_and_no_others(flips, pairs):
+    result = measure(flips)
     assert listed(result) == [(0, p, s) for p, s in pairs if WORD[p] != s]
     truth = [distance(WORD, np.where(np.arange(7) == p, s, WORD)) for _, p, s in listed(result)]
     np.testing.assert_allclose(result.norms, truth, rtol=1e-9)
@@ -126,28 +128,22 @@ def test_the_flips_asked_for_are_measured_and_no_others(options, pairs):
     assert np.isfinite(table).sum() == len(result)
 
 
-def test_a_sequence_of_candidates_is_symbols():
-    one, other = measure(candidates=[3, 1]), measure(symbols=[3, 1])
-    assert one.asked == other.asked
-    np.testing.assert_array_equal(one.norms, other.norms)
-
-
-def test_a_sample_of_candidates_is_that_of_all_flips():
-    one, other = measure(candidates=sample(6, seed=3)), measure(positions=sample(6, seed=3))
-    assert listed(one) == listed(other)
-    assert one.population == 24
-    where = measure(candidates=sample(3), positions=[1, 2])
+def test_a_sample_is_one_of_the_flips_that_would_be_measured():
+    one = measure(Substitute(sample=6, seed=3))
+    assert (len(one), one.population) == (6, 24)
+    assert {*listed(one)} <= {*listed(measure())}
+    where = measure(Substitute(positions=[1, 2], sample=3))
     assert {*where.positions.tolist()} <= {1, 2}
     assert where.population == 8
-    drawn = measure(candidates={1: [0, 1, 2], 3: [0, 4]}, positions=sample(2))
+    drawn = measure(Substitute({1: [0, 1, 2], 3: [0, 4]}, sample=2))
     assert (len(drawn), drawn.population) == (2, 5)
 
 
 @pytest.mark.parametrize("engine", ["vmap", "difference", "first-order"])
-def test_every_engine_measures_candidates(engine):
+def test_every_engine_measures_a_mapping(engine):
     wanted = {0: [1, 3], 4: [2]}
-    result = measure(candidates=wanted, engine=engine)
-    np.testing.assert_allclose(result.norms, measure(candidates=wanted, engine="vmap").norms, rtol=1e-7)
+    result = measure(wanted, engine=engine)
+    np.testing.assert_allclose(result.norms, measure(wanted, engine="vmap").norms, rtol=1e-7)
 
 
 # Neighbours
@@ -199,14 +195,12 @@ def test_neighbours_differ_by_the_symbol_that_stands_there():
 
 
 def test_neighbours_need_embeddings_and_enough_symbols():
-    with pytest.raises(
-        InputError, match=r"candidates = Neighbours\(k=3\): the model does not show its embeddings"
-    ):
+    with pytest.raises(InputError, match=r"flips = Neighbours\(3\): the model does not show its embeddings"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 2], flips=Neighbours(3))
-    with pytest.raises(InputError, match=r"Neighbours\(k=8\): k of at most 4: 5 symbols may be inserted"):
-        measure(candidates=jaxsens.neighbours())
-    with pytest.raises(InputError, match="neighbours: k = 0"):
-        jaxsens.neighbours(0)
+    with pytest.raises(InputError, match=r"Neighbours\(\): k of at most 4: 5 symbols may be inserted"):
+        measure("neighbours")
+    with pytest.raises(InputError, match="Neighbours: k = 0"):
+        Neighbours(0)
 
 
 # Reserved and special symbols, masks
@@ -217,38 +211,35 @@ SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), 
 
 
 @pytest.mark.parametrize(
-    ("options", "positions", "symbols"),
+    ("flips", "positions", "symbols"),
     [
-        ({}, [0, 1, 3, 4, 5], {1, 3, 4}),
-        ({"alphabet_size": 4}, [0, 3, 4, 5], {1, 3}),
-        ({"positions": [2, 6]}, [2, 6], {1, 3, 4}),
-        ({"positions": sample(99, positions=[1, 2])}, [1, 2], {1, 3, 4}),
-        ({"symbols": [0, 2]}, [0, 1, 3, 4, 5], {0, 2}),
-        ({"candidates": [0, 2]}, [0, 1, 3, 4, 5], {0, 2}),
-        ({"candidates": {2: [0, 1]}}, [2], {0, 1}),
-        ({"flips": [(2, 0), (0, 2)]}, [0, 2], {0, 2}),
-        ({"candidates": jaxsens.neighbours(2)}, [0, 1, 3, 4, 5], {1, 3, 4}),
-        ({"candidates": jaxsens.masking()}, [0, 1, 3, 4, 5], {2}),
-        ({"candidates": jaxsens.deletion()}, [0, 1, 3, 4, 5], {-1}),
-        ({"candidates": sample(99)}, [0, 1, 3, 4, 5], {1, 3, 4}),
-        ({"groups": [(1, 2)]}, [1], {1, 3, 4}),
+        (None, [0, 1, 3, 4, 5], {1, 3, 4}),
+        (4, [0, 3, 4, 5], {1, 3}),
+        (Substitute(positions=[2, 6]), [2, 6], {1, 3, 4}),
+        (Substitute(positions=[1, 2], sample=99), [1, 2], {1, 3, 4}),
+        ([0, 2], [0, 1, 3, 4, 5], {0, 2}),
+        ({2: [0, 1]}, [2], {0, 1}),
+        (Pairs([(2, 0), (0, 2)]), [0, 2], {0, 2}),
+        (Neighbours(2), [0, 1, 3, 4, 5], {1, 3, 4}),
+        ("mask", [0, 1, 3, 4, 5], {2}),
+        ("delete", [0, 1, 3, 4, 5], {-1}),
+        (Substitute(sample=99), [0, 1, 3, 4, 5], {1, 3, 4}),
+        (Substitute(groups=[(1, 2)]), [1], {1, 3, 4}),
     ],
 )
-def test_reserved_symbols_are_inserted_and_special_ones_flipped_only_by_name(options, positions, symbols):
-    result = flip_sensitivity(SUBJECT, WORD, **options)
+def test_reserved_symbols_are_inserted_and_special_ones_flipped_only_by_name(flips, positions, symbols):
+    result = flip_sensitivity(SUBJECT, WORD, flips)
     assert sorted({*result.positions.tolist()}) == positions
     assert {*result.symbols.tolist()} == symbols
 
 
 def test_a_mask_that_nobody_names_is_asked_for():
-    with pytest.raises(
-        InputError, match=r"candidates = Masking\(symbol=None\): the model does not say which.*masking"
-    ):
-        measure(candidates=jaxsens.masking())
-    with pytest.raises(InputError, match="candidates: mask = 9: the model reads ids 0 to 5"):
-        measure(candidates=jaxsens.masking(9))
-    with pytest.raises(InputError, match="masking: symbol = -1"):
-        jaxsens.masking(-1)
+    with pytest.raises(InputError, match=r"flips = Mask\(\): the model does not say which.*jaxsens.Mask"):
+        measure("mask")
+    with pytest.raises(InputError, match="flips: mask = 9: the model reads ids 0 to 5"):
+        measure(Mask(9))
+    with pytest.raises(InputError, match="Mask: symbol = -1"):
+        Mask(-1)
 
 
 def test_only_special_symbols_are_nothing_to_flip():
@@ -303,20 +294,24 @@ def test_deletions_of_several_inputs_and_of_models_of_others(tmp_path):
         (MODEL, WORD, {"engine": "first-order"}, 'engine = "first-order": .*flips that delete a position'),
         (MODEL, WORD, {"engine": "incremental"}, 'engine = "incremental": .*use engine="vmap"'),
         (MODEL, [3], {}, r"tokens = 'shape \(1, 1\)': at least two symbols"),
-        (MODEL, WORD, {"groups": [(1, 2)]}, r"groups = .*: not with deletion\(\)"),
         (
             lambda t: t * 1.0,
             WORD,
             {"readout": 3},
             'readout = 3: a shorter word has another symbol there: .*"last"',
         ),
-        (lambda t: t[:, None] * 1.0, WORD, {"readout": 0, "positions": [0]}, "positions = 0: it is read"),
+        (
+            lambda t: t[:, None] * 1.0,
+            WORD,
+            {"readout": 0, "flips": Delete(positions=[0])},
+            "flips: positions = 0: it is read",
+        ),
         (lambda t: (t * 1.0).reshape(7), WORD, {"readout": None}, r"shape \(6,\) it raised .*reshape"),
     ],
 )
 def test_what_deletion_cannot_do_is_refused_by_name(model, word, options, match):
     with pytest.raises(InputError, match=match):
-        flip_sensitivity(model, word, flips=Delete(), **options)
+        flip_sensitivity(model, word, **{"flips": "delete", **options})
 
 
 # Groups
@@ -366,7 +361,7 @@ def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
     assert found == everything
     assert flips.positions.tolist() == [group[0] for _, group, _ in everything]
     assert flips.symbols.tolist() == [new[0] for _, _, new in everything]
-    drawn = flips_of_groups(*arguments, sample(count))
+    drawn = flips_of_groups(*arguments, Sample(count))
     assert len(drawn) == min(count, len(everything))
     assert drawn.population == len(everything)
     largest = tokens.copy()
@@ -381,10 +376,10 @@ PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}
 GROUPS = [(4, 1), (0,)]
 
 
-@pytest.mark.parametrize("options", [{"candidates": PIECES}, {"candidates": [2, 3]}, {"symbols": [2, 3]}, {}])
-def test_a_group_is_flipped_together(options):
-    result = flip_sensitivity(MODEL, TWO, flips=Substitute(groups=GROUPS), **options)
-    candidates = options.get("candidates", options.get("symbols", list(range(5))))
+@pytest.mark.parametrize("symbols", [PIECES, [2, 3], 5])
+def test_a_group_is_flipped_together(symbols):
+    result = flip_sensitivity(MODEL, TWO, flips=Substitute(symbols, groups=GROUPS))
+    candidates = list(range(5)) if symbols == 5 else symbols
     expected = group_flips(TWO, GROUPS, candidates)
     table = result.to_pandas()
     assert list(zip(table["input"], table["positions"], table["symbols"], strict=True)) == expected
@@ -394,7 +389,7 @@ def test_a_group_is_flipped_together(options):
         word[list(group)] = new
         truth.append(distance(TWO[b], word))
     np.testing.assert_allclose(result.norms, truth, rtol=1e-9)
-    assert (result.engine.name, result.asked.groups) == ("vmap", ((0,), (1, 4)))
+    assert (result.engine.name, result.asked.flips.groups) == ("vmap", ((0,), (1, 4)))
     assert "replace the symbols of a group" in result.engine.reason
     with pytest.raises(
         InputError, match="profile: these flips replace several symbols at once; use to_pandas"
@@ -436,80 +431,66 @@ def test_groups_are_sampled_and_measured_by_any_measure():
 def test_other_engines_refuse_groups_by_name(engine):
     match = f'engine = "{engine}": it replaces one symbol at a time.*replace the symbols of a group; use engine="vmap"'
     with pytest.raises(jaxsens.EngineRefusal, match=match):
-        measure(groups=[(0, 1)], engine=engine)
+        measure(Substitute(groups=[(0, 1)]), engine=engine)
 
 
 # Unusable arguments
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("flips", "match"),
     [
-        (
-            {"flips": [(1, 0)], "symbols": [1]},
-            r"flips = .*: not with symbols: each of them says what is inserted",
-        ),
-        ({"candidates": [1], "alphabet_size": 3}, "candidates = .*: not with alphabet_size"),
-        ({"candidates": jaxsens.neighbours(1), "flips": [(1, 0)]}, "flips = .*: not with candidates"),
-        ({"symbols": [1], "alphabet_size": 3}, "give alphabet_size or symbols, not both"),
-        (
-            {"flips": [(1, 0)], "positions": [1]},
-            r"positions = \[1\]: not with flips, which say the positions",
-        ),
-        ({"flips": [(1, 0)], "groups": [(1,)]}, "groups = .*: not with flips"),
-        ({"candidates": {1: [0]}, "positions": [1]}, "positions = .*: not with candidates, which say"),
-        (
-            {"candidates": {1: [0]}, "positions": sample(3, positions=[1])},
-            "positions = .*: not with candidates",
-        ),
-        ({"groups": [(1, 2)], "positions": [1]}, "positions = .*: not with groups"),
-        (
-            {"candidates": sample(2), "positions": sample(2)},
-            "candidates = .*: not with positions, which is a sample",
-        ),
-        ({"flips": []}, r"flips = \[\]: pairs of a 0-based position and a symbol id"),
-        ({"flips": [1, 2]}, r"flips = \[1, 2\]: pairs"),
-        ({"flips": [(1, 2, 3)]}, "pairs of a 0-based"),
-        ({"flips": [(1, 0.5)]}, "pairs of a 0-based"),
-        ({"flips": [(7, 0)]}, "flips: position = 7: positions from 0 to 6"),
-        ({"flips": [(-1, 0)]}, "flips: position = -1"),
-        ({"flips": [(1, 6)]}, "flips: symbol = 6: the model reads ids 0 to 5"),
-        ({"flips": [(1, -1)]}, "flips: symbol = -1: ids of at least 0"),
-        ({"flips": [(0, 1), (1, 4)]}, r"flips = \(1, 4\): input 0 has this symbol there already"),
-        ({"candidates": "abc"}, "candidates = 'abc': a sequence of symbol ids, a mapping of positions"),
-        ({"candidates": 3}, "candidates = 3: a sequence of symbol ids"),
-        ({"candidates": []}, r"candidates = \[\]: a sequence"),
-        ({"candidates": [[1, 2]]}, "a sequence of symbol ids, a mapping"),
-        ({"candidates": [1, 6]}, "candidates = 6: the model reads ids 0 to 5"),
-        ({"candidates": {}}, r"candidates = \{\}: at least one position"),
-        ({"candidates": {7: [1]}}, "candidates: position = 7: 0-based positions below 7"),
-        ({"candidates": {"1": [1]}}, "candidates: position = '1'"),
-        ({"candidates": {1: 2}}, r"candidates\[1\] = 2: at least one symbol id, in a sequence"),
-        ({"candidates": {1: [9]}}, r"candidates\[1\] = 9: the model reads"),
-        ({"groups": 3}, "groups = 3: sequences of 0-based positions"),
-        ({"groups": []}, r"groups = \[\]: sequences"),
-        ({"groups": [1, 2]}, r"groups = \[1, 2\]: sequences"),
-        ({"groups": [()]}, "sequences of 0-based"),
-        ({"groups": [(1, 9)]}, "groups: position = 9: positions from 0 to 6"),
-        ({"groups": [(1, 2), (2, 3)]}, "groups: position = 2: each position in one group, and once"),
-        ({"groups": [(1, 2)], "candidates": {1: [0]}}, r"groups = \(1, 2\): as many candidates for each"),
-        ({"groups": [(1, 2)], "candidates": {1: [0], 2: [1, 3]}}, r"there are \{1: 1, 2: 2\}"),
-        ({"groups": [(1,)], "candidates": {1: [0], 3: [1]}}, "candidates: position = 3: it is in no group"),
-        ({"candidates": {0: [0]}}, "nothing to flip"),
+        (lambda: Pairs([]), r"flips = \[\]: pairs of a 0-based position and a symbol id"),
+        (lambda: Unchecked([1, 2]), r"flips = \[1, 2\]: pairs"),
+        (lambda: Unchecked([(1, 2, 3)]), "pairs of a 0-based"),
+        (lambda: Unchecked([(1, 0.5)]), "pairs of a 0-based"),
+        (lambda: Pairs([(7, 0)]), "flips: position = 7: positions from 0 to 6"),
+        (lambda: Pairs([(-1, 0)]), "flips: position = -1"),
+        (lambda: Pairs([(1, 6)]), "flips: symbol = 6: the model reads ids 0 to 5"),
+        (lambda: Pairs([(1, -1)]), "flips: symbol = -1: ids of at least 0"),
+        (lambda: Pairs([(0, 1), (1, 4)]), r"flips = \(1, 4\): input 0 has this symbol there already"),
+        (lambda: "abc", "flips = 'abc': one of substitute, neighbours, mask, delete"),
+        (lambda: "neigbours", "flips = 'neigbours': one of .*; did you mean \"neighbours\""),
+        (lambda: 1, r"symbols = 1: an alphabet has at least 2 symbols; .*give \[1\]"),
+        (lambda: 6, "flips = 6: the model's alphabet has 5 symbols"),
+        (list, r"symbols = \[\]: the number of symbols, a sequence"),
+        (lambda: [[1, 2]], "the number of symbols, a sequence of symbol ids, or a mapping"),
+        (lambda: [1, 6], "flips: symbols = 6: the model reads ids 0 to 5"),
+        (dict, r"symbols = \{\}: at least one position"),
+        (lambda: {7: [1]}, "flips: position = 7: 0-based positions below 7"),
+        (lambda: {"a": [1]}, "symbols: position = 'a'"),
+        (lambda: {1: 2}, r"symbols\[1\] = 2: at least one symbol id, in a sequence"),
+        (lambda: {1: [9]}, r"flips\[1\] = 9: the model reads"),
+        (lambda: Substitute({1: [0]}, positions=[1]), "positions = .*: not with a mapping, which says"),
+        (lambda: Substitute(groups=[(1, 2)], positions=[1]), "positions = .*: not with groups"),
+        (lambda: Substitute(seed=3), "seed = 3: only with sample"),
+        (lambda: Grouped(groups=3), "groups = 3: sequences of 0-based positions"),
+        (lambda: Substitute(groups=[]), r"groups = \[\]: sequences"),
+        (lambda: Grouped(groups=[1, 2]), r"groups = \[1, 2\]: sequences"),
+        (lambda: Substitute(groups=[()]), "sequences of 0-based"),
+        (lambda: Substitute(groups=[(1, 9)]), "groups: position = 9: positions from 0 to 6"),
+        (lambda: Substitute(groups=[(1, 2), (2, 3)]), "groups: position = 2: each position in one group"),
+        (lambda: Substitute({1: [0]}, groups=[(1, 2)]), r"groups = \(1, 2\): as many symbols for each"),
+        (lambda: Substitute({1: [0], 2: [1, 3]}, groups=[(1, 2)]), r"there are \{1: 1, 2: 2\}"),
+        (lambda: Substitute({1: [0], 3: [1]}, groups=[(1,)]), "symbols: position = 3: it is in no group"),
+        (lambda: Substitute(positions=[7]), "positions = 7: positions from 0 to 6"),
+        (lambda: Substitute(positions=[-1]), "positions = -1: positions count from the front"),
+        (lambda: Substitute(positions=["middle"]), "positions = 'middle': positions count from"),
+        (lambda: {0: [0]}, "nothing to flip"),
     ],
 )
-def test_unusable_arguments_are_one_error_each(options, match):
+def test_unusable_flips_are_one_error_each(flips, match):
     with pytest.raises(InputError, match=match) as caught:
-        measure(**options)
+        measure(flips())
     assert "errors" not in str(caught.value)
 
 
 def test_errors_of_what_is_flipped_come_with_those_of_the_input():
-    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*flips: symbol = 9.*norm = 'l3'"):
+    with pytest.raises(InputError, match=r"(?s)3 errors.*measure = 'l3'.*tokens.*flips: symbol = 9"):
         flip_sensitivity(MODEL, [], flips=Pairs([(1, 9)]), measure="l3")
-    for options in ({"candidates": {1: [0]}}, {"groups": [(1, 2)]}, {"candidates": jaxsens.deletion()}):
+    for flips in ({1: [0]}, Substitute(groups=[(1, 2)]), "delete"):
         with pytest.raises(InputError, match="tokens = "):
-            flip_sensitivity(MODEL, [], **options)
+            flip_sensitivity(MODEL, [], flips)
 
 
 def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserted():
@@ -518,13 +499,10 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
     def model(tokens):
         return jnp.mean(table[tokens], axis=0)
 
-    assert len(flip_sensitivity(model, WORD, flips=Pairs({0: [1, 5], 3: [2]}), readout=None)) == 3
-    for options in (
-        {"candidates": {0: [1, 5], 3: [2, 6]}},
-        {"groups": [(0, 3)], "candidates": {0: [1], 3: [6]}},
-    ):
+    assert len(flip_sensitivity(model, WORD, flips={0: [1, 5], 3: [2]}, readout=None)) == 3
+    for flips in ({0: [1, 5], 3: [2, 6]}, Substitute({0: [1], 3: [6]}, groups=[(0, 3)])):
         with pytest.raises(InputError, match="symbols: with 6 at position 3"):
-            flip_sensitivity(model, WORD, readout=None, **options)
+            flip_sensitivity(model, WORD, flips, readout=None)
 
 
 # Memory, large tables, and completion
@@ -534,10 +512,10 @@ def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
     from jaxsens import memory
 
     monkeypatch.setattr(memory, "machine_memory", lambda: 2**20)
-    for options in ({"candidates": range(6)}, {"groups": [range(6)], "candidates": range(6)}):
+    for flips in (range(6), Substitute(range(6), groups=[range(6)])):
         with pytest.raises(InputError, match=r"a measurement of .* flips takes"):
-            flip_sensitivity(MODEL, np.tile(WORD, (2000, 1)), **options)
-    assert len(flip_sensitivity(MODEL, WORD, flips=Pairs({0: [1]}))) == 1
+            flip_sensitivity(MODEL, np.tile(WORD, (2000, 1)), flips)
+    assert len(flip_sensitivity(MODEL, WORD, flips={0: [1]})) == 1
 
 
 def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):
@@ -549,52 +527,35 @@ def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):
         result.profile()
 
 
-def interrupted(**options):
+def interrupted(flips):
     def progress(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
         flip_sensitivity(
-            MODEL, TWO, progress=progress, engine="vmap", **options, placement=Placement(batch_size=1)
+            MODEL, TWO, flips, progress=progress, engine="vmap", placement=Placement(batch_size=1)
         )
     return caught.value.partial
 
 
 @pytest.mark.parametrize(
-    ("options", "other", "named"),
+    ("flips", "other", "named"),
     [
-        (
-            {"candidates": {0: [1, 2, 4], 4: [0, 1]}},
-            {"candidates": {0: [1, 2, 3], 4: [0, 1]}},
-            "candidates = 'mapping",
-        ),
-        ({"flips": [(0, 2), (2, 1), (5, 1)]}, {"flips": [(0, 2), (2, 1), (5, 2)]}, "candidates = 'flips"),
-        (
-            {"candidates": jaxsens.neighbours(2)},
-            {"candidates": jaxsens.neighbours(1)},
-            r"candidates = 'neighbours\(2\)'",
-        ),
-        (
-            {"candidates": jaxsens.deletion()},
-            {"candidates": jaxsens.masking(3)},
-            r"candidates = 'deletion\(\)'",
-        ),
-        (
-            {"groups": GROUPS, "candidates": PIECES},
-            {"groups": [(0,), (1,), (4,)], "candidates": PIECES},
-            "groups = ",
-        ),
-        ({"groups": GROUPS}, {}, "groups = "),
+        ({0: [1, 2, 4], 4: [0, 1]}, {0: [1, 2, 3], 4: [0, 1]}, r"flips = Substitute\(\{0: "),
+        (Pairs([(0, 2), (2, 1), (5, 1)]), Pairs([(0, 2), (2, 1), (5, 2)]), "flips = Pairs"),
+        (Neighbours(2), Neighbours(1), r"flips = Neighbours\(2\)"),
+        (Delete(), Mask(3), r"flips = Delete\(\)"),
+        (Substitute(PIECES, groups=GROUPS), Substitute(PIECES, groups=[(0,), (1,), (4,)]), "groups="),
+        (Substitute(groups=GROUPS), None, "groups="),
     ],
 )
-def test_an_interrupted_measurement_is_completed_with_the_same_flips_only(tmp_path, options, other, named):
-    interrupted(**options).save(tmp_path / "partial.parquet")
+def test_an_interrupted_measurement_is_completed_with_the_same_flips_only(tmp_path, flips, other, named):
+    interrupted(flips).save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
-    whole = flip_sensitivity(MODEL, TWO, engine="vmap", **options, placement=Placement(batch_size=1))
+    given = {"engine": "vmap", "placement": Placement(batch_size=1)}
+    whole = flip_sensitivity(MODEL, TWO, flips, **given)
     assert 0 < len(partial) < len(whole)
-    completed = flip_sensitivity(
-        MODEL, TWO, engine="vmap", resume=partial, **options, placement=Placement(batch_size=1)
-    )
+    completed = flip_sensitivity(MODEL, TWO, flips, resume=partial, **given)
     assert completed.to_pandas().equals(whole.to_pandas())
     with pytest.raises(InputError, match=f"(?s)resume: .*{named}"):
-        flip_sensitivity(MODEL, TWO, engine="vmap", resume=partial, **other)
+        flip_sensitivity(MODEL, TWO, other, engine="vmap", resume=partial)

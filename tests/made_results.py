@@ -1,0 +1,54 @@
+"""Results made by hand, for tests of what is said of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxsens.asked.engines import Auto
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L2
+from jaxsens.asked.request import Request
+from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run
+
+
+def request(**changed: Any) -> Request:
+    """What a measurement of all flips was asked."""
+    fields: dict[str, Any] = {
+        "flips": Substitute(),
+        "measure": L2(),
+        "engine": Auto(),
+        "readout": None,
+        "outputs": None,
+        "model": "a model",
+        "weights": "its weights",
+        "program": None,
+        "counts": (),
+    }
+    return Request(**{**fields, **changed})
+
+
+def made_result(values: Any, **changed: Any) -> FlipSensitivity:
+    """A result of flips to the symbol 1, one at each position of one input, unless fields say otherwise."""
+    values = np.asarray(values)
+    count = len(values)
+    flips = FlipTable(np.zeros(count, int), np.arange(count), np.ones(count, int), np.array([count]), (0, 1))
+    fields: dict[str, Any] = {
+        "values": values,
+        "resolution": np.zeros(count),
+        "flips": flips,
+        "tokens": np.zeros((1, count + 1), np.int32),
+        "asked": request(counts=(count,)),
+        "engine": EngineChoice("vmap", "asked for"),
+        "run": Run("float32", {}),
+    }
+    return FlipSensitivity(**{**fields, **changed})
+
+
+def of_measure(result: FlipSensitivity, measure: Any) -> FlipSensitivity:
+    """The same values as those of another measure."""
+    return dataclasses.replace(result, asked=dataclasses.replace(result.asked, measure=measure))
