@@ -18,6 +18,7 @@ pytest.importorskip("safetensors")
 from tests.pretrained.folders import write_folder
 
 TEXT = "the cat sat on the mat"
+OF_TEXT, LOG = ("--text", "t.txt"), ("--measure", "log-probability")
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +134,13 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         (["--text", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
         (["--text", "t.txt", "--flips", "neighbours", "k=0"], "--flips k = 0: a whole number of at least 1"),
         (["--text", "t.txt", "--flips", "repeat", "1"], "--flips = '1': fields as field=value"),
-        (["--text", "t.txt", "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one group"),
+        ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one"),
         (["--text", "t.txt", "--flips", "some"], "--flips = 'some': one of substitute, neighbours, mask, delete"),
         (["--text", "t.txt", "--measure", "kl"], "--measure = 'kl': give --output logits"),
-        (["--text", "t.txt", "--measure", "log-probability", "token=cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
-        (["--text", "t.txt", "--measure", "log-probability", "token=the cat"], "one token; these are 2: 'the', 'cat'"),
-        (["--text", "t.txt", "--measure", "log-probability", "token=20"], "token = 20: the output has 20 numbers"),
-        (["--text", "t.txt", "--measure", "log-probability", "token="], "--measure token = '': a whole number of at least 0"),
+        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
+        ([*OF_TEXT, *LOG, "token=the cat"], "one token; these are 2: 'the', 'cat'"),
+        ([*OF_TEXT, *LOG, "token=20"], "token = 20: the output has 20 numbers"),
+        ([*OF_TEXT, *LOG, "token="], "--measure token = '': a whole number of at least 0"),
         (["--text", "empty.txt"], "--text = 'empty.txt': a text; it is empty"),
         (["--text", "latin.txt"], "--text = 'latin.txt': UTF-8, which it is not (invalid start byte at byte 1)"),
         (["--text", "long.txt"], "tokens; the model reads at most"),

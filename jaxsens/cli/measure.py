@@ -332,7 +332,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {'size of change' if measured.signed else measured.kind}": _told(summary, "mean", summary["mean"]),
+        f"mean {'size of change' if measured.signed else measured.kind}": _told(
+            summary, "mean", summary["mean"]
+        ),
         **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
         "max": _told(summary, "max", summary["max"]),
         **(

@@ -358,10 +358,6 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     try:
         result, described = load_with_metadata(path)
         metadata = PointMetadata(**described)
-        if "at_most" not in described:
-            raise DamagedFile(
-                f"{path}: of an earlier version, which did not say what its arithmetic resolves"
-            )
     except InputError as error:
         raise DamagedFile(str(error)) from error
     except TypeError as error:
@@ -371,13 +367,7 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     missing = tuple(name for name in statistics if name not in metadata.statistics)
     metadata.statistics.update(statistics_of(result, missing))
     metadata.at_most.update(ceilings_of(result, missing))
-    return (replace(metadata, estimated=of_estimates(result)) if _may_be_old(metadata) else metadata), result
-
-
-def _may_be_old(metadata: PointMetadata) -> bool:
-    """Whether the interval of the mean may be one that an earlier version wrote: Student's, which did not hold."""
-    known = metadata.estimated
-    return known is not None and ((known["mean_low"] or 0.0) < 0 or known["mean_high"] != math.inf)
+    return metadata, result
 
 
 def _shares(metadata: PointMetadata) -> PointMetadata:

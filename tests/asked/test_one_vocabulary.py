@@ -120,8 +120,8 @@ def test_a_field_of_the_placement_is_one_thing_too(name):
         python = in_python(Placement, {name: text})
         problems = Problems("config")
         table = {"lengths": [4], "placement": {name: value_of(text)}}
-        file = read_fields(Settings, table, "", problems)
-        file = [one.removeprefix("placement.") for one in problems.messages] or file["placement"]
+        found = read_fields(Settings, table, "", problems)
+        file: Any = [one.removeprefix("placement.") for one in problems.messages] or found["placement"]
         words = in_words(PlacementTable, [f"{name}={text}"], "--placement")
         assert words == file
         assert (file.placement() if sound else file) == python

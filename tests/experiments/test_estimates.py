@@ -302,17 +302,6 @@ def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path)
     assert read.estimated["slope"] != read.estimated["slope"]  # NaN
 
 
-@pytest.mark.parametrize("ends", [(-0.1, math.inf), (0.3, 0.4), (-math.inf, math.inf)])
-def test_an_interval_of_an_earlier_version_is_not_believed(stood_in, tmp_path, monkeypatch, ends):
-    point = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}").points[-1]
-    result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
-    known = {**(of_estimates(result) or {}), "mean_low": ends[0], "mean_high": ends[1]}
-    with monkeypatch.context() as patched:
-        patched.setattr("jaxsens.experiments.points.of_estimates", lambda _: known)
-        write_point(tmp_path, point, result, ("mean",), 1.0)
-    assert read_point(point.path(tmp_path), point.key, ("mean",))[0].estimated == of_estimates(result)
-
-
 @pytest.mark.slow
 def test_a_real_sweep_estimates_its_long_inputs(tmp_path):
     sweep = sweep_of(
