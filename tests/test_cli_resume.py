@@ -123,7 +123,10 @@ def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
     [
         (("--resume", "none.parquet"), "--resume = 'none.parquet': no such file"),
         (("--resume", "text.parquet"), "--resume = 'text.parquet': damaged, or not a Parquet file"),
-        (("--resume", "partial.parquet", "--measure", "l1"), "--resume: --measure = L2(): this call has L1()"),
+        (
+            ("--resume", "partial.parquet", "--measure", "l1"),
+            "--resume: --measure = L2(): this call has L1()",
+        ),
         (("--resume", "partial.parquet", "--seed", "1"), "this call has"),
     ],
 )
