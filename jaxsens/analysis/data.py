@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.points import STATUS_COLUMN, PointMetadata
@@ -34,7 +35,6 @@ from jaxsens.experiments.sweep import (
 )
 from jaxsens.models.layered import readout_row
 from jaxsens.precision import resolved
-from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ class DecisionBuilder:
         self._models: list[dict[str, Any]] = []
 
     def add(self, variant: str, n: int, seed: int, flips: FlipSensitivity) -> None:
-        """Adds a point's flips; nothing, if they were measured by another norm than "decision"."""
-        if flips.norm != DECISION:
+        """Adds a point's flips; nothing, if they are of another measure than "decision"."""
+        if not isinstance(flips.measure, Decision):
             return
         smallest, largest = math.nan, math.nan
         if flips.exhaustive:
@@ -250,7 +250,7 @@ class SweepData:
         profiles: sensitivity by position.
         bounds: over all inputs, in the order of the plan; empty if the config asks for none.
         distances: the means by distance to the row that is read: `DistanceBuilder.table`; None if not known.
-        decisions: of a sweep with norm = "decision"; otherwise None.
+        decisions: of a sweep with measure = "decision"; otherwise None.
     """
 
     plan: SweepPlan
@@ -319,7 +319,7 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
     metadata, profiles, distances, decisions = [], ProfileBuilder(), DistanceBuilder(), DecisionBuilder()
     for point, flips in read_points(folder, plan):
         metadata.append(point)
-        measured = (flips.positions, flips.norms, flips.known_resolution)
+        measured = (flips.positions, flips.norms, flips.resolution)
         profiles.add(point.variant, point.n, *measured)
         distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
         decisions.add(point.variant, point.n, point.seed, flips)

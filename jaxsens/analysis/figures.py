@@ -39,23 +39,13 @@ from jaxsens.analysis.panels import (
     variant_styles,
 )
 from jaxsens.analysis.texts import text
+from jaxsens.asked.measures import Measure
 from jaxsens.errors import rule_for
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, EXTREMES, OF_DECISIONS, PER_POSITION
 
 if TYPE_CHECKING:
     import pandas
 
-_NORM = "change of the output,{}‖y(x) \N{MINUS SIGN} y(x′)‖"
-
-CHANGE_LABELS = {
-    "l1": f"{_NORM}₁",
-    "l2": f"{_NORM}₂",
-    "linf": f"{_NORM}\N{INFINITY}",
-    "cosine": "cosine distance of the outputs,{}1 \N{MINUS SIGN} cos(y(x), y(x′))",
-    "kl": "divergence of the outputs (nats),{}KL(y(x) ‖ y(x′))",
-    "decision": "share of flips that change{}the decision",
-}
-"""What is measured, for an axis, with a place between its two parts."""
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -301,7 +291,7 @@ def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...
 
 def change_label(norm: str, lines: int = 1) -> str:
     """The measured quantity, for an axis, on one line or two."""
-    label = rule_for("the report", "norm", norm, CHANGE_LABELS)
+    label = rule_for("the report", "measure", norm, Measure.kinds).label
     between = "  " if "," in label and lines == 1 else " " if lines == 1 else "\n"
     return label.format(between)
 

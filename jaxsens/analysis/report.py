@@ -31,25 +31,26 @@ from jaxsens.analysis.page import (
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
 from jaxsens.analysis.texts import text
+from jaxsens.asked.measures import Decision
+from jaxsens.asked.positions import READOUT
 from jaxsens.errors import rule_for
 from jaxsens.experiments.attention import AttentionTable
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY, MEDIAN, PER_POSITION
-from jaxsens.experiments.positions import READOUT
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.experiments.sweep import SweepPlan
 from jaxsens.files import only_inside
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
 WHAT_IS_FLIPPED = {
-    "replace": "{symbol} of an input of n symbols is exchanged for another (a flip)",
+    "substitute": "{symbol} of an input of n symbols is exchanged for another (a flip)",
     "delete": "{symbol} of an input of n symbols is deleted (a flip)",
     "insert": "one symbol more is inserted into an input of n symbols (a flip)",
     "repeat": "{symbol} of an input of n symbols is repeated, {copies} in all (a flip)",
 }
-"""What x′ is, by `[measure] edit`."""
+"""What x′ is, by the kind of flips, or what they do."""
 
 HEADINGS = {
-    "replace": "{symbol} is exchanged",
+    "substitute": "{symbol} is exchanged",
     "delete": "{symbol} is deleted",
     "insert": "one symbol more is inserted into the input",
     "repeat": "{symbol} is repeated",
@@ -123,7 +124,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if data.decisions is not None:
         sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
+        figure = profile_figure(data.profiles, data.names, norm=plan.asked.measure.kind)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -131,7 +132,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         shown = AttentionTable(**plan.attention)
         sections += attention_sections(attention_data(data.metadata, data.names, shown))
     sections += bounds_sections(
-        BoundsData(data.bounds, data.points, data.names, plan.measure["norm"], data.unseeded)
+        BoundsData(data.bounds, data.points, data.names, plan.asked.measure.kind, data.unseeded)
     )
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
@@ -155,26 +156,28 @@ def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     if data.distances is None or data.distances.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.measure["norm"])
+    return Distances(data.distances, data.names, data.plan.asked.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    measure = data.plan.measure
+    asked = data.plan.asked
     told = {"edit": _edit(data.plan, WHAT_IS_FLIPPED), "flips": flips, "networks": _networks(data)}
-    replaced = measure.get("edit", "replace") == "replace"
-    if data.decisions is None:
+    replaced = asked.flips.edit == "substitute"
+    if data.decisions is None or not isinstance(asked.measure, Decision):
         return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
-    given = measure.get("threshold")
-    threshold = f"the {MEDIAN} of its outputs on the inputs" if given == MEDIAN else f"{given or 0:g}"
+    given = asked.measure.threshold
+    threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"
     known = [text("known-of-decisions")] if replaced else []
     return [text("decisions", threshold=threshold, **told), *known]
 
 
 def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
     """What a flip does, in the words of `told`."""
-    words = rule_for("the report", "edit", plan.measure.get("edit", "replace"), told)
-    copies = f"{1 + (plan.measure.get('times') or 1)} copies"
+    flips = plan.asked.flips
+    kind = flips.kind if flips.edit != "substitute" else flips.edit
+    words = rule_for("the report", "flips", kind, told)
+    copies = f"{1 + flips.copies} copies"
     return words.format(
         symbol="the symbol at the readout" if _of_readout(plan) else "one symbol", copies=copies
     )
@@ -182,7 +185,7 @@ def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
 
 def _of_readout(plan: SweepPlan) -> bool:
     """Whether the position that is read is the only one that is flipped."""
-    return list(plan.measure.get("positions") or ()) == [READOUT]
+    return plan.asked.flips.positions == (READOUT,)
 
 
 def _about_estimates(data: SweepData) -> str:
@@ -232,7 +235,7 @@ def _sensitivity_figures(
     data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.measure["norm"]
+    norm = data.plan.asked.measure.kind
     what = (
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )

@@ -281,7 +281,7 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
         statistics=STATISTICS,
         name=f"sensitivity-{group.slug}",
         heading="How much do the logits change when one symbol is exchanged?",
-        norm=data.plan.measure["norm"],
+        norm=data.plan.measure["measure"]["kind"],
     )
     return [
         Section(f"{verb} {group.title}", figures=[figure], tables=[table]),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.asked.measures import Measure
 from jaxsens.cli.compilation import CacheFolder, programs_kept
-from jaxsens.cli.flipped import check_flipped
 from jaxsens.cli.measuring import (
     MEASURED_BY,
     MeasuringOptions,
@@ -226,7 +226,6 @@ def measure(
         for each in (model, constructed, published, measuring):
             check_choices(each, problems)
         model.check(problems)
-        check_flipped(measuring.candidates, measuring.groups, published.pretrained is not None, problems)
         check_options(measuring, output, problems)
     from jaxsens.sensitivity.resuming import MeasurementInterrupted, keeping
 
@@ -304,7 +303,7 @@ def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions)
 
 def _flags(keys: Iterable[str]) -> dict[str, str]:
     """Maps the library's argument names to options; `keys` are the model options that may have been given."""
-    return {f"model.{key}": flag(key) for key in keys} | {key: flag(key) for key in MEASURED_BY}
+    return {f"model.{key}": flag(key) for key in keys} | MEASURED_BY
 
 
 def _check_input(word: str | None, n: int | None, count: int, problems: Problems) -> None:
@@ -331,6 +330,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         if summary["flips"] == summary["population"]
         else f"{summary['flips']} of {summary['population']}"
     )
+    measured = Measure.kinds[summary["measure"]["kind"]]
     rows = {} if summary["training"] is None else {"trained": _trained(**summary["training"])}
     rows |= {
         "n": f"{summary['n']}",
@@ -338,7 +338,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {summary['norm']}": _told(summary, "mean", summary["mean"]),
+        f"mean {'size of change' if measured.signed else measured.kind}": _told(
+            summary, "mean", summary["mean"]
+        ),
         **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
         "max": _told(summary, "max", summary["max"]),
         **(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
+from jaxsens.asked.measures import KL, Decision, LogProbability
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
-from jaxsens.cli.shared import File, Text, check_there, default, flag, flags_named, one_of
+from jaxsens.cli.shared import File, Text, check_there, default, flags_named, one_of
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.files import read_within, rest_within
 from jaxsens.pretrained.folder import existing_folder
@@ -35,8 +36,6 @@ class PublishedOptions:
         text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, or the logits of the language-model head.
-        log_probability: Instead of --norm, measure the change of this token's log-probability: a piece of text that is
-            one token, or id:NUMBER.
     """
 
     pretrained: Annotated[File, default("", "DIR")] = None
@@ -44,9 +43,8 @@ class PublishedOptions:
     text_file: Annotated[File, default("", "FILE|-")] = None
     readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
     output: Annotated[
-        str | None, one_of("hidden", "logits"), default("hidden; logits with --log-probability")
+        str | None, one_of("hidden", "logits"), default("hidden; logits with --measure log-probability")
     ] = None
-    log_probability: Annotated[Text, default("", "TOKEN")] = None
 
     def given(self) -> dict[str, Any]:
         """Returns the options given, by name."""
@@ -86,13 +84,11 @@ def check_published(
     elif str(options.text_file) != "-":
         check_there("--text-file", options.text_file, problems)
     _check_readout(options.readout, problems)
-    if options.log_probability is not None:
-        if options.output == "hidden":
-            problems.add("--output", "hidden", "leave it out; --log-probability reads the logits")
-        if measuring.norm != "l2":
-            problems.add("--norm", measuring.norm, "leave it out; --log-probability is measured instead")
-    elif measuring.norm in ("kl", "decision") and options.output != "logits":
-        problems.add("--norm", measuring.norm, "give --output logits: a hidden row is no distribution")
+    measure = measuring.asked(Problems("measure")).get("measure")
+    if isinstance(measure, LogProbability) and options.output == "hidden":
+        problems.add("--output", "hidden", "leave it out; a log-probability is that of the logits")
+    elif isinstance(measure, KL | Decision) and options.output != "logits":
+        problems.add("--measure", measure.kind, "give --output logits: a hidden row is no distribution")
 
 
 def _check_readout(value: str | None, problems: Problems) -> None:
@@ -133,16 +129,14 @@ def measure_published(
 
     if options.pretrained is None:
         raise RuntimeError("measure_published needs --pretrained")
-    names = {key: flag(key) for key in ("readout", *MEASURED_BY)}
     given = "--text" if options.text_file is None else "--text-file"
-    with flags_named({"folder": "--pretrained", "text": given, **names}):
+    with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
         measured = measure_text(
             options.pretrained,
             options.text or "" if options.text_file is None else read_text(options.text_file),
             output=options.output,
             dtype=dtype,
             readout=options.readout,
-            log_probability=options.log_probability,
             arguments=measuring.arguments(output.quiet),
         )
     # Save first: printing fails if the reader has closed the pipe.
@@ -172,8 +166,10 @@ def _print(measured: TextMeasurement, top: int) -> None:
     table = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("in the text")
-    table.add_column("before it" if measured.result.copies else "replaced by")
-    table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
+    table.add_column("before it" if measured.result.asked.flips.copies else "replaced by")
+    table.add_column(
+        "change" if measured.signed else measured.result.measure.kind, justify="right", no_wrap=True
+    )
     for row in rows:
         value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
         value = f"at most {row['at_most']:.4g}" if "at_most" in row else value

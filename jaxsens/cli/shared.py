@@ -121,7 +121,8 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         text = str(error)
         for argument, option in names.items():
-            said = rf"(^|: |- ){re.escape(argument)}(?= = |: |,|\[)"
+            # "measure: ..." begins with what was asked, not with an argument.
+            said = rf"(^(?!\w+: )|: |- ){re.escape(argument)}(?= = |: |,|\[)"
             text = re.sub(said, rf"\g<1>{option}", text, flags=re.MULTILINE)
         if text == str(error):
             raise

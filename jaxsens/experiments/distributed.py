@@ -149,12 +149,16 @@ def estimated_seconds(point: Point) -> float:
     measure = point.measure
     try:
         told = explain(
-            point.source.build(point.seed), point.n, engine=measure.engine_at(point.n), norm=measure.norm
+            point.source.build(point.seed),
+            point.n,
+            measure.flips_at(point.n).drawing(None),
+            measure.measure,
+            engine=measure.engine_at(point.n),
         )
         flips = told.flips * len(point.tokens())
     except InputError:
         return 0.0
-    drawn = measure.sample_at(point.n)
+    drawn = measure.flips_at(point.n).sample
     return told.seconds * len(point.tokens()) * (1.0 if drawn is None else min(1.0, drawn / max(1, flips)))
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from pydantic import AfterValidator
 
 from jaxsens import inputs
+from jaxsens.asked.flips import Substitute
 from jaxsens.errors import Problems, collecting
 from jaxsens.experiments.job import RowsJob
 from jaxsens.experiments.sweep_config import Lengths, Seeds
@@ -236,7 +237,7 @@ def measure_model(experiment: SharpnessExperiment, n: int, trained: Trained) -> 
         data=(words, targets),
         without=experiment.without,
     )
-    changes = flip_sensitivity(model, words[:FLIPPED], positions=range(n), progress=False).norms
+    changes = flip_sensitivity(model, words[:FLIPPED], Substitute(positions=range(n)), progress=False).norms
     blowup = None if config.layer_norm == "none" else float(layer_norm_blowup(model, words).product.mean())
     return SharpModel(
         function=trained.function,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.at_most import ceiling
-from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, read_table, read_toml
 
@@ -137,7 +137,8 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     with what they are at most, that their rounding may decide.
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
-    average = result.average_sensitivity if result.norm == DECISION else None
+    behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
+    average = result.average_sensitivity if isinstance(result.measure, Decision) else None
     blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
     if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
         blurred["average_sensitivity"] = most
@@ -146,7 +147,7 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
         "inputs": len(result.tokens),
         "flips": len(result),
         "population": result.population,
-        "norm": result.norm,
+        "measure": result.measure.table(),
         "engine": {"name": result.engine.name, "reason": result.engine.reason},
         "dtype": result.dtype,
         "mean": result.mean,
@@ -161,17 +162,16 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
                 "input": int(result.inputs[k]),
                 "position": position,
                 "symbol": symbol,
-                # An insertion leaves the symbol at the position behind it.
-                "before" if result.copies else "replaces": result.tokens[result.inputs[k], position].tolist(),
+                behind: result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
-                **({} if resolved[k] else {"at_most": float(result.norms[k] + result.known_resolution[k])}),
+                **({} if resolved[k] else {"at_most": float(result.norms[k] + result.resolution[k])}),
             }
             for k in largest
             for position, symbol in [place_and_symbol(result, int(k))]
         ],
         "model": source.expanded,
         "tokens": result.tokens.tolist(),
-        "versions": result.versions,
+        "versions": result.run.versions,
         "symbols": source.names,
         "training": source.training,
     }
@@ -193,9 +193,10 @@ def unresolved_facts(flips: int) -> dict[str, str]:
 
 def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple[list[int], list[int]]:
     """Returns the position of flip k and the symbol that it inserts; for a group, lists of all of them."""
-    if result.joint is None or result.insertion is None:
+    joint, insertion = result.flips.joint, result.flips.insertion
+    if joint is None or insertion is None:
         return int(result.positions[k]), int(result.symbols[k])
-    both = result.joint.columns(result.positions[k : k + 1], result.insertion[k : k + 1])
+    both = joint.columns(result.positions[k : k + 1], insertion[k : k + 1])
     return list(both["positions"][0]), list(both["symbols"][0])
 
 

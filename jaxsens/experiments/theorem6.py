@@ -7,7 +7,6 @@ and what is evaluated is kept by model and length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +100,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
         self._plan = Theorem6Plan(
             config=self.experiment.text,
             **row_of(self.experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
-            measure=asdict(self.experiment.measure),
+            measure=self.experiment.measure.table(),
             models=tuple(self._planned(entry, told.get(entry.name, "")) for entry in self.experiment.models),
         )
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.

@@ -8,7 +8,7 @@ words = 64                          words a length and seed for cross-entropy an
 inputs = 1                          words a length and seed whose flips are measured
 fit_from = 2                        only lengths from this one on enter the fitted exponents
 
-[measure]                           as in a sweep: engine, norm, outputs, sample, batch_size, memory_budget
+[measure], [placement]              as in a sweep, of replaced symbols at all positions
 
 [[model]]                           name, description, and one of
 train = "file.toml"                 a training config, relative to this file
@@ -27,6 +27,8 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Norm
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.experiments.beyond import check_estimates
 from jaxsens.experiments.points import Measurement
@@ -176,15 +178,14 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         problems.messages.append(f"measure: {remedy}")
     else:
         check_estimates(measure, (), problems)
-    if measure is not None and measure.edit != "replace":
-        remedy = 'the theorem is about replaced symbols: give "replace", or leave it out'
-        problems.add("measure.edit", measure.edit, remedy)
-    if measure is not None and measure.norm not in NORMS:
+    if measure is not None and measure.flips.drawing(None) != Substitute():
+        remedy = (
+            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
+        )
+        problems.add("measure.flips", measure.flips.table(), remedy)
+    if measure is not None and not isinstance(measure.measure, Norm):
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
-        problems.add("measure.norm", measure.norm, remedy)
-    if measure is not None and measure.positions is not None:
-        remedy = "this experiment flips every symbol of a word: leave it out"
-        problems.add("measure.positions", list(measure.positions), remedy)
+        problems.add("measure.measure", measure.measure.kind, remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(text=text, **sound)
@@ -212,4 +213,4 @@ def _check_entry(
         ]
     if lengths:
         size = logits_of(entry.language, entry.task)
-        check_measure(where, size, entry.untrained, lengths[0], measure, problems)
+        check_measure(where, size, entry.untrained, lengths[:1], measure, problems)

@@ -132,6 +132,23 @@ class PretrainedModel(LayeredModel):
         """
         return [self.tokenizer.piece(one) for one in self._checked("tokens", ids)]
 
+    def token_id(self, text: str) -> int:
+        """Returns the id of a text that is one token. Within a text, a token often begins with a space.
+
+        Raises:
+            InputError: if it is not one token.
+        """
+        with collecting("token_id") as problems:
+            if not isinstance(text, str) or not text:
+                problems.add("text", text, "a text of one token")
+        ids = self.encode(text, special=False)
+        with collecting("token_id") as problems:
+            if len(ids) != 1:
+                pieces = ", ".join(map(repr, self.tokens(ids)))
+                remedy = f"one token; these are {len(ids)}: {pieces}. A token within a text often begins with a space"
+                problems.add("text", text, remedy)
+        return ids[0]
+
     def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
         """Returns every row's output: (n, width), or (n, symbols) of logits. Compiled once per length.
 

@@ -44,9 +44,8 @@ logits = 1
 [inputs]
 kind = "all"
 [measure]
-norm = "decision"
+measure = { kind = "decision", threshold = "median" }
 engine = "vmap"
-threshold = "median"
 """
 
 
@@ -85,7 +84,7 @@ def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     builder = DecisionBuilder()
     builder.add("other", 3, 0, flip_sensitivity(jnp.sum, words, 2, readout=None))
     assert builder.data() is None
-    drawn = flip_sensitivity(jnp.sum, words, 2, norm="decision", readout=None, positions=jaxsens.sample(5))
+    drawn = flip_sensitivity(jnp.sum, words, jaxsens.Substitute(2, sample=5), "decision", readout=None)
     builder.add("drawn", 3, 0, drawn)
     kept: Any = builder.data()
     assert not kept.profiles
