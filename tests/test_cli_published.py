@@ -18,7 +18,7 @@ pytest.importorskip("safetensors")
 from tests.pretrained.folders import write_folder
 
 TEXT = "the cat sat on the mat"
-OF_TEXT, LOG = ("--text", "t.txt"), ("--measure", "log-probability")
+OF_TEXT, LOG = ("--text-file", "t.txt"), ("--measure", "log-probability")
 
 
 @pytest.fixture(scope="module")

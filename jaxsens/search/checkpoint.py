@@ -45,7 +45,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
         "parameters": digest({}, map(np.asarray, numbers)),
         "n": space.n,
-        "symbols": space.alphabet.tolist(),
+        "flips": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
         "objective": problem.objective,
         "measure": problem.norm.table(),

@@ -70,6 +70,9 @@ OBJECTS: tuple[Any, ...] = (
 )
 
 
+WRONG: Any = jaxsens  # for values that types exclude
+
+
 def base_of(asked: Any) -> Any:
     """The class of the question that an object answers."""
     return next(base for base in (Flips, Measure, AskedEngine) if isinstance(asked, base))
@@ -177,9 +180,9 @@ def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, sa
         (lambda: Substitute(positions=[-1]), "positions = -1: positions count from the front"),
         (lambda: Pairs([]), r"flips = \[\]: pairs of a 0-based position and a symbol id"),
         (lambda: Pairs([(0, -1)]), "flips: symbol = -1"),
-        (lambda: Mask("x"), "symbol = 'x': a whole number of at least 0, or None"),
+        (lambda: WRONG.Mask("x"), "symbol = 'x': a whole number of at least 0, or None"),
         (lambda: L2(outputs=[0, 0]), r"outputs = \[0, 0\]: each coordinate once"),
-        (lambda: Decision("mean"), "threshold = 'mean': a finite number, or \"median\""),
+        (lambda: WRONG.Decision("mean"), "threshold = 'mean': a finite number, or \"median\""),
         (lambda: FirstOrder(verify=0, sketch=-1), "(?s)FirstOrder: 2 errors.*sketch = -1.*verify = 0"),
     ],
 )

@@ -72,9 +72,8 @@ def test_only_a_promised_output_is_measured_by_subtracting():
 def test_a_gap_that_vanishes_is_measured_by_the_difference_engine():
     """Chiang and Cholak's PARITY decides exactly, but its logit moves by 1/n^2 only."""
     model = jaxsens.construction("chiang-cholak-parity", dtype="float32")
-    result = jaxsens.flip_sensitivity(
-        model, model.prepare("01" * 250), flips=jaxsens.Substitute(positions=[3, 100])
-    )  # pyright: ignore[reportAttributeAccessIssue]
+    tokens = model.prepare("01" * 250)  # pyright: ignore[reportAttributeAccessIssue]
+    result = jaxsens.flip_sensitivity(model, tokens, flips=jaxsens.Substitute(positions=[3, 100]))
     assert result.max == pytest.approx(model.closed_form(501), rel=2e-6)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -152,7 +152,7 @@ def test_the_readout_of_a_sentence_encoder_is_its_pooling(options, readout, tmp_
     write_pooling(tmp_path, **options)
     model = jaxsens.load_pretrained(tmp_path)
     assert model.layered.readout == readout
-    assert jaxsens.flip_sensitivity(model, "the cat", symbols=[9, 12]).readout == readout
+    assert jaxsens.flip_sensitivity(model, "the cat", [9, 12]).readout == readout
     assert jaxsens.load_pretrained(tmp_path, output="logits").layered.readout == 0
 
 

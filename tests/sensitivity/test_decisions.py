@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -227,7 +228,7 @@ def test_the_median_threshold_balances_the_outputs_on_the_inputs():
     result = flip_sensitivity(lambda t: weights @ t, words, 2, Decision("median"), readout=None)
     outputs = words @ np.asarray(weights, np.float64)
     assert isinstance(result.measure, Decision)
-    assert (outputs > result.measure.threshold).sum() == 8
+    assert (outputs > float(result.measure.threshold)).sum() == 8
 
 
 def test_a_threshold_is_saved_and_compared(tmp_path):

@@ -66,8 +66,8 @@ def test_a_text_is_explained_for_a_model_that_encodes_text():
             return [int(one) for one in text]
 
     encoding = Encoding(layered_transformer(plain.config), plain.parameters)
-    told = jaxsens.explain(encoding, "010111", candidates=[0, 1])
-    assert (told.n, told.flips) == (6, len(jaxsens.flip_sensitivity(encoding, "010111", candidates=[0, 1])))
+    told = jaxsens.explain(encoding, "010111", [0, 1])
+    assert (told.n, told.flips) == (6, len(jaxsens.flip_sensitivity(encoding, "010111", [0, 1])))
     with pytest.raises(jaxsens.InputError, match="n = '010111': a whole number of at least 1"):
         jaxsens.explain(plain, "010111")
 

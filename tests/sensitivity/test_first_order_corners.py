@@ -344,7 +344,7 @@ def test_what_an_estimate_costs_is_explained_for_weights_of_numpy():
 
 
 def test_few_outputs_of_many_take_no_memory_for_the_others():
-    engine = FirstOrderEngine("l2", (3, 10**6), layered_transformer(small()), "last")
+    engine = FirstOrderEngine(L2(), (3, 10**6), layered_transformer(small()), "last")
     rows = combinations(FirstOrder(), engine, 2 * 10**6)
     assert rows.shape == (2, 2 * 10**6)
     assert rows.sum() == rows[0, 3] + rows[1, 10**6] == 2

@@ -21,7 +21,7 @@ from jaxsens.models.choices import (
     OutputGate,
     ScoreFunction,
 )
-from jaxsens.models.masks import MASK_TYPES, MASKS, Mask, visible
+from jaxsens.models.masks import MASK_TYPES, MASKS, KeyMask, visible
 from jaxsens.models.positions import AddedTerm, CoordinateTerm, ScoreTerm
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.score_positions import Alibi
@@ -97,7 +97,7 @@ def distance(queries, keys, vector, exact_rows):
 
 NAMED = {
     "activation": (ACTIVATIONS, "sine", jnp.sin),
-    "mask": (MASKS, "near", Mask("key j is visible if |i - j| <= 1", near, earlier=True, later=True)),
+    "mask": (MASKS, "near", KeyMask("key j is visible if |i - j| <= 1", near, earlier=True, later=True)),
     "scores": (SCORES, "distance", ScoreFunction(distance, vector=False)),
     "layer_norm": (LAYER_NORMS, "sandwich", LayerNormPlaces(before=True, after=True)),
     "output_gate": (OUTPUT_GATES, "signed", OutputGate(lambda head_width: 1, jnp.tanh)),

@@ -154,7 +154,7 @@ def test_every_wrong_argument_is_named_at_once():
             [0, 9],
             flips=Substitute([7], positions=[2]),
             measure="l3",
-            keep=[0.5],
+            keep=[0.5],  # pyright: ignore[reportArgumentType]
         )
     for name in (
         "tokens = 9",

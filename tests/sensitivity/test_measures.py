@@ -219,11 +219,8 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
 def test_measures_of_several_outputs_refuse_a_single_one(name):
-    for outputs in ([1], [1, 1]):
-        with pytest.raises(
-            InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'
-        ):
-            of_measure(Measure.kinds[name](outputs=outputs))
+    with pytest.raises(InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'):
+        of_measure(Measure.kinds[name](outputs=[1]))
     with pytest.raises(InputError, match="of a single output"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
 

@@ -19,7 +19,7 @@ from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity import picture
 from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.pieces import text_pieces
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.result import FlipSensitivity, Run
 from jaxsens.sensitivity.text_picture import text_figure
 from tests.sensitivity.made import made
 
@@ -80,26 +80,25 @@ def test_a_picture_says_what_a_flip_does(changed, said):
     assert said in shown(**changed)._repr_html_()
 
 
-ASKED = AskedArguments("", "auto", None, None, None, (4,), candidates="neighbours(2)")
-
-
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("flips", "said"),
     [
-        ({}, "Flipped: 3 of 4 positions, each to the 2 symbols most like its own."),
-        ({"candidates": "masking(4)"}, "positions, each to 'a'."),
-        ({"candidates": "deletion()"}, "positions, each deleted."),
-        ({"candidates": "insertion()"}, "positions, each with one of '<b>', 'a' inserted before it."),
-        ({"candidates": "repetition(2)"}, "positions, each repeated 2 times."),
-        ({"candidates": "mapping, SHA-256 00"}, "positions, to symbols chosen for each of them."),
-        ({"candidates": None}, "positions, each to '<b>', 'a'."),
-        ({"candidates": None, "symbols": tuple(range(7))}, "positions, each to 7 symbols."),
+        (jaxsens.Neighbours(2), "each to the 2 symbols most like its own."),
+        (jaxsens.Mask(4), "each to '<b>', 'a'."),
+        (jaxsens.Delete(), "each deleted."),
+        (jaxsens.Insert(), "each with one of '<b>', 'a' inserted before it."),
+        (jaxsens.Repeat(2), "each repeated 2 times."),
+        (jaxsens.Substitute({1: [3, 4]}), "to symbols chosen for each of them."),
+        (jaxsens.Pairs([(1, 3)]), "to symbols chosen for each of them."),
+        (jaxsens.Substitute(), "each to '<b>', 'a'."),
+        (jaxsens.Substitute(groups=[(1, 2)]), "in groups to '<b>', 'a'."),
     ],
 )
-def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_output(asked, said):
-    result = made(asked=dataclasses.replace(ASKED, **asked), model="some/encoder", scales=(12.34,))
-    page = html.unescape(result._repr_html_())
-    assert f"Model: some/encoder. Flipped: 3 of 4 {said.removeprefix('Flipped: 3 of 4 ')}" in page
+def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_output(flips, said):
+    result = shown()
+    asked, run = dataclasses.replace(result.asked, flips=flips), Run("float64", {}, "some/encoder", (12.34,))
+    page = html.unescape(dataclasses.replace(result, asked=asked, run=run)._repr_html_())
+    assert f"Model: some/encoder. Flipped: 3 of 4 positions, {said}" in page
     assert "Without a flip, ‖y(x)‖₂ = 12.3." in page
 
 
@@ -108,23 +107,25 @@ def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
         return jnp.stack([3.0 + 0 * tokens[0], 4.0 + tokens[1] / 8])
 
     found = jaxsens.flip_sensitivity(network, [0, 0, 1], 2)
-    assert (found.model, found.scales) == ("network", (5.0,))
+    assert (found.run.model, found.run.scales) == ("network", (5.0,))
     found.save(tmp_path / "r.parquet")
     loaded = jaxsens.load_result(tmp_path / "r.parquet")
-    assert (loaded.model, loaded.scales) == ("network", (5.0,))
-    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, scalar=lambda y: -y[1]).scales == (-4.0,)
-    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, norm="kl").scales is None
+    assert (loaded.run.model, loaded.run.scales) == ("network", (5.0,))
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, jaxsens.Function(lambda y: -y[1])).run.scales == (
+        -4.0,
+    )
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, "kl").run.scales is None
     both = jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 0, 0, 1]], 2)
-    assert (both.model, both.scales, both.of_input(1).scales) == ("network", (5.0, 5.0), (5.0,))
-    assert jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2).scales == (5.0, None)
+    assert (both.run.model, both.run.scales, both.of_input(1).run.scales) == ("network", (5.0, 5.0), (5.0,))
+    assert jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2).run.scales == (5.0, None)
     plain = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=4))
     found = jaxsens.flip_sensitivity(plain, [0, 1, 1])
-    assert found.model == "Transformer"
-    assert found.scales is not None
-    assert found.scales[0] == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
+    assert found.run.model == "Transformer"
+    assert found.run.scales is not None
+    assert found.run.scales[0] == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
 
 
-@pytest.mark.parametrize("result", [made(), signed(), estimated(), made(names=None), made([0.0] * 4)])
+@pytest.mark.parametrize("result", [shown(), signed(), estimated(), shown(names=None), shown([0.0] * 4)])
 def test_the_coloured_text_is_a_picture_too(result, tmp_path):
     result.to_png(tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
@@ -150,7 +151,7 @@ def test_the_picture_has_the_colours_bars_and_words_of_the_page():
 
 def test_a_long_text_is_wrapped_within_the_picture():
     many = dict.fromkeys(range(5), "word" * 4)
-    figure = text_figure(made(names=many).view(), None, "A title of very many words " * 9)
+    figure = text_figure(shown(names=many).view(), None, "A title of very many words " * 9)
     (axes,) = figure.axes
     renderer = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
     right = max(text.get_window_extent(renderer).x1 for text in axes.texts)
@@ -170,7 +171,7 @@ def test_a_long_text_is_wrapped_within_the_picture():
 )
 def test_a_file_of_another_kind_is_refused_with_the_method_for_it(method, name, said, tmp_path):
     with pytest.raises(jaxsens.InputError, match=said):
-        getattr(made(), method)(tmp_path / name)
+        getattr(shown(), method)(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
