@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,8 @@ def problem(importer: str, target: str) -> str | None:
     return None if there in allowed else f"{importer} must not import {target}"
 
 
-@pytest.mark.parametrize(
-    ("importer", "target", "allowed"),
-    [
+def test_the_rule_for_imports_says_what_the_architecture_says():
+    for importer, target, allowed in (
         ("jaxsens.sensitivity.flips", "jaxsens.models.masks", True),
         ("jaxsens.models.masks", "jaxsens.sensitivity.flips", False),
         ("jaxsens.theory.lipschitz", "jaxsens.sensitivity.flips", False),
@@ -147,10 +147,8 @@ def problem(importer: str, target: str) -> str | None:
         ("jaxsens.models.config_tables", "jaxsens.training.config", False),
         ("jaxsens.cli", "jaxsens.errors", True),
         ("jaxsens.models.masks", "jaxsens", False),
-    ],
-)
-def test_the_rule_for_imports_says_what_the_architecture_says(importer, target, allowed):
-    assert (problem(importer, target) is None) == allowed
+    ):
+        assert (problem(importer, target) is None) == allowed, (importer, target)
 
 
 def test_imports_are_found_in_every_form():
@@ -194,6 +192,11 @@ def test_no_private_jax_module_is_imported():
     assert private == set()
 
 
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
 def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """The lines of a function, its signature included and its docstring not."""
     lines = (function.end_lineno or 0) - function.lineno + 1
@@ -206,7 +209,7 @@ def test_no_function_is_longer_than_60_lines():
     too_long = {
         f"{file.relative_to(ROOT)}: {node.name}": own_lines(node)
         for file in SOURCES
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in ast.walk(tree(file))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and own_lines(node) > 60
     }
     assert too_long == {}
@@ -221,7 +224,7 @@ def test_a_docstring_does_not_count_towards_the_length_of_a_function():
 def test_every_class_has_a_name_of_its_own():
     homes: dict[str, list[str]] = {}
     for name, file in FILES.items():
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
@@ -239,14 +242,17 @@ def test_importing_jaxsens_loads_nothing_heavy():
     assert output.strip() == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--help"], ["--version"]])
-def test_help_and_version_load_nothing_heavy(arguments):
+def test_help_and_version_load_nothing_heavy():
     output = run_python(
-        f"import sys\nsys.argv = ['jaxsens', *{arguments}]\nfrom jaxsens.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    print('exit', end.code or 0)\n"
-        f"else:\n    print('exit', 0)\nprint([name for name in {HEAVY} if name in sys.modules])"
+        "import sys\nfrom jaxsens.cli import main\n"
+        "for arguments in (['--help'], ['sweep', '--help'], ['--version']):\n"
+        "    sys.argv = ['jaxsens', *arguments]\n"
+        "    try:\n        main()\n        print('exit', 0)\n"
+        "    except SystemExit as end:\n        print('exit', end.code or 0)\n"
+        f"    print([name for name in {HEAVY} if name in sys.modules])"
     )
-    assert output.splitlines()[-2:] == ["exit 0", "[]"]
+    ends = [line for line in output.splitlines() if line.startswith(("exit", "["))]
+    assert ends == ["exit 0", "[]"] * 3
 
 
 def test_every_public_name_resolves_and_is_documented():
