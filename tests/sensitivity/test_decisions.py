@@ -109,6 +109,7 @@ CONFIGS = (
 )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("config", "seed"), [*zip(CONFIGS, (1, 0), strict=True)], ids=["sign", "argmax"])
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, seed, engine):

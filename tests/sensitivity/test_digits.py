@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
 QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )

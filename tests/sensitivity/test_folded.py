@@ -97,6 +97,7 @@ ALSO_TRIED = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
 )

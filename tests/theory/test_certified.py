@@ -19,6 +19,7 @@ from tests.small_models import small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_word_exceeds_the_bound(layers, seed):
@@ -26,6 +27,7 @@ def test_no_word_exceeds_the_bound(layers, seed):
     assert undercut(model, 5, **options) <= 1
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     # The kinds that the two-layer form serves, which a free draw seldom meets.

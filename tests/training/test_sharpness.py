@@ -131,6 +131,7 @@ def slow_factors(model, word, monkeypatch):
     return np.array(seen).reshape(-1, len(word))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("layer_norm", ["pre", "post"])
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
 def test_the_blowup_is_that_of_the_slow_reference(layer_norm, readout, monkeypatch):
