@@ -56,8 +56,8 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # of the suite's time.
 gc.set_threshold(200_000, 20, 100)
 
-# In the pure functions on arrays, shapes and dtypes are checked as annotated, where the environment asks for it: it costs
-# a seventh of the time, and `.ci/run` does it for the long tests. Not where users' arguments come in: what is wrong
+# In the pure functions on arrays, shapes and dtypes are checked as annotated where the environment asks for it, as
+# `.ci/run` does for the long tests: it takes a seventh of the time. Not where users' arguments come in: what is wrong
 # with those is for the package itself to say.
 CHECKED = (
     *(

@@ -363,9 +363,8 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
 def test_measures_of_several_outputs_refuse_a_single_one(name):
-    for options in ({"outputs": [1]}, {"outputs": [1, 1]}):
-        with pytest.raises(InputError, match=f'norm = "{name}": it is 0 for nearly every change of a single'):
-            measure(norm=name, **options)
+    with pytest.raises(InputError, match=f'norm = "{name}": it is 0 for nearly every change of a single'):
+        measure(norm=name, outputs=[1])
     with pytest.raises(InputError, match="of a single output"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, norm=name)
 

@@ -20,7 +20,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
     return run(WORKER, 2, str(tmp_path_factory.mktemp("two")))
 
 
-@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_processes(two, name):
     for process in two:
