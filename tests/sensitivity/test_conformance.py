@@ -87,7 +87,7 @@ def with_marks(pairs: Sequence[tuple[str, str]], quick: Sequence[str]) -> list[A
     """
     tried = {
         "vmap": ((), ("weighting softmax", "sharpened")),
-        "incremental": (("weighting softmax", "sharpened"), IN_FLOAT32),
+        "incremental": ((), IN_FLOAT32),
         "difference": (quick, CASES),
     }
 

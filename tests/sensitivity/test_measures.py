@@ -227,7 +227,7 @@ def test_chosen_outputs_only(name):
 CONFORMING = ("mask future", "weighting average-hard", "layer norm after")
 
 
-@pytest.mark.quick(3)
+@pytest.mark.long
 @pytest.mark.parametrize("measure", ["cosine", "kl", "change"])
 @pytest.mark.parametrize("name", CONFORMING)
 def test_engines_agree_on_the_models_that_they_must_pass(name, measure):

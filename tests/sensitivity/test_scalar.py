@@ -86,7 +86,7 @@ CONFORMING = (
 )
 
 
-@pytest.mark.quick(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in CASES if any(part in n for part in CONFORMING)])
 def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     case = CASES[name]
