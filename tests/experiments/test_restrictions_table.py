@@ -7,6 +7,7 @@ from jaxsens.experiments.restrictions_table import restrictions_job, table
 from tests.experiments.tiny import printed, quiet
 
 
+@pytest.mark.long
 def test_the_table_measures_what_it_says():
     console = quiet()
     outcome = run(restrictions_job(numbers=(5,), lengths=(16, 32), free_fraction=0.5), console)

@@ -203,6 +203,7 @@ def test_the_example_in_the_docs_runs():
     assert np.nansum(result.influences) == pytest.approx(result.average_sensitivity)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_threshold_is_that_of_the_loop(engine):
     config = CONFIGS[1].replace(logits=2)

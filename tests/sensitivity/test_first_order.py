@@ -103,7 +103,7 @@ SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, 
 """Slow only by their number: other cases have what they try, in another combination."""
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
 )
@@ -122,7 +122,7 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
     np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-13 * scale)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -226,6 +226,7 @@ def test_no_array_grows_with_the_square_of_n():
     assert found[1] < 2**16 * 2**10
 
 
+@pytest.mark.long
 def test_the_first_example_runs_and_prints_what_it_promises(capsys):
     result = documented("estimating.md")["result"]
     said = capsys.readouterr().out
@@ -267,6 +268,7 @@ def by_hand(weights: Any, tokens: np.ndarray, heads: int, key_heads: int) -> np.
     return normed(x[-1]) @ weights["embedding"].T
 
 
+@pytest.mark.long
 def test_the_documented_decoder_is_what_it_says():
     names = example()
     model, weights = names["Decoder"](), names["random_weights"](3)

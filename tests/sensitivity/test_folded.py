@@ -114,6 +114,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("changes", [{}, {"mask": "future", "readout": 300}], ids=["no mask", "future"])
 def test_all_flips_are_right_declined_ones_included(changes):
     n = folded.SHORTEST + 10

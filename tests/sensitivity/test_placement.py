@@ -184,6 +184,7 @@ def word(n: int, seed: int = 0) -> np.ndarray:
     return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
@@ -270,6 +271,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     config = small(feed_forward=20)
@@ -280,6 +282,7 @@ def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     assert sizes[-1][0] < 4 * 8 * 1024**2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     config = small(feed_forward=20)
@@ -371,6 +374,7 @@ def test_all_flips_of_one_layer_cost_n_and_of_two_n_squared(layers, activation):
     assert layers - 0.1 < slope(config, "difference", LONG) < layers + 0.1
 
 
+@pytest.mark.long
 def test_further_layers_cost_n_cubed():
     assert 2.8 < slope(small(layers=3), "difference", LONG) < 3.1
 
@@ -379,6 +383,7 @@ def test_forward_passes_cost_n_cubed():
     assert 2.8 < slope(small(), "vmap", LONG) < 3.1
 
 
+@pytest.mark.long
 def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     # A compiled loop counts once; with all rows in one block there is nothing to loop over.
     monkeypatch.setattr("jaxsens.sensitivity.difference.engine.ROW_BLOCK", 10**6)

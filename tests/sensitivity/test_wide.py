@@ -187,6 +187,7 @@ def foreign(kind: str) -> Any:
     return plain
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["nnx", "linen", "equinox", "plain"])
 def test_models_of_other_frameworks_as_in_jax(kind: str) -> None:
     with numerics("float64"):

@@ -104,6 +104,7 @@ def test_weights_that_underflow_bound_by_the_largest_payload():
     assert average_sup(weights(hi, lo), payload)[0, 0] == 5.0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch):
     hi, lo, payload = row(1)
@@ -115,6 +116,7 @@ def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch)
     np.testing.assert_allclose(average_sup(many, repeated), host[1], rtol=1e-9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 @pytest.mark.parametrize("on_host", [2**17, 0])
 def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):
