@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jaxsens.experiments.job import run
 from jaxsens.experiments.restrictions_table import restrictions_job, table
 from tests.experiments.tiny import printed, quiet
