@@ -214,6 +214,7 @@ SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), 
 """Of the symbols 0 to 4 it reserves 0, which is unused, and 2, which is special and the mask; 5 is the end symbol."""
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("options", "positions", "symbols"),
     [

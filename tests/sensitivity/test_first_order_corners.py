@@ -89,7 +89,7 @@ def test_two_layers_of_200_rows_are_close_under_every_mask_readout_and_normalisa
         assert np.median(np.abs(norms - exact)) <= 0.1 * np.median(exact) + 1e-13
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize("readout", [pytest.param("last", marks=pytest.mark.slow), 0, "mean"])
 @pytest.mark.parametrize(
     "n", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
