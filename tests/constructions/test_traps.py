@@ -190,6 +190,7 @@ def test_t14_since_and_until_look_at_the_position_itself(text, word):
     assert wrong_values(output(model, tokens)[0][here], np.ones(here.sum())) == 0
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded", "average-hard"])
 @pytest.mark.parametrize(
     "text", ["even(#L[Q_1])", "odd(#L[Q_1])", "mod(3, 0, #R[Q_1])", "last(#L[Q_1])", "exactly(0, #L[Q_1])"]
