@@ -42,7 +42,7 @@ def uncompiled(function, config: TransformerConfig, parameters: TransformerParam
         return np.asarray(function(config, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens)))
 
 
-SCORES_AND_POSITIONS = list(product(("dot-product", "additive"), POSITIONS_TRIED.values()))
+SCORES_AND_POSITIONS: list[Any] = list(product(("dot-product", "additive"), POSITIONS_TRIED.values()))
 
 
 def dealt(whole: list[Any], hand: int, hands: int) -> list[Any]:
