@@ -63,7 +63,8 @@ def assert_follow_the_reference(weighting: str, mask: str, others: list[tuple[st
 @pytest.mark.parametrize("k", range(len(WEIGHTINGS_AND_MASKS)))
 def test_every_weighting_and_mask_and_each_of_them_with_every_score_and_embedding(k):
     masks = len(MASKS)  # the masks of a kind of weighting follow each other
-    assert_follow_the_reference(*WEIGHTINGS_AND_MASKS[k], dealt(SCORES_AND_POSITIONS, k + k // masks, masks))
+    weighting, mask = WEIGHTINGS_AND_MASKS[k]
+    assert_follow_the_reference(weighting, mask, dealt(SCORES_AND_POSITIONS, k + k // masks, masks))
 
 
 @pytest.mark.long
