@@ -368,6 +368,7 @@ def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, 
     ]
 
 
+@pytest.mark.long
 def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
     endless = PREDICTION.replace("every = 4", "every = 0").replace(
         "steps = 4}", 'steps = 200000, schedule = "constant"}'

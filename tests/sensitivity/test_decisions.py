@@ -77,6 +77,7 @@ def test_known_functions_have_their_average_sensitivity_exactly():
     assert majoritys_average(1001) == pytest.approx(math.sqrt(2 * 1001 / math.pi), rel=1e-3)
 
 
+@pytest.mark.long
 def test_known_functions_have_their_distribution_and_influences():
     words = every_word(N)
     middle = 2 * math.comb(N, N // 2) / 2**N
@@ -192,6 +193,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
         _ = groups.influences
 
 
+@pytest.mark.long
 def test_the_example_in_the_docs_runs():
     text = (Path(__file__).parents[2] / "docs" / "decisions.md").read_text("utf-8")
     names = {}

@@ -165,6 +165,7 @@ def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
     assert stopping._handing_over == []
 
 
+@pytest.mark.long
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     model = small(dtype="float64")
     options = {

@@ -108,7 +108,7 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     )
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     # At n = 4096 a change is some 1e-4 of the output; folded for two layers.

@@ -43,6 +43,7 @@ def far_scores(near: float, far: float, values: float, layers: int = 1) -> Trans
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("near", "far", "values", "layers"),

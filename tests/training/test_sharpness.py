@@ -80,6 +80,7 @@ def config(**changes):
     return TransformerConfig(**{**settings, **changes})
 
 
+@pytest.mark.long
 def test_the_sharpness_of_a_transformer_is_that_of_the_slow_reference():
     model = jaxsens.Transformer(config(), seed=1)
     words = np.array([[0, 1, 1], [1, 0, 1]])
