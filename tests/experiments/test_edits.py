@@ -18,6 +18,7 @@ def with_measure(*lines: str) -> str:
     return TINY + "\n".join(["[measure]", *lines])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("edit", "times", "candidates", "positions"),
     [

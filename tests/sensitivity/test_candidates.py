@@ -97,6 +97,7 @@ def test_four_million_flips_are_listed_in_two_seconds():
 # Candidates
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("options", "pairs"),
     [
@@ -213,6 +214,7 @@ SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), 
 """Of the symbols 0 to 4 it reserves 0, which is unused, and 2, which is special and the mask; 5 is the end symbol."""
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("options", "positions", "symbols"),
     [
@@ -256,6 +258,7 @@ def test_only_special_symbols_are_nothing_to_flip():
 # Deletions
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("readout", ["last", "mean", 0])
 @pytest.mark.parametrize("positions", [None, [1, 5]])
 def test_a_deletion_compares_with_the_shorter_word(readout, positions):
@@ -378,6 +381,7 @@ PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}
 GROUPS = [(4, 1), (0,)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{"candidates": PIECES}, {"candidates": [2, 3]}, {"symbols": [2, 3]}, {}])
 def test_a_group_is_flipped_together(options):
     result = flip_sensitivity(MODEL, TWO, groups=GROUPS, **options)
@@ -553,6 +557,7 @@ def interrupted(**options):
     return caught.value.partial
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("options", "other", "named"),
     [

@@ -39,6 +39,7 @@ def compared(model: Any, tokens: np.ndarray, **options: Any) -> tuple[jaxsens.Fl
     return found, truth(measurable(model), tokens, found.positions, found.symbols)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
 def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
     """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
@@ -66,6 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
 QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )

@@ -60,6 +60,7 @@ def pick(kinds: Any, k: int, count: int = 3) -> tuple[Any, ...]:
 CASES = max(-(-len(WEIGHTINGS_TRIED) // 3), len(POSITIONS_TRIED))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("k", range(CASES))
 def test_the_packages_transformers_as_in_jax(k: int) -> None:
     """Together the cases have every weighting, mask, position, normalisation, activation, score, gate and readout."""
@@ -99,6 +100,7 @@ def in_float64(query: Any, key: Any, value: Any, mask: Any = None, **_: Any) -> 
     return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)), value)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_packages_measures_as_in_jax(measure: str) -> None:
     same(lambda y, changes: measure_of(measure, y, changes), X[0], 0.1 * X[1:])
@@ -185,6 +187,7 @@ def foreign(kind: str) -> Any:
     return plain
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["nnx", "linen", "equinox", "plain"])
 def test_models_of_other_frameworks_as_in_jax(kind: str) -> None:
     with numerics("float64"):
