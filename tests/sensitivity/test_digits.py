@@ -83,6 +83,7 @@ def test_forward_passes_that_lose_a_change_are_repeated_in_wider_numbers():
     tiny, true = compared(transformer(0), word(32), engine="vmap")
     np.testing.assert_allclose(tiny.norms, true, rtol=1e-6, atol=0)
     assert refined.HOW in dict(tiny.engine.elsewhere)
+    assert np.all(tiny.known_resolution >= np.spacing(tiny.norms) / 2)  # a number in float64 is rounded once
 
 
 def test_a_users_model_too():
