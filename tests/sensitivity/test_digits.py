@@ -18,7 +18,7 @@ from jaxsens.precision import RESOLVED
 from jaxsens.sensitivity import refined
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.difference.rounding import product_error, size
-from jaxsens.sensitivity.doubt import output_doubts
+from jaxsens.sensitivity.doubt import output_doubts, output_program
 from jaxsens.sensitivity.measures import measure_of, resolution_of
 from tests.sensitivity.digits import truth
 
@@ -113,6 +113,21 @@ def test_what_256_bits_do_not_resolve_goes_on_to_1152():
     found = jaxsens.flip_sensitivity((model, small), word(5), alphabet_size=2, progress=False)
     np.testing.assert_allclose(found.norms, 1e-150, rtol=1e-9, atol=0)
     assert found.resolved.all()
+
+
+def test_those_that_may_be_the_largest_are_refined_first(monkeypatch):
+    """With a budget for four passes: that of the input, and those of three flips."""
+    model, tokens = transformer(0), word(32)
+    program = output_program(measurable(model), len(tokens))
+    assert program is not None
+    found = []
+    for passes in (0, 4.5):
+        monkeypatch.setattr(refined, "BUDGET", passes * refined.COST * program.operations())
+        with pytest.warns(PrecisionWarning, match="of 31 flips change the output by less than"):
+            found.append(jaxsens.flip_sensitivity(model, tokens, engine="vmap", progress=False))
+    before, after = found
+    largest = np.argsort(-(before.norms + before.known_resolution), kind="stable")[:3]
+    assert np.flatnonzero(after.resolved).tolist() == sorted(largest)
 
 
 def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
