@@ -190,6 +190,21 @@ def test_the_error_of_a_product_is_that_of_float32():
     assert np.median(off / said) > 0.01
 
 
+def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(monkeypatch):
+    traced = []
+
+    def noted(*given: Any) -> Any:
+        traced.append(given)
+        return output_program(*given)
+
+    monkeypatch.setattr("jaxsens.sensitivity.doubt.output_program", noted)
+    model = transformer(0, weighting="softmax")
+    jaxsens.flip_sensitivity(model, word(12), engine="difference", progress=False)
+    assert not traced
+    jaxsens.flip_sensitivity(model, word(12), engine="vmap", progress=False)
+    assert len(traced) == 1
+
+
 def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
     model = transformer(0, weighting="softmax", layers=2, width=32)
     subject, tokens = measurable(model), word(24)
