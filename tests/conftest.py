@@ -18,6 +18,8 @@ import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.lanes import mark_long
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # A suite that is started in the background inherits that Ctrl-C is ignored, and would hand it on to what it starts.
@@ -35,6 +37,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 FLAGS = ["--xla_force_host_platform_device_count=8"]
 if version("jax").startswith("0.10."):
     FLAGS += ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"]
+    FLAGS += [
+        "--xla_cpu_parallel_codegen_split_count=1"
+    ]  # a fifth less of a processor's time: the suite uses them all
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(f for f in FLAGS if f.partition("=")[0] not in given)]).strip()
 # The same small functions are compiled in every run; the limits' defaults would keep all of them out of the cache.
@@ -51,8 +56,9 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # of the suite's time.
 gc.set_threshold(200_000, 20, 100)
 
-# In the pure functions on arrays, shapes and dtypes are checked as annotated. Not where users' arguments come in:
-# what is wrong with those is for the package itself to say.
+# In the pure functions on arrays, shapes and dtypes are checked as annotated where the environment asks for it, as
+# `.ci/run` does for the long tests: it takes a seventh of the time. Not where users' arguments come in: what is wrong
+# with those is for the package itself to say.
 CHECKED = (
     *(
         f"jaxsens.models.{name}"
@@ -87,8 +93,15 @@ def checked(whole: Callable[..., Any], *, typechecker: Any) -> Callable[[Any], A
     return decorate
 
 
-jaxtyping.jaxtyped = partial(checked, jaxtyping.jaxtyped)
-jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+if os.environ.get("JAXSENS_TYPES") == "checked":
+    jaxtyping.jaxtyped = partial(checked, jaxtyping.jaxtyped)
+    jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before items are selected by their marks."""
+    mark_long(items)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -30,6 +30,7 @@ def swept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_sweep_ends_with_the_bounds_in_its_report(swept):
     page = (swept / "out" / "report.html").read_text("utf-8")
     assert "Bounds over all inputs" in page
@@ -42,6 +43,7 @@ def test_a_sweep_ends_with_the_bounds_in_its_report(swept):
     assert len(lines) == 1 + 2 * 3 * 2
 
 
+@pytest.mark.long
 def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, monkeypatch, capsys):
     draw_nothing(monkeypatch)
     files = [*(swept / "out" / "bounds").rglob("*.json"), swept / "out" / "bounds.csv"]
@@ -52,6 +54,7 @@ def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, monkeyp
     assert {file: file.read_bytes() for file in files} == {file: text for file, (_, text) in before.items()}
 
 
+@pytest.mark.long
 def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
     assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "out"), "--list"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
@@ -62,6 +65,7 @@ def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
     assert capsys.readouterr().out.endswith("0 of 4 points and 0 of 4 bounds are done\n")
 
 
+@pytest.mark.long
 def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, monkeypatch, tmp_path, capsys):
     def answered(bound, progress=None, shared=None, placement=None):
         point = bound.point

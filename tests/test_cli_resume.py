@@ -49,6 +49,7 @@ def run(capsys, *arguments: str | Path) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_was_measured_is_kept_and_the_command_that_is_told_goes_on(
     stopped, tmp_path, monkeypatch, capsys, number
@@ -162,6 +163,7 @@ cli.run()
 """
 
 
+@pytest.mark.long
 def test_a_chunk_that_is_too_long_is_given_up_and_the_others_are_kept(tmp_path):
     file = tmp_path / "flips.parquet"
     process = subprocess.Popen(

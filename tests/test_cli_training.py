@@ -118,6 +118,7 @@ def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeyp
     assert "stopped; 2 of 4 steps are done. To resume: jaxsens train" in err
 
 
+@pytest.mark.long
 def test_relative_directories_do_for_every_command_and_for_a_sweep(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw_nothing(monkeypatch)
@@ -200,6 +201,7 @@ def test_report_of_an_experiment_that_was_stopped_in_its_first_training_says_so(
     assert "sweep" not in err
 
 
+@pytest.mark.long
 def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys, monkeypatch):
     write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)

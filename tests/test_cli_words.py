@@ -100,6 +100,7 @@ def test_an_alphabet_of_one_word_has_no_blank_among_its_symbols(capsys):
     assert json.loads(capsys.readouterr().out)["model"]["alphabet"] == ["a", "b"]
 
 
+@pytest.mark.long
 def test_where_a_rounded_output_never_moves_the_way_to_what_is_rounded_is_shown(capsys):
     arguments = ["measure", "--construction", "parity", "--condition", "bounded-softmax", "--n", "64"]
     main(arguments)

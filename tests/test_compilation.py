@@ -181,6 +181,7 @@ def test_programs_that_nobody_uses_are_removed(tmp_path):
     assert {"foreign", used.name} <= left
 
 
+@pytest.mark.long
 def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(tmp_path):
     (tmp_path / "tiny.toml").write_text(ONE_POINT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

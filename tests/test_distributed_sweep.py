@@ -25,6 +25,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
     return logs
 
 
+@pytest.mark.long
 def test_points_are_shared_or_dealt_and_the_numbers_are_those_of_one_process(tmp_path):
     config = write_config(tmp_path, lengths=(4, 9), seeds=2)
     logs = ended(start(config, tmp_path / "out", 2, "--share-above", "0", "--only", "n=9"))

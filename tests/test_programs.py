@@ -109,6 +109,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_functions_and_their_programs_go_while_results_stay(way):
     way(0)
@@ -132,6 +133,7 @@ def test_a_function_that_is_kept_is_compiled_once(monkeypatch):
     np.testing.assert_array_equal(again.norms, first.norms)
 
 
+@pytest.mark.long
 def test_programs_of_functions_that_live_on_are_no_more_than_the_limit(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 2)
     models, counts = [a_model(k) for k in range(6)], []
@@ -221,6 +223,7 @@ def test_static_arguments_are_told_apart_as_they_compare():
     assert keys[0] == keys[1] != keys[2]
 
 
+@pytest.mark.long
 def test_programs_of_ever_new_lengths_are_no_more_than_the_limit(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 2)
     double = compiled(static=1)(lambda factor, x: factor * x)

@@ -206,6 +206,7 @@ def test_a_command_says_at_once_that_it_stops_and_comes_to_its_end():
     assert "Stopped: stopped by SIGTERM" in said
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["compiled", "python"])
 @pytest.mark.parametrize("number", stopping.ENDING)
 def test_a_command_gives_a_long_step_up_after_a_single_signal(kind, number):
@@ -267,6 +268,7 @@ def test_a_command_whose_terminal_is_closed_comes_to_its_end_although_it_cannot_
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["compiled", "python"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_a_command_at_once_also_in_compiled_code(kind, number, code):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.inputs import checked_count
+from jaxsens.errors import collecting
+from jaxsens.inputs import checked_count, count
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,21 @@ def affine_pieces(width: int, layers: int) -> int:
     sign at most once. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
 
     Raises:
-        InputError: Unless both are whole numbers of at least 1.
+        InputError: Unless both are whole numbers of at least 1. The width may be of any size.
     """
-    checked_count("affine_pieces", width=width, layers=layers, least=1)
-    return (int(width) + 1) ** int(layers)
+    width, layers = _checked("affine_pieces", width, layers)
+    return (width + 1) ** layers
 
 
 def affine_pieces_simple(width: int, layers: int) -> int:
     """(2 width)^layers, which is at least `affine_pieces`."""
-    checked_count("affine_pieces_simple", width=width, layers=layers, least=1)
-    return (2 * int(width)) ** int(layers)
+    width, layers = _checked("affine_pieces_simple", width, layers)
+    return (2 * width) ** layers
+
+
+def _checked(subject: str, width: int, layers: int) -> tuple[int, int]:
+    with collecting(subject) as problems:
+        return count("width", width, problems, 1, math.inf), count("layers", layers, problems, 1)
 
 
 def rounding_width(layers: int, bits: int) -> int:

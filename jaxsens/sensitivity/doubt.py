@@ -67,14 +67,18 @@ def output_doubts(
 
     Where the program cannot be evaluated, a few roundings of the output are assumed. An output that every evaluation
     gives as the same number is evaluated in `EXACT_BITS` too, if that is cheap, and is then taken to be exact; so are
-    those that the model promises to be.
+    those that the model promises to be. The program is traced when it is first asked for: an engine that bounds its own
+    rounding asks for none.
     """
-    program = output_program(subject, words.shape[1])
-    if program is not None and program.operations() > LARGEST_PROGRAM:
-        program = None
+
+    @lru_cache(maxsize=1)
+    def affordable() -> Program | None:
+        program = output_program(subject, words.shape[1])
+        return None if program is None or program.operations() > LARGEST_PROGRAM else program
 
     @lru_cache(maxsize=4)
     def evaluated(b: int, moved: bool) -> np.ndarray | None:
+        program = affordable()
         if program is None:
             return None
         known, parameters = program, subject.parameters
@@ -85,6 +89,7 @@ def output_doubts(
     @lru_cache(maxsize=4)
     def is_exact(b: int, output: bytes) -> bool:
         """Whether no digit of an output is lost, though all evaluations agree: 1 + 1e-50 is 1 in each."""
+        program = affordable()
         if program is None or program.operations() > LARGEST_EXACT:
             return True
         true = program.evaluate(Precise(EXACT_BITS), subject.parameters, words[b])

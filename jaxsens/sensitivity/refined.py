@@ -112,9 +112,10 @@ def _measured(
         if b not in before:
             before = {b: program.evaluate(arithmetic, parameters, words[b])}
         new = flipped.evaluate(arithmetic, parameters, word)
-        value = measure.evaluate(arithmetic, before[b], new)
+        value = float(measure.evaluate(arithmetic, before[b], new).item())
         size = max(float(np.max(np.abs(before[b]), initial=0)), float(np.max(np.abs(new), initial=0)))
-        found[row] = float(value.item()), max(size, 1.0) * 2.0 ** (GUARD - bits)
+        rounded = np.finfo(np.float64).eps * abs(value)  # as it is given in float64
+        found[row] = value, max(size, 1.0) * 2.0 ** (GUARD - bits) + rounded
     return found
 
 

@@ -139,6 +139,7 @@ def test_the_table_pools_seeds_and_their_standard_errors():
     assert all(len(row) == len(table.header) for row in table.rows)
 
 
+@pytest.mark.long
 def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_table(tmp_path):
     write(DATA, tmp_path)
     page, found, fits = write_theorem6_report(tmp_path)

@@ -93,6 +93,7 @@ def test_the_summary_holds_the_fits_of_the_points(reported):
     np.testing.assert_allclose(summary["exponent"], [fit.exponent for fit in fits], rtol=1e-14)
 
 
+@pytest.mark.long
 def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
     again = shutil.copytree(reported, tmp_path / "again")
     (again / "report.html").write_text("old")

@@ -31,6 +31,7 @@ def exact():
     return build(Case(REFERENCE, LAYERS, N)).measure(None)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", METHODS_HERE)
 @pytest.mark.filterwarnings("default")  # those of PyTorch and Captum are not ours
 def test_every_method_measures_all_flips_as_float64_does(method, exact):
@@ -41,6 +42,7 @@ def test_every_method_measures_all_flips_as_float64_does(method, exact):
     assert agreement.largest_relative_error(norms, exact) < 1e-3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "method", [param for param in METHODS_HERE if not str(param.values[0]).startswith("captum")]
 )

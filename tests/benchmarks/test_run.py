@@ -68,6 +68,7 @@ def quiet(text: str) -> None:
     pass
 
 
+@pytest.mark.long
 def test_methods_take_turns_and_rows_hold_medians_errors_and_limits(here):
     first, second = list(run.measure_all(PLAN, Rates(1e9, 1e9), quiet))
     assert here.log[:7] == [("reference", None), *[("vmap", None), ("difference", None)] * 3]
@@ -149,6 +150,7 @@ def test_quick_gives_way_to_what_is_asked_for():
     assert plan.layers == (1, 2)
 
 
+@pytest.mark.long
 def test_peak_memory_is_that_of_the_work_alone():
     memory = PeakMemory()
     memory.begin()

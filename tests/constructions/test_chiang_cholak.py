@@ -80,6 +80,7 @@ def test_layer_norm_formulas_keep_the_sign_of_the_formulas_without():
 # The models
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("language", MAKERS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_word_of_six_bits_is_decided_and_has_the_logit_of_the_formula(options, language):
@@ -137,6 +138,7 @@ def test_precision_limits_parity_and_not_first():
 # Gaps
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("language", "options", "length", "engine", "read"),
     [

@@ -137,6 +137,7 @@ def test_named_formulas_on_all_words_up_to_length_8_and_on_long_ones(name, condi
         assert wrong(model, entry.formula, words(len(entry.alphabet), n, 3, seed=n)) == 0, n
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", ["parity", "parity-without-predicates", "majority", "since"])
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
 def test_random_words_of_length_512(name, condition):
@@ -166,6 +167,7 @@ def test_every_head_is_as_near_to_hard_attention_as_its_lemma_says(name):
         assert 0 < largest <= 1 / 4
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("name", "condition"),

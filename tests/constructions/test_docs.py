@@ -47,6 +47,7 @@ def table_after(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip(" |") for cell in row] for row in rows if set(row[0]) != {"-"}]
 
 
+@pytest.mark.long
 def test_examples_run_and_give_what_is_shown():
     names: dict[str, object] = {}
     shown = 0

@@ -100,6 +100,7 @@ def test_brackets_are_the_usual_ones_left_before_right():
     assert dyck(3).alphabet == brackets(3)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
 def test_short_words_of_up_to_three_kinds_at_every_position(condition, autoregressive):
     for kinds, longest in ((1, 6), (2, 5), (3, 4)):
@@ -121,6 +122,7 @@ def test_all_words_somewhat_longer(condition, autoregressive):
             assert wrong(model, part) == 0, (kinds, n)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
 def test_long_words_balanced_nearly_balanced_and_deeply_nested(condition, autoregressive):
     for kinds, n in ((2, 50), (3, 122), (2, 200)):
@@ -136,6 +138,7 @@ def test_words_of_more_than_a_thousand_symbols(condition, autoregressive):
         assert wrong(model, word[None]) == 0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("condition", "autoregressive"), SOFT)
 def test_every_head_is_as_near_to_hard_attention_as_it_says(condition, autoregressive):
     model = dyck(2, condition, autoregressive=autoregressive)
@@ -203,6 +206,7 @@ def test_depths_are_whole_numbers_in_float32():
     np.testing.assert_allclose(sum(y[:, each] for each in depths[1:]), opened**2, rtol=0, atol=1e-4)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("condition", "autoregressive", "dtype"),
     [

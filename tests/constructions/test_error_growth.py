@@ -135,6 +135,7 @@ def test_the_temperature_is_then_the_warmest_possible():
         assert colder < tau
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("epsilon", [1 / 4, 1e-3])
 def test_each_temperature_keeps_the_promise_and_none_is_colder_than_the_one_before(structure, epsilon):

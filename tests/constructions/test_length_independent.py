@@ -92,6 +92,7 @@ def test_nothing_in_it_depends_on_n():
             assert np.abs(term.values(97)).max() <= 97**2
 
 
+@pytest.mark.quick(1)
 @BOTH
 @DTYPES
 def test_every_flip_changes_the_output_by_one(autoregressive, dtype):
@@ -102,6 +103,7 @@ def test_every_flip_changes_the_output_by_one(autoregressive, dtype):
     np.testing.assert_array_equal(result.norms, 1)
 
 
+@pytest.mark.long
 def test_its_average_sensitivity_is_n():
     result = jaxsens.flip_sensitivity(
         parity(),

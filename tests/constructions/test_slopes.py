@@ -29,11 +29,13 @@ def slope(model, lengths=LENGTHS) -> float:
     return float(np.polyfit(np.log(lengths), np.log(curve(model, lengths)), 1)[0])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
 def test_parity_stays_flat(condition):
     np.testing.assert_allclose(curve(jaxsens.construction("parity", condition)), 1, atol=1e-12)
 
 
+@pytest.mark.long
 def test_the_controls_whole_vector_falls_as_one_over_n():
     model = jaxsens.construction("parity", "bounded-softmax", read="everything")
     assert abs(slope(model) + 1) < 0.05

@@ -54,6 +54,7 @@ def keeps_its_promise(structure: str, seed: int, n: int, epsilon: float) -> bool
     return difference(soft, hard, all_inputs(hard.config, n)) <= epsilon
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_every_activation_on_every_word_is_within_epsilon(structure, epsilon):

@@ -87,6 +87,7 @@ def test_random_scores_with_a_gap(rule, gap, sharpness, below, best):
     assert rule.error_simple(gap, n, tau) == 2 * rule.error(gap, n, tau)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("rule", ALL, ids=str)
 @pytest.mark.parametrize("error", [0.02, 1 / 4])
 def test_the_bound_is_tight_where_the_last_scores_of_a_long_input_tie(rule, error):

@@ -62,6 +62,7 @@ def test_t3_parity_without_predicates_is_right_at_the_last_position_only():
     assert (found[:, :-1] != prefix_parity[:, :-1]).any(axis=1).mean() > 0.5
 
 
+@pytest.mark.long
 def test_t4_majority_is_sensitive_near_a_tie_only():
     model = compile_formula("#L[Q_1] > #L[Q_0]", "01")
     one_more = np.array([1, 0] * 16 + [1])
@@ -192,6 +193,7 @@ def test_t14_since_and_until_look_at_the_position_itself(text, word):
     assert wrong_values(output(model, tokens)[0][here], np.ones(here.sum())) == 0
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded", "average-hard"])
 @pytest.mark.parametrize(
     "text", ["even(#L[Q_1])", "odd(#L[Q_1])", "mod(3, 0, #R[Q_1])", "last(#L[Q_1])", "exactly(0, #L[Q_1])"]

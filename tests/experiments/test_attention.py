@@ -53,12 +53,14 @@ def swept(tmp_path_factory):
     return folder, sweep, run_sweep(sweep, folder, sweep.points, quiet())
 
 
+@pytest.mark.long
 def test_points_without_the_statistics_are_measured_again_and_no_others(swept):
     folder, sweep, outcome = swept
     assert (outcome.computed, outcome.finished) == (6, 12)  # the recurrent network has no attention
     assert run_sweep(sweep, folder, sweep.points, quiet()).computed == 0
 
 
+@pytest.mark.long
 def test_the_table_has_the_means_over_words_rows_and_flipped_keys(swept):
     folder, sweep, _ = swept
     table = pd.read_csv(folder / "attention.csv")
@@ -78,6 +80,7 @@ def test_the_table_has_the_means_over_words_rows_and_flipped_keys(swept):
     assert row["flipped_read"] == pytest.approx(np.mean([word.read[1, 1, [0, 2]] for word in words]))
 
 
+@pytest.mark.long
 def test_the_report_shows_each_statistic_by_layer(swept):
     folder, _, _ = swept
     data = load_sweep(folder)
@@ -103,6 +106,7 @@ def test_the_report_shows_each_statistic_by_layer(swept):
     ]
 
 
+@pytest.mark.long
 def test_a_power_of_n_is_found(swept):
     folder, _, _ = swept
     data = load_sweep(folder)

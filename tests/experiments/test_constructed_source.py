@@ -159,6 +159,7 @@ def mixed(tmp_path_factory):
     return directory
 
 
+@pytest.mark.long
 def test_one_sweep_measures_random_weights_and_constructions(mixed):
     rows = load_sweep(mixed).points
     n = np.array([6, 9])
@@ -169,6 +170,7 @@ def test_one_sweep_measures_random_weights_and_constructions(mixed):
     assert largest["reference"] * n == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.long
 def test_the_plan_says_what_is_constructed_and_what_is_measured(mixed):
     plan = {variant.name: variant for variant in read_plan(mixed).variants}
     assert [v.weights for v in plan.values()] == ["random", "constructed", "constructed", "constructed"]

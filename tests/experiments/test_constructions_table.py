@@ -42,6 +42,7 @@ def flipped_truth(case, n: int) -> list[bool]:
     return (truth[1:] != truth[0]).tolist()
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("n", [8, 10, 32, 70])
 def test_the_words_are_sensitive_at_every_length(case, n):

@@ -18,6 +18,7 @@ def with_flips(table: str, *lines: str) -> str:
     return TINY + "\n".join(["[measure]", f"flips = {table}", *lines])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("table", "flips"),
     [

@@ -74,6 +74,7 @@ def test_killed_twice_at_different_moments_and_run_again_the_data_are_the_same(u
     assert finish(config, tmp_path) == expected
 
 
+@pytest.mark.long
 def test_two_sweeps_of_one_directory_at_once_do_no_harm_and_share_the_work(undisturbed, tmp_path):
     config, expected = undisturbed
     processes = [start(config, tmp_path) for _ in range(2)]
@@ -85,6 +86,7 @@ def test_two_sweeps_of_one_directory_at_once_do_no_harm_and_share_the_work(undis
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_a_terminated_process_says_what_it_left_and_exits_with_the_signals_code(undisturbed, tmp_path):
     config, expected = undisturbed
     command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(config), "--out", str(tmp_path)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jaxsens.experiments.job import run
 from jaxsens.experiments.restrictions_table import restrictions_job, table
 from tests.experiments.tiny import printed, quiet
 
 
+@pytest.mark.long
 def test_the_table_measures_what_it_says():
     console = quiet()
     outcome = run(restrictions_job(numbers=(5,), lengths=(16, 32), free_fraction=0.5), console)

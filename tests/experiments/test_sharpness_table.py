@@ -58,6 +58,7 @@ def test_the_functions_are_those_of_the_paper():
     np.testing.assert_allclose(FUNCTIONS["mean"](jax.numpy.asarray(words)), found["mean"], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_models_trained_together_are_those_trained_alone_by_a_plain_loop():
     experiment = SharpnessExperiment.parse(TINY)
     config, optimiser = experiment.model, experiment.optimiser
@@ -111,6 +112,7 @@ def test_a_model_is_measured_as_by_the_slow_reference():
     assert found.norm == pytest.approx(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves)), rel=1e-5)
 
 
+@pytest.mark.long
 def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
     experiment, console = SharpnessExperiment.parse(TINY), Console(file=io.StringIO())
     outcome = run(experiment.job(tmp_path), console)

@@ -102,6 +102,7 @@ def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
         assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
 
 
+@pytest.mark.long
 def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_end(
     experiment, finished, tmp_path, monkeypatch
 ):
@@ -370,6 +371,7 @@ def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, 
     ]
 
 
+@pytest.mark.long
 def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
     endless = PREDICTION.replace("every = 4", "every = 0").replace(
         "steps = 4}", 'steps = 200000, schedule = "constant"}'

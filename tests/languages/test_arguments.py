@@ -61,12 +61,10 @@ def test_bad_counts_lengths_and_generators_are_refused_together(method):
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@pytest.mark.parametrize(
-    "method", ["marginal", "optimal_cross_entropy", "unigram_cross_entropy", "chance_cross_entropy"]
-)
-def test_lengths_below_zero_are_refused(name, method):
-    with pytest.raises(InputError, match="n = -1: a whole number of at least 0"):
-        getattr(CASES[name][0], method)(-1)
+def test_lengths_below_zero_are_refused(name):
+    for method in ("marginal", "optimal_cross_entropy", "unigram_cross_entropy", "chance_cross_entropy"):
+        with pytest.raises(InputError, match="n = -1: a whole number of at least 0"):
+            getattr(CASES[name][0], method)(-1)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -94,21 +92,21 @@ def test_what_are_no_symbols_is_refused(tokens):
         jaxsens.language("parity").member(np.array(tokens))
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int8])
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_symbols_of_any_integer_type_mean_the_same(name, dtype):
+def test_symbols_of_any_integer_type_mean_the_same(name):
     """Differences of unsigned numbers wrap around: none may be taken."""
     language, _ = CASES[name]
     symbols, n = len(language.alphabet), 4
     words = np.stack(np.meshgrid(*[np.arange(symbols)] * n, indexing="ij"), axis=-1).reshape(-1, n)
-    if name == "flip-flop":
-        assert not language.member(np.array([0, 0, 1, 4], dtype))
-    np.testing.assert_array_equal(language.member(words.astype(dtype)), language.member(words))
     prefixes = language.sample_prefixes(50, 8, np.random.default_rng(0))
     expected = language.next_probabilities(prefixes)
-    np.testing.assert_array_equal(language.next_probabilities(prefixes.astype(dtype)), expected)
-    for word in words[:: max(1, len(words) // 40)]:
-        assert begins(language, word.astype(dtype)) == begins(language, word)
+    for dtype in (np.uint8, np.uint32, np.uint64, np.int8):
+        if name == "flip-flop":
+            assert not language.member(np.array([0, 0, 1, 4], dtype))
+        np.testing.assert_array_equal(language.member(words.astype(dtype)), language.member(words))
+        np.testing.assert_array_equal(language.next_probabilities(prefixes.astype(dtype)), expected)
+        for word in words[:: max(1, len(words) // 40)]:
+            assert begins(language, word.astype(dtype)) == begins(language, word)
 
 
 def begins(language: Language, word: np.ndarray) -> bool:

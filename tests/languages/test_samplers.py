@@ -38,6 +38,7 @@ def rows(tokens) -> list[tuple[int, ...]]:
     return [tuple(row) for row in tokens.tolist()]
 
 
+@pytest.mark.quick(27)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 12])
 def test_prefixes_have_the_law_of_words_that_have_so_many_symbols(name, n):
@@ -47,6 +48,7 @@ def test_prefixes_have_the_law_of_words_that_have_so_many_symbols(name, n):
     fits(rows(language.sample_prefixes(DRAWS, n, np.random.default_rng(n))), law)
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("longest", [6, 10])
 def test_words_have_their_law_given_that_they_are_short(name, longest):
@@ -69,6 +71,7 @@ def test_words_without_a_bound_have_the_lengths_of_the_law(name):
     fits(lengths.tolist(), dict(enumerate(law.tolist())))
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [4, 8])
 def test_labelled_words_are_members_by_the_law_and_near_misses_each_half_of_the_time(name, n):

@@ -75,6 +75,7 @@ def test_flips_of_recurrent_models_are_those_of_the_loop(config):
     np.testing.assert_allclose(result.norms, list(expected.values()), rtol=REFERENCE.relative)
 
 
+@pytest.mark.long
 def test_a_flip_moves_a_convolution_by_no_more_than_its_share_of_the_average():
     config = ConvolutionConfig(2, width=6, layers=2, kernel_width=3, dtype="float64")
     model = Convolution(config, seed=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 from jaxsens import InputError, LSTMConfig, Transformer, TransformerConfig
 from jaxsens.models import layers, trace
+from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
 from jaxsens.models.positions import Learned
 from jaxsens.precision import numerics
@@ -40,9 +42,16 @@ def uncompiled(function, config: TransformerConfig, parameters: TransformerParam
         return np.asarray(function(config, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens)))
 
 
-@pytest.mark.parametrize(("weighting", "mask"), WEIGHTINGS_AND_MASKS)
-def test_every_weighting_and_mask_with_every_score_and_embedding(weighting, mask):
-    for scores, positions in product(("dot-product", "additive"), POSITIONS_TRIED.values()):
+SCORES_AND_POSITIONS: list[Any] = list(product(("dot-product", "additive"), POSITIONS_TRIED.values()))
+
+
+def dealt(whole: list[Any], hand: int, hands: int) -> list[Any]:
+    """One hand of a list dealt out: what is combined with all hands is combined with the whole list."""
+    return whole[hand % hands :: hands]
+
+
+def assert_follow_the_reference(weighting: str, mask: str, others: list[tuple[str, Any]]) -> None:
+    for scores, positions in others:
         config = small(
             layers=1, weighting=WEIGHTINGS_TRIED[weighting], mask=mask, scores=scores, positions=positions
         )
@@ -51,10 +60,28 @@ def test_every_weighting_and_mask_with_every_score_and_embedding(weighting, mask
         assert_close(found, reference.activations(config, parameters, WORD), config)
 
 
-@pytest.mark.parametrize("layer_norm", ["none", "pre", "post"])
+@pytest.mark.parametrize("k", range(len(WEIGHTINGS_AND_MASKS)))
+def test_every_weighting_and_mask_and_each_of_them_with_every_score_and_embedding(k):
+    masks = len(MASKS)  # the masks of a kind of weighting follow each other
+    weighting, mask = WEIGHTINGS_AND_MASKS[k]
+    assert_follow_the_reference(weighting, mask, dealt(SCORES_AND_POSITIONS, k + k // masks, masks))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("weighting", "mask"), WEIGHTINGS_AND_MASKS)
+def test_every_weighting_and_mask_with_every_score_and_embedding(weighting, mask):
+    assert_follow_the_reference(weighting, mask, SCORES_AND_POSITIONS)
+
+
+LAYER_NORMS = ("none", "pre", "post")
+READOUTS = list(product(("last", 0, 3, "mean"), (None, 3), (5, (5, 0))))
+
+
+@pytest.mark.parametrize("layer_norm", LAYER_NORMS)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
-def test_every_layer_norm_and_activation_with_every_readout(layer_norm, activation):
-    for readout, logits, hidden in product(("last", 0, 3, "mean"), (None, 3), (5, (5, 0))):
+@pytest.mark.parametrize("hands", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_every_layer_norm_and_activation_with_every_readout(layer_norm, activation, hands):
+    for readout, logits, hidden in dealt(READOUTS, LAYER_NORMS.index(layer_norm), hands):
         config = small(
             layer_norm=layer_norm,
             layer_norm_epsilon=0.01,
@@ -88,6 +115,7 @@ def test_every_length_compiled_with_layers_that_differ(n):
 
 
 # At n = 5 and 7 a library's matrix product was seen to give equal keys scores an ulp apart (float64, CPU).
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("scores", "width", "heads", "n"),
     [("dot-product", 6, 2, 7), ("additive", 6, 2, 7), ("dot-product", 16, 4, 5), ("dot-product", 33, 3, 23)],
@@ -121,6 +149,7 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
     assert_close(found, reference.activations(config, parameters, WORD), config)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "options",
     [

@@ -36,6 +36,7 @@ def test_uniform_averages_of_zeros_and_ones_are_correctly_rounded_quotients(name
     np.testing.assert_array_equal(found[0], np.stack([expected, expected]))
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_averages_are_those_under_the_weights(name):
     rng = np.random.default_rng(0)
@@ -76,6 +77,7 @@ def test_averages_have_gradients():
 # Each weighting against its formula
 
 
+@pytest.mark.quick(25)
 @pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float64"), (40.0, "float64"), (40.0, "float32")])
 @pytest.mark.parametrize("name", WEIGHTINGS_TRIED)
 def test_weights_are_those_of_the_formula(name, factor, dtype):
@@ -100,6 +102,7 @@ def test_weights_are_those_of_the_formula(name, factor, dtype):
         assert not found[0, i, ~seen[0, i]].any()
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("alpha", [1.001, 1.2, 1.5, 1.9, 2.0])
 @pytest.mark.parametrize("factor", [1e-4, 1.0, 1e6])
 def test_entmax_at_every_alpha_of_a_long_row(alpha, factor):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from jaxsens.pretrained.families.named import FAMILIES
 from tests.pretrained.folders import write_folder, write_pooling
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "pretrained.md").read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"(?ms)^```python\n(.*?)^```$", DOCS)
     folder = tmp_path / "all-MiniLM-L6-v2"

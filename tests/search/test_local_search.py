@@ -41,6 +41,7 @@ def at_all_neighbours(task: Problem, here: Measured, row: int, column: int) -> n
     return measured
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", [Difference(), Vmap()])
 def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
     norm = L2() if isinstance(engine, Vmap) else LInf()
@@ -82,6 +83,7 @@ def test_a_local_maximum_is_one():
 # How good it is
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("objective", "options", "share"),
     [
@@ -106,6 +108,7 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
     assert np.mean(reached) >= share
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
     model = model_of(layers=2)

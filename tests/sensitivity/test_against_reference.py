@@ -102,6 +102,7 @@ def test_every_weighting_mask_score_and_embedding(case, engine):
     assert_flips(result, config, parameters, WORDS, **arguments)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("n", [1, 9])
 def test_lengths_down_to_one_symbol(n, engine):
@@ -126,6 +127,7 @@ def test_flips_that_make_and_break_ties(engine):
 # Chiang and Cholak (2022), "Overcoming a theoretical limitation of self-attention": their gaps are formulas.
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("options", [{}, {"layer_norm": True, "layer_norm_epsilon": 1e-5}], ids=str)
 @pytest.mark.parametrize("make", [parity, first])

@@ -73,6 +73,7 @@ def wrong(name: str) -> Any:
 WRONG = ("a rule", "first row", "mean", "remembers")
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize(
     "measure",
@@ -84,6 +85,7 @@ def test_a_model_that_is_another_in_a_batch_is_refused(name: str, measure: Any):
         jaxsens.flip_sensitivity(wrong(name), WORD, 3, measure)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", ["a rule", "first row", "mean"])
 @pytest.mark.parametrize(
     "flips",
@@ -99,6 +101,7 @@ def test_so_it_is_for_every_edit(name: str, flips: Any):
         jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), flips)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("flips", "measure"),
     [
@@ -177,6 +180,7 @@ def test_a_layered_model_is_measured_alone_by_its_forward_pass():
     assert found.norms.max() > 0
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
@@ -242,6 +246,7 @@ NOTHING = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("model", NOTHING.values(), ids=NOTHING)
 @pytest.mark.parametrize("norm", ["l2", "linf", "decision", "kl"])
 def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):

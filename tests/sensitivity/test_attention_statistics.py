@@ -96,6 +96,7 @@ def weights_of_transformer(config: Any, parameters: Any, tokens: Any, monkeypatc
     return weights, sees
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_every_weighting_under_every_mask_as_single_rows_and_keys_say(kind, monkeypatch):
     if kind == "hard":

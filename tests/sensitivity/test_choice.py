@@ -101,6 +101,7 @@ def test_digits_decide_where_every_weight_is_far_smaller_than_1_over_n(weighting
     assert chosen(model(2, **{**options, "weighting": "sigmoid-log"}), n).name == "vmap"
 
 
+@pytest.mark.long
 def test_two_outputs_lose_the_digits_that_a_sink_takes():
     """What the choice above is for: a change of 1e-5 has lost the digits that one of 1/n keeps."""
     word = np.append(np.random.default_rng(0).integers(0, 2, 15), 2)

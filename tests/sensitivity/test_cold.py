@@ -166,6 +166,7 @@ ALSO_WRONG = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -184,6 +185,7 @@ def test_models_that_were_wrong_by_up_to_all_digits(case):
     assert errors.difference <= errors.allowed(dtype), errors
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", list(FLOOR))
 @pytest.mark.parametrize("seed", range(2))
 def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):

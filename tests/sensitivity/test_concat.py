@@ -165,6 +165,7 @@ def test_an_interrupted_call_keeps_what_was_measured_and_can_be_completed(whole)
     np.testing.assert_array_equal(done.norms, whole.of_input(k).norms)
 
 
+@pytest.mark.long
 def test_an_interrupted_estimate_of_several_texts_has_the_mean_of_the_flips_that_it_kept():
     rows = [np.arange(12) % 3, np.arange(9) % 3]
     done: list[int] = []
@@ -217,6 +218,7 @@ def test_statistics_of_samples_weigh_each_input_by_its_flips():
     assert high == max(one.quantile_interval(0.5, 0.95).high for one in draws)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_of_several_lengths_keep_their_own_samples():
     rows = [np.arange(12) % 3, np.arange(30) % 3]

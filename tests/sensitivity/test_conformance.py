@@ -57,24 +57,57 @@ IN_FLOAT32 = (
 )
 
 
-def with_marks(pairs: Sequence[tuple[str, str]]) -> list[Any]:
-    """The cases, of which the quick tests are all of the engine that serves most parts, and some of the others.
+# Between them: every rule of the difference engine. The other cases combine the same rules in other ways.
+QUICK = (
+    "weighting average-hard",
+    "windows, mean, hard",
+    "positions several",
+    "sharpened, relative bias",
+    "activation gelu",
+    "norm and outputs",
+    "additive, rotary, hard",
+    "layer norm after",
+    "no layer, mean",
+    "three layers, mixed weightings",
+    "sharpened much more",
+    "sigmoid-log, sharpened",
+    "large sink, three layers",
+    "elementwise gates",
+    "ties, past",
+    "all masked, hard",
+    "n = 1",
+    "no end of sequence",
+)
+
+
+def with_marks(pairs: Sequence[tuple[str, str]], quick: Sequence[str]) -> list[Any]:
+    """The cases, of which some are quick, and all of the engine that serves most parts are at most long.
 
     `test_against_reference` has forward passes of every part, `test_incremental` what that engine does differently.
     """
-    quick = {"vmap": ("weighting softmax", "sharpened"), "incremental": IN_FLOAT32}
-    return [
-        pytest.param(*pair, marks=() if pair[0] in quick.get(pair[1], CASES) else pytest.mark.slow)
-        for pair in pairs
-    ]
+    tried = {
+        "vmap": ((), ("weighting softmax", "sharpened")),
+        "incremental": ((), IN_FLOAT32),
+        "difference": (quick, CASES),
+    }
+
+    def mark(name: str, engine: str) -> Any:
+        if name in tried[engine][0]:
+            return ()
+        return pytest.mark.long if name in tried[engine][1] else pytest.mark.slow
+
+    assert set(quick) <= set(CASES)
+    return [pytest.param(*pair, marks=mark(*pair)) for pair in pairs]
 
 
-@pytest.mark.parametrize(("name", "engine"), with_marks(SERVED))
+@pytest.mark.parametrize(("name", "engine"), with_marks(SERVED, QUICK))
 def test_every_engine_gives_the_reference(name, engine):
     assert_conforms(engine, CASES[name])
 
 
-@pytest.mark.parametrize(("name", "engine"), with_marks([pair for pair in SERVED if pair[0] in IN_FLOAT32]))
+@pytest.mark.parametrize(
+    ("name", "engine"), with_marks([pair for pair in SERVED if pair[0] in IN_FLOAT32], IN_FLOAT32[1:3])
+)
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
 
@@ -175,6 +208,7 @@ def assert_all_conform(case: Case) -> None:
             assert_conforms(engine, case, cancelling=True)
 
 
+@pytest.mark.long
 @given(cases(any_shape=False))
 @settings(max_examples=12)
 def test_configs_drawn_at_random(case):
@@ -221,6 +255,7 @@ def _written_ties(first: str, second: str, seed: int) -> tuple[Any, Any]:
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("engine", ["vmap", "difference"])  # the incremental engine serves no hard layer
 @pytest.mark.parametrize(
     ("first", "second"),

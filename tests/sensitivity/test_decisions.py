@@ -79,6 +79,7 @@ def test_known_functions_have_their_average_sensitivity_exactly():
     assert majoritys_average(1001) == pytest.approx(math.sqrt(2 * 1001 / math.pi), rel=1e-3)
 
 
+@pytest.mark.long
 def test_known_functions_have_their_distribution_and_influences():
     words = every_word(N)
     middle = 2 * math.comb(N, N // 2) / 2**N
@@ -111,6 +112,7 @@ CONFIGS = (
 )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("config", "seed"), [*zip(CONFIGS, (1, 0), strict=True)], ids=["sign", "argmax"])
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, seed, engine):
@@ -195,6 +197,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
         _ = groups.influences
 
 
+@pytest.mark.long
 def test_the_example_in_the_docs_runs():
     text = (Path(__file__).parents[2] / "docs" / "decisions.md").read_text("utf-8")
     names = {}
@@ -206,6 +209,7 @@ def test_the_example_in_the_docs_runs():
     assert np.nansum(result.influences) == pytest.approx(result.average_sensitivity)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_threshold_is_that_of_the_loop(engine):
     config = CONFIGS[1].replace(logits=2)

@@ -53,6 +53,7 @@ def test_outputs_that_mean_nothing_are_refused(outputs):
         jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD, measure=jaxsens.L2(outputs=outputs))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("dtype", "remedy"),
     [

@@ -19,7 +19,7 @@ from jaxsens.precision import RESOLVED
 from jaxsens.sensitivity import refined
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.difference.rounding import product_error, size
-from jaxsens.sensitivity.doubt import output_doubts
+from jaxsens.sensitivity.doubt import output_doubts, output_program
 from tests.sensitivity.digits import truth
 
 ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
@@ -39,6 +39,7 @@ def compared(model: Any, tokens: np.ndarray, **options: Any) -> tuple[jaxsens.Fl
     return found, truth(measurable(model), tokens, found.positions, found.symbols)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
 def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
     """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
@@ -66,6 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
 QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -83,6 +85,7 @@ def test_forward_passes_that_lose_a_change_are_repeated_in_wider_numbers():
     tiny, true = compared(transformer(0), word(32), engine="vmap")
     np.testing.assert_allclose(tiny.norms, true, rtol=1e-6, atol=0)
     assert refined.HOW in dict(tiny.engine.elsewhere)
+    assert np.all(tiny.known_resolution >= np.spacing(tiny.norms) / 2)  # a number in float64 is rounded once
 
 
 def test_a_users_model_too():
@@ -112,6 +115,21 @@ def test_what_256_bits_do_not_resolve_goes_on_to_1152():
     found = jaxsens.flip_sensitivity((model, small), word(5), flips=2, progress=False)
     np.testing.assert_allclose(found.norms, 1e-150, rtol=1e-9, atol=0)
     assert found.resolved.all()
+
+
+def test_those_that_may_be_the_largest_are_refined_first(monkeypatch):
+    """With a budget for four passes: that of the input, and those of three flips."""
+    model, tokens = transformer(0), word(32)
+    program = output_program(measurable(model), len(tokens))
+    assert program is not None
+    found = []
+    for passes in (0, 4.5):
+        monkeypatch.setattr(refined, "BUDGET", passes * refined.COST * program.operations())
+        with pytest.warns(PrecisionWarning, match="of 31 flips change the output by less than"):
+            found.append(jaxsens.flip_sensitivity(model, tokens, engine="vmap", progress=False))
+    before, after = found
+    largest = np.argsort(-(before.norms + before.known_resolution), kind="stable")[:3]
+    assert np.flatnonzero(after.resolved).tolist() == sorted(largest)
 
 
 def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
@@ -171,6 +189,21 @@ def test_the_error_of_a_product_is_that_of_float32():
     said = np.asarray(product_error(size(jnp.asarray(rows)), jnp.zeros(200), jnp.asarray(matrix)))
     assert np.all(off <= said)
     assert np.median(off / said) > 0.01
+
+
+def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(monkeypatch):
+    traced = []
+
+    def noted(*given: Any) -> Any:
+        traced.append(given)
+        return output_program(*given)
+
+    monkeypatch.setattr("jaxsens.sensitivity.doubt.output_program", noted)
+    model = transformer(0, weighting="softmax")
+    jaxsens.flip_sensitivity(model, word(12), engine="difference", progress=False)
+    assert not traced
+    jaxsens.flip_sensitivity(model, word(12), engine="vmap", progress=False)
+    assert len(traced) == 1
 
 
 def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():

@@ -54,6 +54,7 @@ def listed(result):
 # Against the definition
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "model",
     [

@@ -78,6 +78,7 @@ def test_every_flip_of_the_rest_is_drawn_equally_often():
     assert stats.chisquare(counts[:25]).pvalue > 1e-3
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flips", [300, 2000])
 def test_intervals_hold_in_heavy_tailed_populations_and_have_no_upper_end(kind, flips):
@@ -92,6 +93,7 @@ def test_intervals_hold_in_heavy_tailed_populations_and_have_no_upper_end(kind, 
     assert np.median(relative) > 0.4
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_is_unbiased_and_far_better_than_that_of_a_plain_sample(kind):
     norms, estimates = population(kind, 1000, np.random.default_rng(0))

@@ -21,6 +21,7 @@ def growth(subject, engine):
     return np.log2(many / few)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("options", "exponent"),
     [

@@ -297,6 +297,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_what_is_a_model_is_measured(kind):
     constant = kind == "a constant"

@@ -105,6 +105,7 @@ SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, 
 """Slow only by their number: other cases have what they try, in another combination."""
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
 )
@@ -123,6 +124,7 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
     np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-13 * scale)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -179,6 +181,7 @@ def test_the_error_falls_at_least_as_one_over_n(norm):
     assert medians[-1] < 0.01
 
 
+@pytest.mark.long
 def test_the_estimate_is_closer_than_a_gradient_and_than_linear_rows():
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm="pre", dtype="float64"
@@ -225,6 +228,7 @@ def test_no_array_grows_with_the_square_of_n():
     assert found[1] < 2**16 * 2**10
 
 
+@pytest.mark.long
 def test_the_first_example_runs_and_prints_what_it_promises(capsys):
     result = documented("estimating.md")["result"]
     said = capsys.readouterr().out
@@ -266,6 +270,7 @@ def by_hand(weights: Any, tokens: np.ndarray, heads: int, key_heads: int) -> np.
     return normed(x[-1]) @ weights["embedding"].T
 
 
+@pytest.mark.long
 def test_the_documented_decoder_is_what_it_says():
     names = example()
     model, weights = names["Decoder"](), names["random_weights"](3)
@@ -317,6 +322,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -352,6 +358,7 @@ def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measur
     np.testing.assert_allclose(estimated.estimates, exact.values, rtol=rounding, atol=rounding * exact.max)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("measure", "engine"),
     [

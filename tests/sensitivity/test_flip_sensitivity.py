@@ -43,6 +43,7 @@ def test_the_result_matches_a_users_own_loop(model):
     assert result.argmax.norm == result.max
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 1000])
 def test_the_result_does_not_depend_on_the_batch_size(model, batch_size):
     tokens = word(9)

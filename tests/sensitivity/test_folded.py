@@ -100,6 +100,7 @@ ALSO_TRIED = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
 )
@@ -116,6 +117,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("changes", [{}, {"mask": "future", "readout": 300}], ids=["no mask", "future"])
 def test_all_flips_are_right_declined_ones_included(changes):
     n = folded.SHORTEST + 10
@@ -133,6 +135,7 @@ def test_all_flips_are_right_declined_ones_included(changes):
     np.testing.assert_allclose(found.norms, specified.norms, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.long
 def test_what_it_declines_is_measured_by_whole_rows():
     config = small(feed_forward=20)
     parameters = sharpened(initialise(config, 0), 1000)
@@ -148,6 +151,7 @@ def test_what_it_declines_is_measured_by_whole_rows():
     np.testing.assert_allclose(found, specified.norms[chosen], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_weight_that_underflows_in_float32_and_grows_back():
     """Only position 0 sees the flip of position 1; its score in the last layer rises from `low` by `back`."""
     n, low, back = 256, -100.0, 88.0
@@ -195,6 +199,7 @@ def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
     return config, nothing, np.append(np.zeros(n - 1, int), 2)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("share", "declined"), [(0.4, False), (0.6, True), (0.99, True)])
 def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, declined):
     # The plain form divides by what the other keys keep, 1 - p: from half on it would lose digits.

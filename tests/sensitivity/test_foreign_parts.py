@@ -131,6 +131,7 @@ def made(**options) -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.usefixtures("_members")
 @pytest.mark.parametrize(("options", "named"), FOREIGN)
 def test_a_part_that_owns_its_forward_pass_is_measured_by_forward_passes(options, named):

@@ -117,6 +117,7 @@ def test_a_traced_input_is_refused():
     assert "call this outside jit" in said
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "tokens",
     [

@@ -63,6 +63,7 @@ def test_a_symbol_beyond_the_table_is_refused_with_the_size_and_the_remedy(model
     assert "flips=2 or flips=[...]" in message
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("model", READING.values(), ids=READING)
 def test_symbols_that_the_table_has_are_measured(model):
     assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 7

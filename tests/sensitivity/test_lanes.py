@@ -115,6 +115,7 @@ def test_only_a_single_cpu_device_is_shared_among_threads(monkeypatch):
     assert lanes_on(mesh_of(2)) == 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("options", [{"layers": 1, "mask": "future"}, {"layers": 2, "dtype": "float32"}])
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine, monkeypatch):

@@ -50,6 +50,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=REFERENCE.relative, atol=REFERENCE.absolute)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("changes", "norm"),
     [

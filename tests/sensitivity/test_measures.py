@@ -62,15 +62,8 @@ SERVED = [
 ]
 
 
-def quick(model: str, name: str) -> bool:
-    """Of the deepest model, whose programs take the longest to compile, one measure is tried."""
-    return model != "three layers" or name == "cosine"
-
-
-@pytest.mark.parametrize(
-    ("model", "engine", "name"),
-    [pytest.param(*one, marks=() if quick(one[0], one[2]) else pytest.mark.slow) for one in SERVED],
-)
+@pytest.mark.quick(9)
+@pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
     result = flip_sensitivity(built, WORD, measure=name, engine=engine)
@@ -80,9 +73,10 @@ def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     assert f"{name}: mean=" in repr(result)
 
 
-@pytest.mark.parametrize("name", ["cosine", "kl", "decision"])
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", ["kl", "cosine", "decision"])
 def test_chosen_outputs_only(name):
-    built = Transformer(MODELS["three layers"], seed=1)
+    built = Transformer(MODELS["two layers"], seed=1)
     for engine in ("vmap", "difference"):
         result = flip_sensitivity(built, WORD, measure=Measure.kinds[name](outputs=[3, 1]), engine=engine)
         np.testing.assert_allclose(
@@ -97,6 +91,7 @@ def apart(y, new):
 CONFORMING = ("mask future", "weighting average-hard", "layer norm after")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("measure", [Cosine(), KL(), Comparison(apart)], ids=["cosine", "kl", "comparison"])
 @pytest.mark.parametrize("name", CONFORMING)
 def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
@@ -121,7 +116,8 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
     )
 
 
-@pytest.mark.parametrize("name", ["cosine", "kl"])
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", ["kl", "cosine"])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=1, feed_forward=16, logits=5)
     model, tokens = Transformer(config, seed=0), np.random.default_rng(0).integers(0, 3, 4096)
@@ -145,6 +141,7 @@ def apart_by_numpy(y, new):
     return np.sum((new - y) * np.arange(1, len(y) + 1)) + np.sum(new**2) - np.sum(y**2)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["two layers", "three layers"])
 def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, engine):
@@ -161,6 +158,7 @@ def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, e
     assert (result.measure.kind, result.asked.outputs) == ("comparison", None)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_norm_and_a_comparison_as_functions(engine):
     built = Transformer(MODELS["two layers"], seed=1)

@@ -18,6 +18,7 @@ def operations(compiled) -> float:
     return (compiled.cost_analysis() or {})["flops"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("weighting", ["softmax", "average-hard", "leftmost-hard"])
 def test_preparing_costs_no_more_than_the_length(weighting):
     config, counts = small(layers=1, weighting=weighting), []
@@ -30,6 +31,7 @@ def test_preparing_costs_no_more_than_the_length(weighting):
     assert max(np.diff(np.log2(counts))) < 1.1, counts
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("weighting", ["softmax", "average-hard", "rightmost-hard"])
 @pytest.mark.parametrize(
     "options", [{"readout": 4}, {"mask": "future"}, {"mask": "strict-past", "readout": 0}]

@@ -33,6 +33,7 @@ def test_the_tests_run_on_eight_devices():
     assert placement.local_mesh().size == 8
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_size):
@@ -61,6 +62,7 @@ def test_what_is_prepared_in_float64_is_rounded_once():
         assert (off <= 0.51 * np.spacing(np.abs(wanted[known]).astype(np.float32)) + 1e-13).all()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("every", [0, 2, 4])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
@@ -136,6 +138,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
     assert len(compiled) == 2
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize(("every", "share"), [(4, 3 / 11), (2, 6 / 11), (1, 1)])
 def test_declined_flips_go_to_the_fallback(devices, every, share):
@@ -182,6 +185,7 @@ def word(n: int, seed: int = 0) -> np.ndarray:
     return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
@@ -272,6 +276,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     config = small(feed_forward=20)
@@ -282,6 +287,7 @@ def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     assert sizes[-1][0] < 4 * 8 * 1024**2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     config = small(feed_forward=20)
@@ -297,6 +303,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     assert sizes[1] / sizes[0] < 2.2**2, sizes
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options", [{}, {"mask": "future"}, {"weighting": ("softmax", "average-hard", "softmax")}]
 )
@@ -371,6 +378,7 @@ def slope(config: jaxsens.TransformerConfig, engine: str, lengths: tuple[int, ..
 LONG = (2**10, 2**11, 2**12, 2**13)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_all_flips_of_one_layer_cost_n_and_of_two_n_squared(layers, activation):
@@ -378,6 +386,7 @@ def test_all_flips_of_one_layer_cost_n_and_of_two_n_squared(layers, activation):
     assert layers - 0.1 < slope(config, "difference", LONG) < layers + 0.1
 
 
+@pytest.mark.long
 def test_further_layers_cost_n_cubed():
     assert 2.8 < slope(small(layers=3), "difference", LONG) < 3.1
 
@@ -386,6 +395,7 @@ def test_forward_passes_cost_n_cubed():
     assert 2.8 < slope(small(), "vmap", LONG) < 3.1
 
 
+@pytest.mark.long
 def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     # A compiled loop counts once; with all rows in one block there is nothing to loop over.
     monkeypatch.setattr("jaxsens.sensitivity.difference.engine.ROW_BLOCK", 10**6)

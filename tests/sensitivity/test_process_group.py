@@ -20,6 +20,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
     return run(WORKER, 2, str(tmp_path_factory.mktemp("two")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_processes(two, name):
     for process in two:

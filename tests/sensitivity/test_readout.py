@@ -33,6 +33,7 @@ def refused(*arguments, **options):
     return str(caught.value)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("readout", "left_out"),
     [("auto", {5}), ("last", {5}), (0, {0}), (3, {3}), ("mean", set()), (None, set())],
@@ -106,6 +107,7 @@ def test_what_is_no_readout_is_refused_with_the_remedy(readout, remedy):
     assert remedy in refused(vector, TOKENS, 2, readout=readout)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("own", ["last", 1, "mean"])
 def test_a_jaxsens_transformer_is_read_where_its_config_says_and_nowhere_else(own):
     config = jaxsens.TransformerConfig(
@@ -125,6 +127,7 @@ def test_a_baseline_is_read_where_its_config_says():
     assert "its readout to 'last'" in refused(model, TOKENS, readout=0)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("readout", [0, "mean", None])
 def test_the_readout_is_saved(tmp_path, readout):
     result = jaxsens.flip_sensitivity(vector, TOKENS, 2, readout=readout)

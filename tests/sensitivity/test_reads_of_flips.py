@@ -103,6 +103,7 @@ def refused(model: Any, tokens: Any = WORD, **options: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("model", AT_A_SYMBOL.values(), ids=AT_A_SYMBOL)
 def test_a_read_beyond_an_array_at_the_smallest_symbol_is_refused(model):
     message = refused(model, flips=[0, 1, 2, 3])
@@ -110,6 +111,7 @@ def test_a_read_beyond_an_array_at_the_smallest_symbol_is_refused(model):
     assert "would be wrong" in message
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("model", AT_A_SYMBOL.values(), ids=AT_A_SYMBOL)
 def test_without_that_symbol_the_model_is_measured(model):
     assert len(jaxsens.flip_sensitivity(model, WORD, flips=[1, 2, 3], readout=None)) == 8
@@ -127,6 +129,7 @@ def test_a_read_beyond_a_word_that_a_deletion_shortened_is_refused(model):
     assert len(jaxsens.flip_sensitivity(model, WORD, 4, readout=None)) == 12
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("model", LONGER.values(), ids=LONGER)
 @pytest.mark.parametrize("flips", [jaxsens.Insert([1]), jaxsens.Repeat(2)], ids=["one", "two"])
 def test_a_read_beyond_an_array_at_a_longer_word_is_refused(model, flips):

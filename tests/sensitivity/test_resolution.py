@@ -42,6 +42,7 @@ def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():
     assert caught[0].filename == __file__
 
 
+@pytest.mark.long
 def test_an_engine_that_measures_in_float64_what_float32_blurs_is_not_warned_of():
     cold = model(weighting="temperature-cubic", layers=1)
     result = jaxsens.flip_sensitivity(

@@ -87,6 +87,7 @@ def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_inter
     same(flip_sensitivity(cold, TOKENS, **options, resume=part), whole)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_a_completed_result_is_that_of_an_uninterrupted_call_bit_for_bit(whole, chunks):
     part = interrupted(chunks, **OPTIONS)
@@ -167,6 +168,7 @@ def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
     assert stopping._handing_over == []
 
 
+@pytest.mark.long
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     model = small(dtype="float64")
     options = {

@@ -59,6 +59,7 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
     return np.array(changed, np.float64)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
@@ -87,6 +88,7 @@ CONFORMING = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in CASES if any(part in n for part in CONFORMING)])
 def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     case = CASES[name]
@@ -108,6 +110,7 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     # At n = 4096 a change is some 1e-4 of the output; folded for two layers.
@@ -126,6 +129,7 @@ def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
         assert "folded" in found.engine.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_function_with_a_step_is_subtracted(engine):
     model = Transformer(small(), seed=1)

@@ -102,6 +102,7 @@ def test_four_million_flips_are_listed_in_two_seconds():
 # Symbols
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("flips", "pairs"),
     [
@@ -210,6 +211,7 @@ SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), 
 """Of the symbols 0 to 4 it reserves 0, which is unused, and 2, which is special and the mask; 5 is the end symbol."""
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("flips", "positions", "symbols"),
     [
@@ -250,6 +252,7 @@ def test_only_special_symbols_are_nothing_to_flip():
 # Deletions
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("readout", ["last", "mean", 0])
 @pytest.mark.parametrize("positions", [None, [1, 5]])
 def test_a_deletion_compares_with_the_shorter_word(readout, positions):
@@ -376,6 +379,7 @@ PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}
 GROUPS = [(4, 1), (0,)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("symbols", [PIECES, [2, 3], 5])
 def test_a_group_is_flipped_together(symbols):
     result = flip_sensitivity(MODEL, TWO, flips=Substitute(symbols, groups=GROUPS))
@@ -538,6 +542,7 @@ def interrupted(flips):
     return caught.value.partial
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("flips", "other", "named"),
     [

@@ -49,6 +49,7 @@ def test_every_type_of_a_table_is_documented_and_nothing_else():
     assert {name for name in ROWS if name[0].isupper()} == tempered
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", NEW)
 @pytest.mark.parametrize("n", [8, 4096])
 def test_auto_takes_no_engine_without_a_rule_and_the_others_refuse_by_name(name, n):

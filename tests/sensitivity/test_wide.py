@@ -59,6 +59,7 @@ def pick(kinds: Any, k: int, count: int = 3) -> tuple[Any, ...]:
 CASES = max(-(-len(WEIGHTINGS_TRIED) // 3), len(POSITIONS_TRIED))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("k", range(CASES))
 def test_the_packages_transformers_as_in_jax(k: int) -> None:
     """Together the cases have every weighting, mask, position, normalisation, activation, score, gate and readout."""
@@ -98,6 +99,7 @@ def in_float64(query: Any, key: Any, value: Any, mask: Any = None, **_: Any) -> 
     return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)), value)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "name", [name for name, kind in Measure.kinds.items() if not issubclass(kind, OfFunction)]
 )
@@ -187,6 +189,7 @@ def foreign(kind: str) -> Any:
     return plain
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["nnx", "linen", "equinox", "plain"])
 def test_models_of_other_frameworks_as_in_jax(kind: str) -> None:
     with numerics("float64"):

@@ -19,6 +19,7 @@ from tests.small_models import small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_word_exceeds_the_bound(layers, seed):
@@ -26,6 +27,7 @@ def test_no_word_exceeds_the_bound(layers, seed):
     assert undercut(model, 5, **options) <= 1
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     # The kinds that the two-layer form serves, which a free draw seldom meets.
@@ -34,6 +36,7 @@ def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     assert undercut(model, 4 + seed % 3, **options) <= 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_three_symbols_and_a_choice_of_them(layers):
     model = scaled_model(3, 0.3, 0.3, alphabet_size=3, layers=layers, layer_norm="none")
@@ -90,6 +93,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
     place, function, change, layers, scale = PLANTED[name]

@@ -42,6 +42,7 @@ def largest(e: np.ndarray, payload: np.ndarray, counts: Counts | None = None) ->
     return np.max(found, axis=0)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kinds", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_support_is_the_largest_average_over_all_words(seed, kinds):
@@ -64,6 +65,7 @@ def test_weights_in_intervals_are_chosen_at_their_ends(seed):
     np.testing.assert_allclose(actual, bound, rtol=2e-3, atol=1e-3)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("limits", [(0, 2), (2, 3), (5, 7), (4, 4)])
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_bound_the_words_that_have_them(seed, limits):
@@ -102,6 +104,7 @@ def test_weights_that_underflow_bound_by_the_largest_payload():
     assert average_sup(weights(hi, lo), payload)[0, 0] == 5.0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch):
     hi, lo, payload = row(1)
@@ -113,6 +116,7 @@ def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch)
     np.testing.assert_allclose(average_sup(many, repeated), host[1], rtol=1e-9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 @pytest.mark.parametrize("on_host", [2**17, 0])
 def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):

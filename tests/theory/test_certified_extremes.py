@@ -43,6 +43,7 @@ def far_scores(near: float, far: float, values: float, layers: int = 1) -> Trans
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("near", "far", "values", "layers"),
@@ -105,6 +106,7 @@ def test_scores_that_overflow_do_not_certify_nothing(layers, classes):
     assert bound.value >= np.nanmax(truth(moderate, 4, [0, 1])) > 0.1
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("readout", ["last", "mean"])
 @pytest.mark.parametrize("layers", [1, 2])

@@ -108,6 +108,7 @@ def known(name: str, counts: Counts | None) -> Known:
     return KNOWN[name, counts]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("name", models())
 def test_directions_of_the_first_layer_hold_all_words(name, counts):
@@ -120,6 +121,7 @@ def test_directions_of_the_first_layer_hold_all_words(name, counts):
         assert inside(facts.two.x[index][-1] @ f, at_readout[word[-1]])
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("name", models())
 def test_weights_and_queries_of_all_words_are_certified(name, counts):
@@ -142,6 +144,7 @@ def test_a_planted_narrow_range_of_scores_is_caught(monkeypatch):
     assert not all(facts.weights_hold(index) for index in range(len(facts.words)))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("name", models())
 def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
@@ -158,6 +161,7 @@ def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
         assert facts.two.h is None or inside(facts.two.h[index, -1], h_range)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", models())
 def test_no_flip_moves_an_average_by_more_than_its_bound(name):
     facts = known(name, None)
@@ -220,6 +224,7 @@ def most_exchanged(e: Weights, away: np.ndarray, old: int, new: int) -> np.ndarr
     return found
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_flipped_key_moves_the_average_by_no_more_than_its_bound(seed):
     rng = np.random.default_rng(seed)

@@ -47,6 +47,7 @@ def chain(model: Transformer, norm: Any, certify: Any = certified_bound) -> list
     return [name for name, holds in links.items() if not holds]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("layers", "seed"), DRAWN)
 def test_every_link_holds(layers, seed):
     # Lemma 5 has a closed form without masks only: every other model has none.

@@ -83,6 +83,7 @@ def pairs(words: dict[Any, Any]) -> list[tuple[int, Any, Any]]:
     return found
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("seed", range(36))
 def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_further_than_the_bounds(seed):
     model = random_model(seed)
@@ -105,6 +106,7 @@ def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_furthe
                 assert found.log_bound <= min(found.log_closed_form, found.log_trivial) + 1e-12
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("logit", [-1.0, 0.0, 2.0])
 @pytest.mark.parametrize(
     "choices",

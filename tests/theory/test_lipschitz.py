@@ -84,6 +84,7 @@ def test_logarithms_of_sums_and_products_know_zero_and_infinity():
     assert plus(800.0, 800.0) == 800 + math.log(2)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("logits", [None, 3])
 @pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
 def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(norm, logits):

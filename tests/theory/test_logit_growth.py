@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("changes", "form", "exponent", "attained", "tolerance"), CASES)
 def test_the_bound_and_the_logits_grow_alike(changes, form, exponent, attained, tolerance):
     found = growth(**changes)

@@ -55,6 +55,7 @@ def obeys(seed: int, **changes: Any) -> None:
         assert verdict.accepted, verdict.problems
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_word_obeys_the_certificate_and_the_set_of_inputs(name):
     obeys(0, **MODELS[name])

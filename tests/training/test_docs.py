@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.schedules import SCHEDULES
 from jaxsens.models.weighting import Softmax
@@ -30,6 +32,7 @@ def test_the_example_in_python_runs_in_an_empty_directory_and_gives_what_is_show
     assert {path.name for path in tmp_path.iterdir()} == {"trained"}
 
 
+@pytest.mark.long
 def test_the_example_of_sharpness_runs_and_sees_both_rise_and_blowup():
     names: dict[str, Any] = {}
     _, code = blocks("python")

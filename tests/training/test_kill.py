@@ -80,6 +80,7 @@ def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturb
     finish_and_compare(tmp_path, undisturbed)
 
 
+@pytest.mark.long
 def test_a_terminated_process_saves_and_exits_with_the_signals_code(undisturbed, tmp_path):
     process = start(tmp_path)
     wait_for(process, tmp_path, 4)

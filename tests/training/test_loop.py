@@ -54,6 +54,7 @@ def test_the_same_config_gives_the_same_weights_and_files(straight, tmp_path):
     assert_same_files(tmp_path, directory)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("steps", [(2,), (4, 10), (6, 8)])
 def test_stopped_and_gone_on_with_a_training_is_the_one_straight_through(straight, tmp_path, steps, number):

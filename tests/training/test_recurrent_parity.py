@@ -14,6 +14,7 @@ from jaxsens.training.evaluation import cross_entropy, logits
 from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [0, 1, 10, 1000, 10_000])
 def test_its_cross_entropy_is_the_optimum(n, dtype):

@@ -80,6 +80,7 @@ def config(**changes):
     return TransformerConfig(**{**settings, **changes})
 
 
+@pytest.mark.long
 def test_the_sharpness_of_a_transformer_is_that_of_the_slow_reference():
     model = jaxsens.Transformer(config(), seed=1)
     words = np.array([[0, 1, 1], [1, 0, 1]])
@@ -131,6 +132,7 @@ def slow_factors(model, word, monkeypatch):
     return np.array(seen).reshape(-1, len(word))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("layer_norm", ["pre", "post"])
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
 def test_the_blowup_is_that_of_the_slow_reference(layer_norm, readout, monkeypatch):

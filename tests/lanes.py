@@ -1,0 +1,44 @@
+"""Which cases of a test are quick: see "A test is quick, `long` or `slow`" in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import pytest
+
+
+def mark_long(items: Iterable[pytest.Item]) -> None:
+    """Marks `long` all cases of the tests marked `quick(count)` but so many."""
+    tests: dict[str, tuple[int, list[pytest.Item]]] = {}
+    for item in items:
+        mark = item.get_closest_marker("quick")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            tests.setdefault(item.nodeid.partition("[")[0], (mark.args[0], []))[1].append(item)
+    for count, cases in tests.values():
+        for k in sorted(set(range(len(cases))) - spread([values(case) for case in cases], count)):
+            cases[k].add_marker("long")
+
+
+def values(case: pytest.Item) -> set[str]:
+    """What the parameters of a case are."""
+    callspec = getattr(case, "callspec", None)
+    return set() if callspec is None else {f"{name} = {value!r}" for name, value in callspec.params.items()}
+
+
+def spread(cases: list[set[str]], count: int) -> set[int]:
+    """So many of the cases: each next one has the most values, and then pairs of values, that none before it has.
+
+    Of equals it is the first.
+    """
+    pairs = [set(combinations(sorted(case), 2)) for case in cases]
+    chosen: set[int] = set()
+    seen: set[str] = set()
+    together: set[tuple[str, str]] = set()
+    for _ in range(min(count, len(cases))):
+        left = [k for k in range(len(cases)) if k not in chosen]
+        best = max(left, key=lambda k: (len(cases[k] - seen), len(pairs[k] - together), -k))
+        chosen.add(best)
+        seen |= cases[best]
+        together |= pairs[best]
+    return chosen
