@@ -70,6 +70,7 @@ QUICK = (
     "three layers, mixed weightings",
     "sharpened much more",
     "sigmoid-log, sharpened",
+    "softmax-off-by-one, sharpened",
     "elementwise gates",
     "ties, past",
     "all masked, hard",
