@@ -33,7 +33,7 @@ def environment(devices: int = 1) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
-def run(module: str, processes: int, *arguments: str, devices: int = 1, patience: float = 120) -> list[Ended]:
+def run(module: str, processes: int, *arguments: str, devices: int = 1, patience: float = 600) -> list[Ended]:
     """Runs a module in so many processes, until all have ended."""
     port = str(free_port())
     started = [

@@ -66,6 +66,7 @@ def files_below(directory):
     return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
 
 
+@pytest.mark.long
 def test_the_report_adds_its_files_and_nothing_else(swept, reported):
     added = files_below(reported) - files_below(swept)
     assert added == {
@@ -79,12 +80,14 @@ def test_the_report_adds_its_files_and_nothing_else(swept, reported):
     assert (reported / "figures" / "profiles.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_the_page_shows_title_claim_config_and_what_was_run(reported):
     text = (reported / "report.html").read_text(encoding="utf-8")
     for expected in ("A small sweep", "It is small.", "# a comment", "12 of 12 planned", "unbounded"):
         assert expected in text
 
 
+@pytest.mark.long
 def test_the_summary_holds_the_fits_of_the_points(reported):
     summary = pd.read_csv(reported / "summary.csv")
     fits = fit_exponents(load_sweep(reported).points)
@@ -104,6 +107,7 @@ def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
     ] == []
 
 
+@pytest.mark.long
 def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
     table = pd.read_csv(swept / "points.csv")
@@ -132,6 +136,7 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     assert np.isnan(profile[5])  # the position that is read out
 
 
+@pytest.mark.long
 def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkeypatch):
     draw_nothing(monkeypatch)
     shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
@@ -140,6 +145,7 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkey
     assert "2 of 12 planned points are missing: unbounded n = 9 (seeds 0, 1)" in text
 
 
+@pytest.mark.long
 def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
     shutil.rmtree(sweep_copy / "points")
     before = files_below(sweep_copy)

@@ -61,7 +61,6 @@ IN_FLOAT32 = (
 QUICK = (
     "weighting average-hard",
     "windows, mean, hard",
-    "positions several",
     "sharpened, relative bias",
     "activation gelu",
     "norm and outputs",
@@ -71,7 +70,7 @@ QUICK = (
     "three layers, mixed weightings",
     "sharpened much more",
     "sigmoid-log, sharpened",
-    "large sink, three layers",
+    "softmax-off-by-one, sharpened",
     "elementwise gates",
     "ties, past",
     "all masked, hard",
@@ -106,7 +105,7 @@ def test_every_engine_gives_the_reference(name, engine):
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), with_marks([pair for pair in SERVED if pair[0] in IN_FLOAT32], IN_FLOAT32[1:3])
+    ("name", "engine"), with_marks([pair for pair in SERVED if pair[0] in IN_FLOAT32], IN_FLOAT32[1:2])
 )
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
