@@ -85,7 +85,7 @@ def test_forward_passes_that_lose_a_change_are_repeated_in_wider_numbers():
     tiny, true = compared(transformer(0), word(32), engine="vmap")
     np.testing.assert_allclose(tiny.norms, true, rtol=1e-6, atol=0)
     assert refined.HOW in dict(tiny.engine.elsewhere)
-    assert np.all(tiny.known_resolution >= np.spacing(tiny.norms) / 2)  # a number in float64 is rounded once
+    assert np.all(tiny.resolution >= np.spacing(tiny.norms) / 2)  # a number in float64 is rounded once
 
 
 def test_a_users_model_too():
@@ -128,7 +128,7 @@ def test_those_that_may_be_the_largest_are_refined_first(monkeypatch):
         with pytest.warns(PrecisionWarning, match="of 31 flips change the output by less than"):
             found.append(jaxsens.flip_sensitivity(model, tokens, engine="vmap", progress=False))
     before, after = found
-    largest = np.argsort(-(before.norms + before.known_resolution), kind="stable")[:3]
+    largest = np.argsort(-(before.norms + before.resolution), kind="stable")[:3]
     assert np.flatnonzero(after.resolved).tolist() == sorted(largest)
 
 
