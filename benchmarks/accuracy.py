@@ -19,14 +19,16 @@ from scipy import stats
 
 from benchmarks.linear_rivals import LinearRows, gradient_changes
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
-from jaxsens import Transformer, TransformerConfig, sample
+from jaxsens import Transformer, TransformerConfig
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import L2
 from jaxsens.errors import InputError, Problems
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.sensitivity.first_order.estimate import Estimation, first_order_engine
+from jaxsens.sensitivity.first_order.estimate import first_order_engine
 from jaxsens.sensitivity.first_order.verify import verified
-from jaxsens.sensitivity.flips import Flips, enumerate_flips
+from jaxsens.sensitivity.flip_table import FlipTable, Sample, enumerate_flips
 from jaxsens.sensitivity.placement import Placement
 
 METHODS = ("first order", "AtP*", "gradient")
@@ -61,14 +63,14 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     model = Transformer(config, seed=seed)
     word = np.append(np.random.default_rng([n, seed]).integers(0, 2, n - 1), 2).astype(np.int32)
     flips = enumerate_flips(
-        word[None], np.arange(2), np.arange(n - 1), np.ones((1, n), bool), sample(count, seed)
+        word[None], np.arange(2), np.arange(n - 1), np.ones((1, n), bool), Sample(count, seed)
     )
     subject = measurable(model)
     with numerics("float32"):
-        engine = first_order_engine(subject, "l2", None, None)
-        devices = Placement.over(None, None, None)
+        engine = first_order_engine(subject, FirstOrder(), L2())
+        devices = Placement()
         exact, _, _ = verified(
-            engine, subject, word[None], flips, np.arange(len(flips)), Estimation(), devices, None
+            engine, subject, word[None], flips, np.arange(len(flips)), FirstOrder(), devices, None
         )
         changes, peaked = _changes(engine, subject, jnp.asarray(word), flips, n <= RIVALS_UP_TO)
     found = {}
@@ -80,14 +82,14 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
 
 
 def _changes(
-    engine: FirstOrderEngine, subject: Measurable, word: jax.Array, flips: Flips, rivals: bool
+    engine: FirstOrderEngine, subject: Measurable, word: jax.Array, flips: FlipTable, rivals: bool
 ) -> tuple[dict[str, Any], float]:
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     pair, where = (parameters, jnp.eye(WIDTH)), (jnp.asarray(flips.positions), jnp.asarray(flips.symbols))
     prepared = _prepare(engine, pair, word)
     found = {"first order": _estimate(engine, pair, prepared, *where)}
     if rivals:
-        linear = LinearRows("l2", None, engine.layered, engine.readout)
+        linear = LinearRows(L2(), None, engine.layered, engine.readout)
         found["AtP*"] = _estimate(linear, pair, prepared, *where)
         found["gradient"] = _gradient(engine.layered, parameters, engine.readout, word, *where)
     return found, largest_weight(prepared)

@@ -22,9 +22,9 @@ def main() -> None:
     word = np.random.default_rng([n]).integers(0, 2, size=n)
     word[-1] = 2
     for line in sys.stdin:
-        some = jaxsens.sample(int(line)) if int(line) else None
+        flips = jaxsens.Substitute(sample=int(line) or None)
         began = time.perf_counter()
-        result = jaxsens.flip_sensitivity(model, word, positions=some, engine=engine)  # pyright: ignore[reportArgumentType]
+        result = jaxsens.flip_sensitivity(model, word, flips, engine=engine)
         seconds = time.perf_counter() - began
         print(
             json.dumps({"seconds": seconds, "engine": result.engine.name, "from": jaxsens.__file__}),

@@ -69,8 +69,8 @@ def estimates(sweep: Sweep) -> Iterator[Estimate]:
     first = {(point.variant, point.n): point for point in reversed(sweep.points)}
     for point in reversed(first.values()):
         model = point.source.build(point.seed)
-        engine = point.measure.engine_at(point.n)
-        explained = explain(model, point.n, engine=engine, norm=point.measure.norm)
+        flips, engine = point.measure.flips_at(point.n).drawing(None), point.measure.engine_at(point.n)
+        explained = explain(model, point.n, flips, point.measure.measure, engine=engine)
         yield Estimate(point, explained, bytes_of(model, explained))
 
 

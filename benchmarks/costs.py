@@ -53,13 +53,15 @@ def forward_pass_operations(layers: int, n: int) -> float:
 def first_order_operations(case: Case) -> float:
     """Operations of a first-order estimate, as its engine counts them."""
 
-    from benchmarks.methods import log_probability, model
+    from benchmarks.methods import model
+    from jaxsens.asked.engines import FirstOrder
+    from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.sensitivity.adapters import measurable
     from jaxsens.sensitivity.first_order.estimate import estimate_cost, first_order_engine
 
     sketch, scalar = ESTIMATES[case.method]
     subject = measurable(model(case.layers))
-    engine = first_order_engine(subject, "l2", None, log_probability if scalar else None)
+    engine = first_order_engine(subject, FirstOrder(), LogProbability(0) if scalar else L2())
     count = 1 if scalar else sketch or WIDTH
     cost, _ = estimate_cost(engine, subject.parameters, case.n, WIDTH, count, 2**31, "cpu")
     return cost.prepare + (case.n - 1) * cost.per_flip

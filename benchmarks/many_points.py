@@ -24,6 +24,7 @@ from rich.console import Console
 
 from jaxsens.analysis.data import load_sweep
 from jaxsens.analysis.report import write_report
+from jaxsens.asked.request import Request
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.claims import claim
 from jaxsens.experiments.job import run
@@ -34,7 +35,8 @@ from jaxsens.experiments.sweep import PLAN, PointsJob, Sweep, check_grows, write
 from jaxsens.experiments.sweep_config import load_sweep_config
 from jaxsens.files import write_text
 from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))
@@ -105,20 +107,21 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
     """A result such as the point's measurement gives: one input, a flip a position, changes of about 1/n."""
     n = point.n
     tokens = rng.integers(0, 2, (1, n))
+    flips = FlipTable(
+        np.zeros(n - 1, np.int32), np.arange(n - 1), 1 - tokens[0, :-1], np.array([n - 1]), (0, 1)
+    )
+    measure = point.measure
+    asked = Request(
+        measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", None, (n - 1,)
+    )
     return FlipSensitivity(
-        norms=(rng.random(n - 1) / n).astype(np.float32),
-        inputs=np.zeros(n - 1, np.int32),
-        positions=np.arange(n - 1),
-        symbols=1 - tokens[0, :-1],
+        values=(rng.random(n - 1) / n).astype(np.float32),
+        resolution=np.zeros(n - 1, np.float32),
+        flips=flips,
         tokens=tokens,
-        alphabet=(0, 1),
-        population=n - 1,
-        readout="last",
-        norm="l2",
-        outputs=None,
+        asked=asked,
         engine=EngineChoice("made up", "nothing was measured"),
-        dtype="float32",
-        versions={"jaxsens": "0", "jax": "0", "numpy": "0", "device": "none"},
+        run=Run("float32", {"jaxsens": "0", "jax": "0", "numpy": "0", "device": "none"}),
     )
 
 

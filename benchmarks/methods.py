@@ -71,36 +71,31 @@ def _jaxsens(
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         wanted = None if positions is None else [int(p) for p in positions]
-        return jaxsens.flip_sensitivity(
-            transformer, words, engine=engine, positions=wanted, progress=False
-        ).norms
+        flips = jaxsens.Substitute(positions=wanted)
+        return jaxsens.flip_sensitivity(transformer, words, flips, engine=engine, progress=False).norms
 
     return measure
 
 
-def log_probability(y: Any) -> Any:
-    """The scalar of the benchmark: the first output, as if outputs were logits."""
-    import jax
-
-    return jax.nn.log_softmax(y)[0]
-
-
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
+    from jaxsens.asked.engines import FirstOrder
+    from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.precision import numerics
     from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import Estimation, estimated, first_order_engine
-    from jaxsens.sensitivity.flips import enumerate_flips
+    from jaxsens.sensitivity.first_order.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.flip_table import enumerate_flips
     from jaxsens.sensitivity.placement import Placement
 
     subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
-    engine = first_order_engine(subject, "l2", None, log_probability if scalar else None)
+    asked = FirstOrder(sketch=sketch)
+    # As if outputs were logits.
+    engine = first_order_engine(subject, asked, LogProbability(0) if scalar else L2())
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         where = np.arange(case.n - 1) if positions is None else positions
         flips = enumerate_flips(words, np.arange(2), where, words < 2, None)
         with numerics("float32"):
-            devices = Placement.over(None, None, None)
-            return np.abs(estimated(engine, subject, words, flips, Estimation(sketch), devices, None))
+            return np.abs(estimated(engine, subject, words, flips, asked, Placement(), None))
 
     return measure

@@ -60,13 +60,13 @@ def task(folder: Path, n: int) -> tuple[Any, Task]:
 def exact(model: Any, given: Task, engine: str, readout: int | str, scalar: bool) -> Run:
     """Every flip measured."""
     options = _options(given, readout, scalar)
-    return lambda: jaxsens.flip_sensitivity(model, given.ids, engine=engine, **options).values  # pyright: ignore[reportArgumentType]
+    return lambda: jaxsens.flip_sensitivity(model, given.ids, engine=engine, **options).values
 
 
-def whole(model: Any, given: Task, readout: int | str, scalar: bool, **options: Any) -> Run:
+def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: Any) -> Run:
     """The first-order engine as users call it, with the flips that it measures."""
-    options |= _options(given, readout, scalar)
-    return lambda: _estimates(jaxsens.flip_sensitivity(model, given.ids, engine="first-order", **options))
+    engine, options = jaxsens.FirstOrder(**asked), _options(given, readout, scalar)
+    return lambda: _estimates(jaxsens.flip_sensitivity(model, given.ids, engine=engine, **options))
 
 
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
@@ -74,17 +74,19 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     from jaxsens.precision import numerics
     from jaxsens.sensitivity import placement
     from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import Estimation, estimated, first_order_engine
-    from jaxsens.sensitivity.flips import Flips
+    from jaxsens.sensitivity.first_order.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.flip_table import FlipTable
 
     subject, count = measurable(model).reading(readout), len(given.positions)
-    flips = Flips(np.zeros(count, int), given.positions, np.full(count, given.mask), np.array([count]))
-    engine = first_order_engine(subject, "l2", None, coordinate if scalar else None)
-    where = placement.Placement.over(None, None, None)
+    flips = FlipTable(np.zeros(count, int), given.positions, np.full(count, given.mask), np.array([count]))
+    asked = jaxsens.FirstOrder(sketch=sketch)
+    measure = jaxsens.Function(coordinate) if scalar else jaxsens.L2()
+    engine = first_order_engine(subject, asked, measure)
+    where = placement.Placement()
 
     def run() -> np.ndarray:
         with numerics("float32"):
-            return estimated(engine, subject, given.ids[None], flips, Estimation(sketch), where, None)
+            return estimated(engine, subject, given.ids[None], flips, asked, where, None)
 
     return run
 
@@ -140,8 +142,12 @@ def coordinate(output: Any) -> Any:
 
 
 def _options(given: Task, readout: int | str, scalar: bool) -> dict[str, Any]:
-    chosen = {"scalar": coordinate} if scalar else {}
-    return {"symbols": [given.mask], "positions": given.positions, "readout": readout, **chosen}
+    flips = jaxsens.Substitute([given.mask], positions=given.positions)
+    return {
+        "flips": flips,
+        "measure": jaxsens.Function(coordinate) if scalar else jaxsens.L2(),
+        "readout": readout,
+    }
 
 
 def _estimates(result: Any) -> np.ndarray:

@@ -11,6 +11,8 @@ from typing import Any
 
 from jaxsens.versions import package_version
 
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
 project = "jaxsens"
 author = "The jaxsens authors"
 copyright = "2026, the jaxsens authors"
@@ -25,7 +27,9 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib.programoutput",
+    "formulas",  # of `_ext`
 ]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 
 # Pages

@@ -15,13 +15,13 @@ from .asked.flips import Neighbours as Neighbours
 from .asked.flips import Pairs as Pairs
 from .asked.flips import Repeat as Repeat
 from .asked.flips import Substitute as Substitute
+from .asked.measures import KL as KL
+from .asked.measures import L1 as L1
+from .asked.measures import L2 as L2
 from .asked.measures import Comparison as Comparison
 from .asked.measures import Cosine as Cosine
 from .asked.measures import Decision as Decision
 from .asked.measures import Function as Function
-from .asked.measures import KL as KL
-from .asked.measures import L1 as L1
-from .asked.measures import L2 as L2
 from .asked.measures import LInf as LInf
 from .asked.measures import LogProbability as LogProbability
 from .constructions.catalogue import construction as construction

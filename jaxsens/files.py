@@ -9,13 +9,14 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
-from jaxsens.errors import InputError
+from jaxsens.errors import InputError, Problems
 from jaxsens.processes import has_ended, own_mark
 from jaxsens.stopping import writing
 
@@ -197,6 +198,34 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes `data` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+METHODS = {".parquet": "save", ".html": "to_html", ".htm": "to_html", ".png": "to_png", ".svg": "to_svg"}
+"""The method of a result that writes a file with this ending."""
+
+
+def check_ending(
+    method: str,
+    path: str | os.PathLike[str],
+    problems: Problems,
+    argument: str = "path",
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Adds an error for a path whose ending another method writes, or none.
+
+    Args:
+        method: of `METHODS`.
+        path: of the file.
+        problems: collects the error.
+        argument: what messages call the path.
+        names: what they call the methods, if not by their own names.
+    """
+    own = [ending for ending, name in METHODS.items() if name == method]
+    ending = Path(path).suffix.lower()
+    if ending not in own:
+        other = METHODS.get(ending)
+        hint = "" if other is None else f"; {names.get(other, other)} writes {ending}"
+        problems.add(argument, os.fspath(path), f"a file name that ends in {' or '.join(own)}{hint}")
 
 
 def keep_text(path: str | os.PathLike[str], text: str) -> bool:

@@ -308,18 +308,35 @@ def tokens(
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
         problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
+    elif _is_one_hot(found, words):
+        remedy = "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
+        problems.add("tokens", _told(found), remedy)
     elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
         only = "shape (n,), one input of at least one symbol"
         several = "shape (n,) or (batch, n), neither of them 0"
         problems.add("tokens", f"shape {found.shape}", only if one else several)
     elif words is None:
-        problems.add("tokens", str(found.dtype), "whole numbers, the symbols' ids: tokens.astype(int)")
+        problems.add("tokens", _told(found), "whole numbers, the symbols' ids: tokens.astype(int)")
     elif check_fits(
         "tokens", f"shape {found.shape}", found.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
     ):
         check_ids("tokens", words, vocabulary, problems)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
+
+
+def _is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
+    """Returns whether an array has a 1 and zeros along its last axis. Whole numbers (batch, n) are inputs even so."""
+    if not found.size or found.dtype.kind not in "biuf" or found.ndim < (2 if words is None else 3):
+        return False
+    ones = found == 1
+    return bool(np.all(ones | (found == 0)) and np.all(np.sum(ones, axis=-1) == 1))
+
+
+def _told(found: np.ndarray) -> str:
+    """Returns an array's dtype, shape and first values."""
+    more = ", ..." if found.size > 4 else ""
+    return f"{found.dtype}, shape {found.shape}: {', '.join(map(str, found.ravel()[:4].tolist()))}{more}"
 
 
 def words(value: Any, alphabet: Sequence[str], problems: Problems) -> Int[np.ndarray, "*batch n"]:

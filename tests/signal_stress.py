@@ -69,7 +69,18 @@ end_probability = 0.5
 """
 CONFIGS = {"sweep": SWEEP, "bounds": BOUNDS, "theorem6": THEOREM6, "train": TRAINING}
 MODEL = ("--alphabet-size", "2", "--n", "96", "--width", "8", "--heads", "1", "--layers", "2")
-MEASURE = ("measure", *MODEL, "--engine", "vmap", "--batch-size", "1", "--inputs", "12", "--json", "--save")
+MEASURE = (
+    "measure",
+    *MODEL,
+    "--engine",
+    "vmap",
+    "--placement",
+    "batch_size=1",
+    "--inputs",
+    "12",
+    "--json",
+    "--save",
+)
 KINDS = (*CONFIGS, "measure", "report")
 
 # Of metrics.csv and evaluation.csv only the end is compared: a training goes on from a checkpoint, and says no more

@@ -28,6 +28,7 @@ LEAVES = {
     "sealed",
     "stopping",
     "strict",
+    "told",
     "versions",
 }
 MEASUREMENT = {
@@ -49,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "sealed": set(),
     "strict": set(),
+    "told": set(),
     "models": set(),
     "languages": {"logic"},
     "sensitivity": {"models"},

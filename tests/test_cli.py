@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -230,8 +231,8 @@ def test_the_script_is_the_command(config, tmp_path):
         (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': a directory name"),
         (["constructions", "--measure", "--out", "/dev/null"], "a regular file"),
         (
-            ["measure", "--alphabet-size", "2", "--n", "8", "--batch-size", "0"],
-            "--batch-size = 0: at least 1",
+            ["measure", "--alphabet-size", "2", "--n", "8", "--placement", "batch_size=0"],
+            "--placement batch_size = 0: a whole number of at least 1",
         ),
         (
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "x.csv"],
@@ -241,7 +242,11 @@ def test_the_script_is_the_command(config, tmp_path):
             ["measure", "--alphabet-size", "2", "--n", "8", "--save", "/dev/null/x.parquet"],
             "/dev/null is not a directory",
         ),
-        (["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"], "readable TOML file"),
+        (
+            ["measure", "--alphabet-size", "2", "--n", "8", "--config", "none.toml"],
+            "--config = 'none.toml': no such file",
+        ),
+        (["measur", "--n", "8"], 'measur: no such command; did you mean "measure"?'),
         (
             ["measure", "--construction", "parity", "--n", "8", "--width", "4"],
             "--width = 4: leave it out; what goes",
@@ -280,7 +285,8 @@ def test_bad_input_is_one_message_on_stderr_and_exit_code_2(
 
 
 def test_measure_reports_the_problems_of_its_options_together(config, capsys):
-    numbers = ["--top", "-3", "--sample", "0", "--batch-size", "-1", "--seed", "-1", "--memory-budget", "0"]
+    numbers = ["--top", "-3", "--flips", "substitute", "sample=0", "--seed", "-1"]
+    numbers += ["--placement", "batch_size=-1", "memory_budget=0"]
     code, out, err = run(
         capsys,
         "measure",
@@ -298,7 +304,9 @@ def test_measure_reports_the_problems_of_its_options_together(config, capsys):
     first, *listed = err.splitlines()
     assert first == "jaxsens: measure: 7 errors"
     named = [line.split(" = ")[0].strip("- ") for line in listed]
-    assert named == ["inputs", "seed", "sample", "batch-size", "memory-budget", "top", "save"]
+    assert named == [
+        *("inputs", "seed", "top", "flips sample", "placement batch_size", "placement memory_budget", "save")
+    ]
 
 
 def test_measure_refuses_a_variant_that_has_a_built_in_ones_name_only(config, capsys):
@@ -319,7 +327,7 @@ def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
 
 def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsys):
     saved = tmp_path / "result.parquet"
-    arguments = ["--n", "12", "--seed", "3", "--inputs", "2", "--norm", "l1", "--json", "--save", saved]
+    arguments = ["--n", "12", "--seed", "3", "--inputs", "2", "--measure", "l1", "--json", "--save", saved]
     code, out, _ = run(capsys, "measure", *SMALL, "--variant", "unbounded", *arguments)
     assert code == 0
     summary = json.loads(out)
@@ -327,7 +335,7 @@ def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsy
         alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0, positions=("sinusoidal", "length")
     )
     tokens = RandomWords(2).tokens(Symbols(2, 2), 12, 3)
-    expected = flip_sensitivity(Transformer(model, seed=3), tokens, norm="l1")
+    expected = flip_sensitivity(Transformer(model, seed=3), tokens, measure="l1")
     assert summary["mean"] == expected.mean
     assert summary["max"] == expected.max
     assert summary["quantiles"]["q90"] == expected.quantile(0.9)
@@ -353,32 +361,34 @@ def test_measure_prints_a_table(capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "candidates"),
+    ("words", "flips"),
     [
-        (["neighbours", "1"], lambda: jaxsens.neighbours(1)),
-        (["mask", "0"], lambda: jaxsens.masking(0)),
-        (["delete"], jaxsens.deletion),
-        (["insert"], jaxsens.insertion),
-        (["insert", "1"], lambda: jaxsens.insertion([1])),
-        (["repeat", "3"], lambda: jaxsens.repetition(3)),
-        (["symbols", "0"], lambda: [0]),
+        (["neighbours", "k=1"], jaxsens.Neighbours(1)),
+        (["mask", "symbol=0"], jaxsens.Mask(0)),
+        (["delete", "positions=0,0.5"], jaxsens.Delete(positions=[0, 2])),
+        (["insert"], jaxsens.Insert()),
+        (["insert", "symbols=1,"], jaxsens.Insert([1])),
+        (["repeat", "times=3"], jaxsens.Repeat(3)),
+        (["0,"], jaxsens.Substitute([0])),
+        (["2", "sample=3", "seed=4"], jaxsens.Substitute(2, sample=3, seed=4)),
+        (["pairs", "flips=[[0,1],[2,0]]"], jaxsens.Pairs([(0, 1), (2, 0)])),
     ],
 )
-def test_measure_edits_words_as_the_library_does(options, candidates, capsys):
-    arguments = ("--tokens", "0110", "--json", "--candidates", *options)
+def test_measure_flips_words_as_the_library_does(words, flips, capsys):
+    arguments = ("--tokens", "0110", "--json", "--flips", *words)
     code, out, _ = run(capsys, "measure", *SMALL, *arguments)
     assert code == 0
     model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
-    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], candidates=candidates())
+    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], flips)
     assert json.loads(out)["max"] == expected.max
     assert json.loads(out)["flips"] == len(expected)
 
 
 def test_measure_flips_groups(capsys):
-    arguments = ("measure", *SMALL, "--tokens", "0110", "--groups", "0,1", "3")
+    arguments = ("measure", *SMALL, "--tokens", "0110", "--flips", "substitute", "groups=[[0,1],[3]]")
     _, out, _ = run(capsys, *arguments, "--json")
     model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
-    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], groups=[(0, 1), (3,)])
+    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], jaxsens.Substitute(groups=[(0, 1), (3,)]))
     top = json.loads(out)["top"]
     assert [flip["norm"] for flip in top] == sorted(map(float, expected.norms), reverse=True)
     assert sorted((flip["position"], flip["symbol"], flip["replaces"]) for flip in top) == [
@@ -392,42 +402,51 @@ def test_measure_flips_groups(capsys):
 
 
 def test_measure_names_what_it_cannot_flip(capsys):
-    options = ("--candidates", "mask", "--groups", "0,1", "x", "--sample", "0")
+    options = ("--flips", "mask", "groups=0,1,x", "sample=0")
     code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", *options)
     assert code == 2
-    assert "--candidates = 'mask': give its number too, as in mask 2" in err
-    assert "--groups = '0,1 x': positions joined by commas" in err
-    assert "--sample = 0" in err
-    code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", "--groups", "0,9")
-    assert "--groups: position = 9: positions from 0 to 4" in err
+    assert "--flips groups = [0, 1, 'x']: sequences of 0-based positions" in err
+    assert "--flips sample = 0: a whole number of at least 1" in err
+    code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", "--flips", "mask")
+    assert "--flips = Mask(): the model does not say which symbol is its mask" in err
+    code, _, err = run(capsys, "measure", *SMALL, "--tokens", "0110", "--flips", "2", "groups=[[0,9]]")
+    assert "--flips: groups: position = 9: positions from 0 to 4" in err
 
 
 def test_measure_counts_decisions(capsys):
-    arguments = ("measure", *SMALL, "--tokens", "0110", "--norm", "decision")
+    arguments = ("measure", *SMALL, "--tokens", "0110", "--measure", "decision")
     _, out, _ = run(capsys, *arguments)
     _, found, _ = run(capsys, *arguments, "--json")
     summary = json.loads(found)
-    assert summary["average sensitivity"] == 4 * summary["mean"]
-    assert f"average sensitivity  {summary['average sensitivity']:g}" in out
+    assert summary["average_sensitivity"] == 4 * summary["mean"]
+    assert f"average sensitivity  {summary['average_sensitivity']:g}" in out
     _, found, _ = run(capsys, *arguments[:-1], "kl", "--json")
-    assert json.loads(found)["average sensitivity"] is None
+    assert json.loads(found)["average_sensitivity"] is None
+
+
+def keys_of(value):
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [*(value if isinstance(value, dict) else []), *(key for one in inside for key in keys_of(one))]
 
 
 def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
-    options = ("--layers", "3", "--n", "24", "--engine", "first-order", "--verify", "12", "--sketch", "3")
+    options = ("--layers", "3", "--n", "24", "--engine", "first-order", "verify=12", "sketch=3")
     code, out, _ = run(capsys, "measure", *SMALL, *options)
     assert code == 0
     assert "mean over all flips" in out
     assert "rank correlation" in out
     assert "11 flips" in out
-    code, _, err = run(capsys, "measure", *SMALL, "--n", "8", "--sketch", "2", "--verify", "3")
+    _, found, _ = run(capsys, "measure", *SMALL, *options, "--json")
+    assert all(re.fullmatch(r"\w+", key) for key in keys_of(json.loads(found)))
+    code, _, err = run(capsys, "measure", *SMALL, "--n", "8", "--engine", "vmap", "sketch=2")
     assert code == 2
-    assert "--sketch = 2: only with --engine first-order" in err
-    assert "--verify = 3" in err
+    assert "--engine sketch: unknown key" in err
 
 
 def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, capsys):
-    code, out, _ = run(capsys, "measure", "--config", config, "--n", "6", "--json", "--sample", "3")
+    code, out, _ = run(
+        capsys, "measure", "--config", config, "--n", "6", "--json", "--flips", "substitute", "sample=3"
+    )
     summary = json.loads(out)
     assert (code, summary["model"]["width"], summary["flips"], summary["population"]) == (0, 4, 3, 5)
     own = '[[variant]]\nname = "own"\nmodel = {heads = 2}\n'

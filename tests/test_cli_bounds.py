@@ -63,7 +63,7 @@ def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
 
 
 def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, monkeypatch, tmp_path, capsys):
-    def answered(bound, progress=None, shared=None):
+    def answered(bound, progress=None, shared=None, placement=None):
         point = bound.point
         return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
 

@@ -18,6 +18,7 @@ pytest.importorskip("safetensors")
 from tests.pretrained.folders import write_folder
 
 TEXT = "the cat sat on the mat"
+OF_TEXT, LOG = ("--text", "t.txt"), ("--measure", "log-probability")
 
 
 @pytest.fixture(scope="module")
@@ -51,43 +52,71 @@ def run(capsys, *arguments):
 
 def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, capsys):
     page, saved = tmp_path / "o.html", tmp_path / "o.parquet"
-    options = ("--candidates", "neighbours", "3", "--readout", "mean", "--html", page, "--save", saved)
-    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+    options = ("--flips", "neighbours", "k=3", "--readout", "mean", "--html", page, "--save", saved)
+    options += ("--png", tmp_path / "o.png", "--svg", tmp_path / "o.svg")
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text-file", text, *options)
     assert (code, err) == (0, "")
     model = jaxsens.load_pretrained(encoder)
-    expected = jaxsens.flip_sensitivity(
-        model, model.encode(TEXT), candidates=jaxsens.neighbours(3), readout="mean"
-    )
+    expected = jaxsens.flip_sensitivity(model, TEXT, jaxsens.Neighbours(3), readout="mean")
     np.testing.assert_array_equal(jaxsens.load_result(saved).norms, expected.norms)
     assert "the mean over positions" in out
     assert "‖y(x′) − y(x)‖₂" in out
     assert f"{expected.max:.4g}" in out
     assert out.count("«") == 5
     assert ">sat</span>" in page.read_text("utf-8")
+    assert f"<title>Sensitivity by token: {encoder.name} (bert)</title>" in page.read_text("utf-8")
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
+
+
+def test_the_text_itself_can_be_given(encoder, text, capsys):
+    command = ("measure", "--pretrained", encoder, "--candidates", "delete", "--json")
+    assert run(capsys, *command, "--text", TEXT) == run(capsys, *command, "--text-file", text)
+
+
+def test_a_wrong_choice_and_missing_files_are_reported_together(encoder, capsys):
+    options = ("--engine", "fast", "--dtype", "int8", "--text-file", "none.txt", "--pretrained", "nowhere")
+    code, _, err = run(capsys, "measure", *options)
+    assert code == 2
+    assert "--engine = 'fast': one of auto, vmap, incremental, difference, first-order" in err
+    assert "--dtype = 'int8': one of float32, float64" in err
+    assert "--text-file = 'none.txt': no such file" in err
+    assert "--pretrained = 'nowhere': no such folder" in err
+    code, _, err = run(capsys, "measure", "--n", "8", "--config", "none.toml", "--norm", "l3")
+    assert (code, "--config = 'none.toml': no such file" in err) == (2, True)
+    assert "--norm = 'l3': one of l2, l1" in err
 
 
 def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\r\n".encode())))
-    options = ("--log-probability", "cat", "--json", "--top", "2", "--dtype", "float64")
-    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", "-", *options)
+    options = ("--measure", "log-probability", "token=cat", "--json", "--top", "2", "--dtype", "float64")
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", "-", *options)
     told = json.loads(out)
     model = jaxsens.load_pretrained(decoder, output="logits", dtype="float64")
-    (token,) = model.encode("cat", special=False)
-    expected = jaxsens.flip_sensitivity(
-        model, model.encode(TEXT), candidates=jaxsens.neighbours(8), scalar=jaxsens.log_probability(token)
-    )
-    assert (code, told["norm"], told["readout"], told["text"]) == (0, "scalar", "last", TEXT)
+    token = model.token_id("cat")
+    expected = jaxsens.flip_sensitivity(model, TEXT, jaxsens.Neighbours(8), jaxsens.LogProbability(token))
+    assert (code, told["readout"], told["text"]) == (0, "last", TEXT)
+    assert told["measure"] == {"kind": "log-probability", "token": token}
     assert told["max"] == pytest.approx(expected.max, rel=1e-9)
     largest = told["top"][0]
-    assert largest["value"] == pytest.approx(expected.changes[np.argmax(expected.norms)], rel=1e-9)  # pyright: ignore[reportOptionalSubscript]
+    assert largest["value"] == pytest.approx(expected.values[np.argmax(expected.norms)], rel=1e-9)
     assert largest["token"] == model.tokens([told["tokens"][largest["position"]]])[0]
     assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys):
-    options = ("--log-probability", "id:9", "--engine", "first-order", "--verify", "2", "--top", "30")
-    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text", text, *options)
+    options = (
+        "--measure",
+        "log-probability",
+        "token=9",
+        "--engine",
+        "first-order",
+        "verify=2",
+        "--top",
+        "30",
+    )
+    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", text, *options)
     assert code == 0
     assert "the change of the log-probability of 'cat', in nats" in out
     assert "~ estimated to first order, not measured" in out
@@ -95,20 +124,20 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
 
 
 @pytest.mark.parametrize(
-    ("candidates", "replacement"),
+    ("flips", "replacement"),
     [
         (["mask"], "[MASK]"),
-        (["mask", "8"], "the"),
+        (["mask", "symbol=8"], "the"),
         (["delete"], "(deleted)"),
-        (["all"], "the"),
-        (["insert", "8"], "the"),
+        (["substitute"], "the"),
+        (["insert", "symbols=8,"], "the"),
         (["repeat"], "cat"),
-        (["symbols", "8", "9"], "the"),
+        (["8,9"], "the"),
     ],
 )
-def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsys):
-    options = ("--candidates", *candidates, "--readout", "cls", "--json", "--top", "99")
-    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text", text, *options)
+def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
+    options = ("--flips", *flips, "--readout", "cls", "--json", "--top", "99")
+    code, out, err = run(capsys, "measure", "--pretrained", encoder, "--text-file", text, *options)
     assert (code, err) == (0, "")
     assert replacement in {flip["replacement"] for flip in json.loads(out)["top"]}
 
@@ -116,30 +145,32 @@ def test_each_choice_of_candidates(candidates, replacement, encoder, text, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--text", "none.txt"], "--text = 'none.txt': no such file"),
-        ([], "--text = None: give the file that holds the text"),
-        (["--text", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
-        (["--text", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
-        (["--text", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
-        (["--text", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
-        (["results", "--text", "t.txt"], "CHECKPOINT = 'results': leave it out"),
-        (["--text", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
-        (["--text", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
-        (["--text", "t.txt", "--candidates", "neighbours", "0"], "--candidates = 'neighbours 0': neighbours"),
-        (["--text", "t.txt", "--candidates", "repeat", "1", "2"], "--candidates = 'repeat 1 2': neighbours [K]"),
-        (["--text", "t.txt", "--groups", "1,2", "2"], "--groups: position = 2: each position in one group"),
-        (["--text", "t.txt", "--candidates", "some"], "--candidates = 'some': neighbours [K], mask [ID], delete"),
-        (["--text", "t.txt", "--norm", "kl"], "--norm = 'kl': give --output logits"),
-        (["--text", "t.txt", "--log-probability", "cat", "--norm", "l1"], "--norm = 'l1': leave it out"),
-        (["--text", "t.txt", "--log-probability", "cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
-        (["--text", "t.txt", "--log-probability", "the cat"], "one token; these are 2: 'the', 'cat'"),
-        (["--text", "t.txt", "--log-probability", "id:20"], "id: and a number from 0 to 19"),
-        (["--text", "t.txt", "--log-probability", ""], "a token; this is no text"),
-        (["--text", "empty.txt"], "--text = 'empty.txt': a text; it is empty"),
-        (["--text", "latin.txt"], "--text = 'latin.txt': UTF-8, which it is not (invalid start byte at byte 1)"),
-        (["--text", "long.txt"], "tokens; the model reads at most"),
-        (["--text", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
-        (["--text", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
+        (["--text-file", "none.txt"], "--text-file = 'none.txt': no such file or directory"),
+        ([], "--text = None: give the text, or --text-file"),
+        (["--text", ""], "--text = '': give the text, or --text-file"),
+        (["--text", "the cat", "--text-file", "t.txt"], "--text-file = 't.txt': give it or --text, not both"),
+        (["--text-file", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
+        (["--text-file", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
+        (["--text-file", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
+        (["--text-file", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
+        (["results", "--text-file", "t.txt"], "CHECKPOINT = 'results': leave it out"),
+        (["--text-file", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
+        (["--text-file", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
+        (["--text-file", "t.txt", "--flips", "neighbours", "k=0"], "--flips k = 0: a whole number of at least 1"),
+        (["--text-file", "t.txt", "--flips", "repeat", "1"], "--flips = '1': fields as field=value"),
+        ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one"),
+        (["--text-file", "t.txt", "--flips", "some"], "--flips = 'some': one of substitute, neighbours, mask, delete"),
+        (["--text-file", "t.txt", "--measure", "kl"], "--measure = 'kl': give --output logits"),
+        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
+        ([*OF_TEXT, *LOG, "token=the cat"], "one token; these are 2: 'the', 'cat'"),
+        ([*OF_TEXT, *LOG, "token=20"], "token = 20: the output has 20 numbers"),
+        ([*OF_TEXT, *LOG, "token="], "--measure token = '': a whole number of at least 0"),
+        (["--text-file", "empty.txt"], "--text-file = 'empty.txt': a text; it is empty"),
+        (["--text-file", "latin.txt"], "--text-file = 'latin.txt': UTF-8, which it is not (invalid"),
+        (["--text-file", "long.txt"], "tokens; the model reads at most"),
+        (["--text-file", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
+        (["--text-file", "t.txt", "--html", "a.png"], "ends in .html or .htm; --png writes .png"),
+        (["--text-file", "t.txt", "--quiet"], "--quiet = True: give --save or --html too"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_message(arguments, said, encoder, tmp_path, monkeypatch, capsys):
@@ -158,24 +189,24 @@ def test_masks_of_a_model_without_a_mask(text, tmp_path, capsys):
     write_folder(tmp_path, "bert")
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text("utf-8").replace("[MASK]", "[ELSE]"), "utf-8")
-    code, _, err = run(capsys, "measure", "--pretrained", tmp_path, "--text", text, "--candidates", "mask")
+    code, _, err = run(capsys, "measure", "--pretrained", tmp_path, "--text-file", text, "--flips", "mask")
     assert code == 2
-    assert "--candidates = 'mask': the model's tokenizer has no mask" in err
+    assert "--flips = Mask(): the model does not say which symbol is its mask" in err
 
 
 def test_a_folder_that_cannot_be_read_is_named(text, tmp_path, capsys):
-    code, _, err = run(capsys, "measure", "--pretrained", tmp_path / "none", "--text", text)
+    code, _, err = run(capsys, "measure", "--pretrained", tmp_path / "none", "--text-file", text)
     assert code == 2
     assert "none" in err
 
 
 def test_options_of_published_models_need_one(text, capsys):
     code, _, err = run(
-        capsys, "measure", "--alphabet-size", "2", "--n", "8", "--text", text, "--readout", "cls"
+        capsys, "measure", "--alphabet-size", "2", "--n", "8", "--text-file", text, "--readout", "cls"
     )
     assert code == 2
     assert "--readout = 'cls': only with --pretrained" in err
-    assert "--text" in err
+    assert "--text-file" in err
 
 
 def test_a_page_is_written_for_other_models_too(tmp_path, capsys):

@@ -19,7 +19,7 @@ from jaxsens.sensitivity import placement
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
-MEASURE = (*MODEL, "--engine", "vmap", "--batch-size", "2", "--inputs", "2", "--quiet")
+MEASURE = (*MODEL, "--engine", "vmap", "--placement", "batch_size=2", "--inputs", "2", "--quiet")
 
 
 @pytest.fixture
@@ -123,7 +123,10 @@ def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
     [
         (("--resume", "none.parquet"), "--resume = 'none.parquet': no such file"),
         (("--resume", "text.parquet"), "--resume = 'text.parquet': damaged, or not a Parquet file"),
-        (("--resume", "partial.parquet", "--norm", "l1"), "--resume: norm = 'l2': this call has 'l1'"),
+        (
+            ("--resume", "partial.parquet", "--measure", "l1"),
+            "--resume: --measure = L2(): this call has L1()",
+        ),
         (("--resume", "partial.parquet", "--seed", "1"), "this call has"),
     ],
 )

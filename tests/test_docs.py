@@ -68,9 +68,9 @@ def test_every_command_is_in_the_reference(capsys):
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
     from jaxsens.experiments.attention import AttentionTable
     from jaxsens.experiments.bounds import Bounds
-    from jaxsens.experiments.generalisation import GeneralisationTables
+    from jaxsens.experiments.generalisation import Generalisation
     from jaxsens.experiments.points import Measurement
-    from jaxsens.experiments.sharpness_table import SharpnessTables
+    from jaxsens.experiments.sharpness_table import SharpnessExperiment
     from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
     from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
     from jaxsens.experiments.words import AllWords, RandomWords, WordFile
@@ -86,7 +86,7 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
         RandomWords,
         WordFile,
     )
-    for table in (*sweep, Theorem6Tables, Theorem6Model, GeneralisationTables, SharpnessTables):
+    for table in (*sweep, Theorem6Tables, Theorem6Model, Generalisation, SharpnessExperiment):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)
         names = [field.name for field in dataclasses.fields(table)]

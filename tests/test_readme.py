@@ -52,11 +52,22 @@ def test_the_first_command_sweeps_a_shipped_config():
     )  # 128: no repository
 
 
-def test_the_code_runs(tmp_path, monkeypatch, capsys):
+def test_the_code_prints_what_is_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
+    (code,), (shown,) = blocks("python"), blocks("text")
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    assert capsys.readouterr().out.strip()
+    printed = capsys.readouterr().out
+    number = r"\d+\.\d+"
+    assert re.split(number, printed) == re.split(number, shown)
+    rounding = pytest.approx([float(each) for each in re.findall(number, shown)], abs=0.011)
+    assert [float(each) for each in re.findall(number, printed)] == rounding
+
+
+def test_the_home_page_has_the_same_code():
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    ((start, end),) = re.findall(r'\{include\} ../README.md\n:start-after: "(.*)"\n:end-before: "(.*)"', home)
+    shown = README.split(start)[1].split(end)[0]
+    assert re.findall(r"(?m)^```(\w+)", shown) == ["python", "text"]
 
 
 def test_relative_links_lead_somewhere():

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as arrays
 import jaxsens
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.notebook import facts
-from jaxsens.records import decoded, encoded, read_record, write_record
+from jaxsens.records import decoded, encoded
+from jaxsens.sealed import write_sealed
 from jaxsens.theory import certified_bound, lemma5, load_certified_bound, load_lemma5
 from tests.small_models import small
 
@@ -88,8 +89,7 @@ def test_damaged_and_missing_files_are_named(tmp_path):
     path = tmp_path / "bound.json"
     with pytest.raises(jaxsens.InputError, match="no such file"):
         load_lemma5(path)
-    write_record(path, "a kind", {"value": 1.0})
-    assert read_record(path, "a kind", "") == {"value": 1.0}
+    write_sealed(path, "a kind", {"value": 1.0})
     path.write_text(path.read_text().replace("1.0", "2.0"))
     with pytest.raises(jaxsens.InputError, match=r"does not match its checksum; give a file of Lemma5\.save"):
         load_lemma5(path)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.data import spreads
-from jaxsens.analysis.figures import SPREAD, ReportFigure, fitted_power
-from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
-from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, evenly, line_style
+from jaxsens.analysis.data import evenly, spreads
+from jaxsens.analysis.figures import ReportFigure, falling, fitted_power, panel_figure
+from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent
+from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
+from jaxsens.analysis.panels import Guide, Line, Panel, line_style
+from jaxsens.analysis.texts import text
 from jaxsens.errors import rule_for
 from jaxsens.experiments.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.experiments.points import PointMetadata
@@ -39,12 +40,6 @@ HEADINGS = {
     "first": "Is the first key a sink? The weight that rows give it",
     "flipped": "How much attention does a flipped key get?",
 }
-
-ABOUT = (
-    "The attention weights of the unflipped inputs, by layer and head. A weight falls as 1/n where attention spreads "
-    "over all keys, and stays where it settles on a few; the entropy of m equal weights is log m. Values are means "
-    "over {rows} and over inputs."
-)
 
 ROWS = {"all": "the rows that see any key", "read": "the row that is read, in every layer,"}
 
@@ -123,7 +118,7 @@ def attention_sections(data: AttentionData | None) -> list[Section]:
     return [
         Section(
             "Attention",
-            paragraphs=[ABOUT.format(rows=ROWS[data.shown.rows])],
+            paragraphs=[text("attention", rows=ROWS[data.shown.rows])],
             figures=[attention_figure(data, statistic) for statistic in ATTENTION_STATISTICS],
             tables=[attention_table(data)],
         )
@@ -134,26 +129,13 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
     lengths = sorted({int(n) for n in data.table["n"]})
     panels = [_panel(data, statistic, layer, lengths) for layer in data.layers]
-    heads = (
-        "Each head is a line."
-        if data.shown.heads == "each"
-        else "Lines are medians over the heads of a layer."
-    )
-    scale = "" if statistic == "entropy" else " Both axes are logarithmic; the thin grey line falls as 1/n."
-    uniform = " The thin grey line is log n, the entropy of equal weights on all keys." if not scale else ""
-    return ReportFigure(
-        name=f"attention-{statistic}",
-        caption=f"{NAMES[statistic].capitalize()} by layer. {heads} {SPREAD}{scale}{uniform}",
-        description=f"{NAMES[statistic].capitalize()} against input length for {enumeration(data.variants)}.",
-        draw=partial(
-            draw_panels,
-            panels,
-            heading=HEADINGS[statistic],
-            columns=min(3, len(panels)),
-            width=4.8,
-            height=2.8,
-        ),
-    )
+    each, name = data.shown.heads == "each", NAMES[statistic].capitalize()
+    heads = "Each head is a line." if each else "Lines are medians over the heads of a layer."
+    scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
+    about = f"{name} against input length for {enumeration(data.variants)}."
+    layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
+    caption = [f"{name} by layer.", heads, text("spread"), scale]
+    return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
 
 
 def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[int]) -> Panel:
@@ -164,51 +146,28 @@ def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[in
         fit = data.fits[name, layer, statistic]
         label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
         lines.append(Line(label, line_style(k), values))
-    ends = (lengths[0], lengths[-1])
-    highest = max((one.high for line in lines for one in line.values.values() if one.high > 0), default=0.0)
-    guides: tuple[Guide, ...] = ()
-    if statistic == "entropy":
+    log = statistic != "entropy"
+    guides = falling("1/n", lines, lengths[0], lengths[-1])
+    if not log:
         guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
-    elif highest and len(lengths) > 1:
-        guides = (Guide("1/n", ends, (highest, highest * ends[0] / ends[1])),)
-    return Panel(
-        title=f"Layer {layer + 1}",
-        y_label=NAMES[statistic],
-        lines=lines,
-        guides=guides,
-        ticks=lengths,
-        log=statistic != "entropy",
-    )
+    return Panel(f"Layer {layer + 1}", NAMES[statistic], lines, lengths, guides, log=log)
 
 
 def attention_table(data: AttentionData) -> ReportTable:
     """A row per line and layer: the powers of n, and the values at the longest inputs."""
-    rows, longest = [], max(int(n) for n in data.table["n"])
-    for line, layer in dict.fromkeys((line, layer) for line, layer, _ in data.fits):
-        cells = []
-        for statistic in ATTENTION_STATISTICS:
-            fit = data.fits[line, layer, statistic]
-            value = data.at_longest(line, layer, statistic)
-            cells.append(DASH if np.isnan(value) else f"{value:.3g}")
-            if statistic != "entropy":
-                cells.append(
-                    DASH if np.isnan(fit.exponent) else f"{signed(fit.exponent)} {fit.interval()}".rstrip()
-                )
-        rows.append((line, str(layer + 1), *cells))
-    header = [("value",) if name == "entropy" else ("value", "power of n") for name in ATTENTION_STATISTICS]
-    return ReportTable(
-        caption=(
-            f"Medians over seeds at n = {longest}, and fitted powers of n with Student's {LEVEL} interval over seeds. "
-            "The file attention.csv has every head."
-        ),
-        header=(
-            *("variant", "layer"),
-            *(
-                f"{name}, {what}"
-                for name, whats in zip(ATTENTION_STATISTICS, header, strict=True)
-                for what in whats
-            ),
-        ),
-        rows=rows,
-        numeric=1 + sum(map(len, header)),
-    )
+
+    def value(place: tuple[str, int], statistic: str) -> str:
+        found = data.at_longest(*place, statistic)
+        return DASH if np.isnan(found) else f"{found:.3g}"
+
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
+        "variant": lambda place: place[0],
+        "layer": lambda place: str(place[1] + 1),
+    }
+    for name in ATTENTION_STATISTICS:
+        columns[f"{name}, value"] = partial(value, statistic=name)
+        if name != "entropy":
+            columns[f"{name}, power of n"] = lambda place, name=name: data.fits[*place, name].power or DASH
+    caption = text("table-of-attention", n=max(int(n) for n in data.table["n"]), level=LEVEL)
+    places = dict.fromkeys((line, layer) for line, layer, _ in data.fits)
+    return table_of(caption, places, columns, numeric=len(columns) - 1)

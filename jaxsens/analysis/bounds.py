@@ -6,60 +6,24 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.analysis.data import Spread, spreads, statistic_columns
-from jaxsens.analysis.figures import SPREAD, ReportFigure, change_label, fitted_power, measured_line
+from jaxsens.analysis.figures import ReportFigure, change_label, fitted_power, measured_line, panel_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, Line, LineStyle, Panel, draw_panels, line_style, variant_styles
+from jaxsens.analysis.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
+from jaxsens.analysis.texts import text
 from jaxsens.experiments.bounds import PARTS, BoundRecord, shortened
 from jaxsens.experiments.sweep import BOUND_COLUMNS, row_of
 
 if TYPE_CHECKING:
     import pandas
 
-EVERY_INPUT = (
-    "The measurements above hold for the inputs tried. This section is about every input of length n."
-)
-FROM_BELOW = "From below: the input and flip with the largest change that a search over all inputs found."
-FROM_ABOVE = (
-    "From above: a bound that is certified for every input and every flip, by exact attention weights in the first "
-    "layer and interval arithmetic in the layers above; and Lemma 5's closed form with the constants of the model."
-)
-BETWEEN = "The truth lies between the worst input found and the certified bound."
-
-ABOUT_MATTERING = (
-    "With leftmost- or rightmost-hard attention, some inputs can be fixed (a restriction) so that the output depends "
-    "on only a few of the free ones, whatever these are (Hahn 2020, Theorem 1). This section counts how many may still "
-    "matter. The certificate of each restriction was verified independently of the search for it."
-)
-
 SIDES = {"worst": "worst input found", "certified": "certified for every input"}
 """The bound from below and the one from above, by column, in words."""
 
-SIDES_CAPTION = (
-    "The largest change on the inputs that were measured, the largest change that a search over all inputs found, and "
-    "the certified bound; both axes are logarithmic."
-)
-LEMMA5_CAPTION = (
-    "The same with Lemma 5's closed form, as powers of ten. It is far above all else because its constant contains "
-    "exp(2A) for every layer, A the largest score that any word could reach: the lemma is about growth, not about size."
-)
-PAIRED_CAPTION = f"On the left: {SIDES_CAPTION} On the right: {LEMMA5_CAPTION}"
-MATTERING_CAPTION = (
-    "The number of free inputs that the output may depend on, out of all free inputs (grey line). A count of 0 is "
-    "drawn in the grey strip."
-)
-CHANGE_CAPTION = (
-    " Right: the largest change that one symbol makes, {}. Hard attention depends on few inputs, but strongly; soft "
-    "attention depends on all of them, on each less and less as n grows."
-)
-EXACT_CAPTION = (
-    " A filled marker of a worst input means that every input was tried, so there is no larger change. A hollow marker "
-    "means that inputs were searched, so there may be one."
-)
 TRIED = "filled: every input tried"
 
 STEADY = 0.1
@@ -153,31 +117,15 @@ def bounds_sections(data: BoundsData) -> list[Section]:
     sections = []
     searched, certified = data.having("worst"), data.having("certified")
     if searched or certified:
-        about = [EVERY_INPUT]
-        about += [FROM_BELOW] if searched else []
-        about += [FROM_ABOVE] if certified else []
-        about += [BETWEEN] if searched and certified else []
-        sections.append(
-            Section(
-                "Bounds over all inputs",
-                paragraphs=[" ".join(about)],
-                bullets=findings(data),
-                figures=sides_figures(data),
-                tables=[bounds_table(data)],
-            )
-        )
+        said = {"from-below": searched, "from-above": certified, "between": searched and certified}
+        about = " ".join([text("every-input"), *(text(name) for name, has in said.items() if has)])
+        figures, tables = sides_figures(data), [bounds_table(data)]
+        sections.append(Section("Bounds over all inputs", [about], findings(data), figures, tables))
     if data.having("matter"):
-        sections.append(
-            Section(
-                "Inputs that matter",
-                paragraphs=[ABOUT_MATTERING],
-                bullets=mattering(data),
-                figures=[mattering_figure(data)],
-                tables=[mattering_table(data)],
-            )
-        )
-    missing = left_out(data)
-    if missing:
+        figures, tables = [mattering_figure(data)], [mattering_table(data)]
+        about = text("mattering")
+        sections.append(Section("Inputs that matter", [about], mattering(data), figures, tables))
+    if missing := left_out(data):
         sections.append(Section("Bounds that are missing, and why", bullets=missing))
     return sections
 
@@ -271,40 +219,44 @@ def left_out(data: BoundsData) -> list[str]:
 
 def bounds_table(data: BoundsData) -> ReportTable:
     """Both sides, their ratio and Lemma 5: a row per variant and length, medians over seeds."""
-    formats = {
-        "worst": ".4g",
-        "certified": ".4g",
-        "ratio": ".4g",
-        "log10_lemma5": ".1f",
-        "logit_bound": ".3g",
+    shown = {
+        "worst found": ("worst", "median", ".4g"),
+        "certified": ("certified", "median", ".4g"),
+        "certified / found": ("ratio", "median", ".4g"),
+        "largest ratio": ("ratio", "high", ".3g"),
+        "log10 of Lemma 5": ("log10_lemma5", "median", ".1f"),
+        "A, its bound on logits": ("logit_bound", "median", ".3g"),
     }
-    rows = []
-    for variant in data.variants:
-        found = {column: data.spreads(variant, column) for column in formats}
-        for n in sorted({*found["worst"], *found["certified"]}):
-            cells = [f"{found[c][n].median:{form}}" if n in found[c] else DASH for c, form in formats.items()]
-            cells.insert(3, f"{found['ratio'][n].high:.3g}" if n in found["ratio"] else DASH)
-            rows.append((variant, str(n), *cells))
-    return ReportTable(
-        caption="Medians over seeds. The file bounds.csv has every seed with every digit.",
-        header=(
-            *("variant", "n", "worst found", "certified", "certified / found", "largest ratio"),
-            *("log10 of Lemma 5", "A, its bound on logits"),
-        ),
-        rows=rows,
-        numeric=7,
-    )
+    return _table(data, text("table-of-bounds"), ("worst", "certified"), shown)
 
 
 def mattering_table(data: BoundsData) -> ReportTable:
     """How many inputs are free, and how many of them may matter: a row per variant and length."""
+    shown = {
+        "free, at least": ("free", "low", "g"),
+        "matter, median": ("matter", "median", "g"),
+        "matter, at most": ("matter", "high", "g"),
+    }
+    return _table(data, "Over seeds.", ("matter",), shown)
+
+
+def _table(
+    data: BoundsData, caption: str, needed: Sequence[str], shown: Mapping[str, tuple[str, str, str]]
+) -> ReportTable:
+    """A row for each variant and length with one of the `needed` values.
+
+    shown: by heading the column of `data.table`, which number of its spread over seeds is shown, and how.
+    """
     rows = []
-    for variant in data.having("matter"):
-        free = data.spreads(variant, "free")
-        for n, count in data.spreads(variant, "matter").items():
-            rows.append((variant, str(n), f"{free[n].low:g}", f"{count.median:g}", f"{count.high:g}"))
-    header = ("variant", "n", "free, at least", "matter, median", "matter, at most")
-    return ReportTable("Over seeds.", header, rows, numeric=4)
+    for variant in data.variants:
+        found = {column: data.spreads(variant, column) for column, _, _ in shown.values()}
+        for n in sorted({n for column in needed for n in found[column]}):
+            cells = (
+                f"{getattr(found[column][n], which):{form}}" if n in found[column] else DASH
+                for column, which, form in shown.values()
+            )
+            rows.append((variant, str(n), *cells))
+    return ReportTable(caption, ("variant", "n", *shown), rows, numeric=1 + len(shown))
 
 
 def sides_figures(data: BoundsData) -> list[ReportFigure]:
@@ -316,22 +268,20 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
     certified = data.having("certified")
     closed = [variant for variant in data.having("log_lemma5") if variant in certified]
     few = len(certified) <= 2
-    layout: dict[str, Any] = {} if few else {"columns": 3, "width": 4.3, "height": 2.6, "share_legend": True}
+    layout: dict[str, Any] = {} if few else {**SMALL, "height": 2.6}
     sides = [_sides_panel(data, variant, named=few) for variant in certified]
     lemma5 = [_lemma5_panel(data, variant) for variant in closed]
     if few and len(closed) == len(certified):
         paired = [panel for pair in zip(sides, lemma5, strict=True) for panel in pair]
-        groups = [("bounds", paired, PAIRED_CAPTION)]
+        caption = f"On the left: {text('sides')} On the right: {text('lemma5')}"
+        groups = [("bounds", paired, caption)]
     else:
-        groups = [("bounds", sides, SIDES_CAPTION), ("bounds-lemma5", lemma5, LEMMA5_CAPTION)]
+        groups = [("bounds", sides, text("sides")), ("bounds-lemma5", lemma5, text("lemma5"))]
 
-    def figure(name: str, caption: str, about: str, panels: Sequence[Panel], **options: Any) -> ReportFigure:
-        draw = partial(draw_panels, panels, share_y=False, **options)
-        return ReportFigure(name, f"{caption} {SPREAD}{_exact(data)}", about, draw)
-
-    heading = "How large can the change be, over every input?"
+    heading, about = "How large can the change be, over every input?", " ".join(findings(data))
+    read, layout = (text("spread"), _exact(data)), {**layout, "share_y": False}
     figures = [
-        figure(name, caption, " ".join(findings(data)), panels, heading=heading, **layout)
+        panel_figure(name, (caption, *read), about, panels, heading, **layout)
         for name, panels, caption in groups
         if panels
     ]
@@ -340,7 +290,7 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
         caption = "The largest change that a search over all inputs and flips found."
         about = f"The worst input found, for {enumeration(searched)}."
         panel = _worst_panel(data, searched, variant_styles(data.variants))
-        figures.append(figure("worst-inputs", caption, about, [panel]))
+        figures.append(panel_figure("worst-inputs", (caption, *read), about, [panel], "", share_y=False))
     return figures
 
 
@@ -349,15 +299,9 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     styles = variant_styles(data.variants)
     restricted, searched = data.having("matter"), data.having("worst")
     free = data.spreads(restricted[0], "free")
-    panels = [
-        Panel(
-            title="Free inputs that may matter",
-            y_label="inputs",
-            lines=[Line(variant, styles[variant], data.spreads(variant, "matter")) for variant in restricted],
-            ticks=data.lengths,
-            guides=[Guide(f"free, {restricted[0]}", [*free], [one.median for one in free.values()])],
-        )
-    ]
+    lines = [Line(variant, styles[variant], data.spreads(variant, "matter")) for variant in restricted]
+    guides = [Guide(f"free, {restricted[0]}", [*free], [one.median for one in free.values()])]
+    panels = [Panel("Free inputs that may matter", "inputs", lines, data.lengths, guides)]
     if searched:
         panels.append(_worst_panel(data, searched, styles))
     elif "max" in statistic_columns(data.points):
@@ -366,16 +310,11 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
         ]
         panels.append(Panel("Largest change measured", change_label(data.norm), lines, data.lengths))
     both = len(panels) > 1
-    change = CHANGE_CAPTION.format(
-        "as found by the search" if searched else "on the inputs that were measured"
-    )
+    where = "as found by the search" if searched else "on the inputs that were measured"
+    change = text("largest-change", change=where)
     heading = "How many inputs decide, and how much does one of them?" if both else "How many inputs decide?"
-    return ReportFigure(
-        name="inputs-that-matter",
-        caption=MATTERING_CAPTION + (change if both else "") + _exact(data),
-        description=" ".join(mattering(data)),
-        draw=partial(draw_panels, panels, heading=heading),
-    )
+    caption = (text("mattering-figure"), change if both else "", _exact(data))
+    return panel_figure("inputs-that-matter", caption, " ".join(mattering(data)), panels, heading)
 
 
 def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
@@ -428,4 +367,4 @@ def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str,
 
 def _exact(data: BoundsData) -> str:
     """What filled and hollow markers mean, if there are both."""
-    return EXACT_CAPTION if data.mixes_exact else ""
+    return text("every-input-tried") if data.mixes_exact else ""

@@ -20,6 +20,7 @@ from jaxsens.errors import InputError
 from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
 from jaxsens.logic import LIBRARY
 from jaxsens.models.positions import COMPONENTS
+from jaxsens.told import markdown_table
 
 TABLES = {
     "Sensitivity": ("construction", "condition", "largest change", "its exponent", "exponent of the mean"),
@@ -125,17 +126,13 @@ def markdown(rows: Sequence[TableRow], plan: TablePlan) -> str:
     lines = [
         f"Flip sensitivity in float64 over all flips of one word, n = {', '.join(map(str, plan.lengths))}; the largest "
         "change is that at the last n. Exactness: every position of words of one symbol, of all in turn, of blocks, "
-        f"random and sensitive, n = {', '.join(map(str, plan.tried))}; in brackets what is predicted.",
+        f"random and sensitive, n = {', '.join(map(str, plan.tried))}; in brackets what is predicted."
     ]
     for name, headings in TABLES.items():
         told = [cells(row) for row in rows if row.promise.exact or name != "Exactness"]
         distinct = dict.fromkeys(tuple(row[heading] for heading in headings) for row in told)
-        lines += ["", f"## {name}", "", *map(_line, (headings, ["---"] * len(headings), *distinct))]
+        lines += ["", f"## {name}", "", markdown_table(headings, distinct)]
     return "\n".join(lines) + "\n"
-
-
-def _line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"
 
 
 def cells(row: TableRow) -> dict[str, str]:

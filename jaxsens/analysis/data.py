@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError
 from jaxsens.experiments.bounds import BoundRecord
 from jaxsens.experiments.points import STATUS_COLUMN, PointMetadata
@@ -34,7 +35,6 @@ from jaxsens.experiments.sweep import (
 )
 from jaxsens.models.layered import readout_row
 from jaxsens.precision import resolved
-from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 
 if TYPE_CHECKING:
@@ -166,35 +166,55 @@ class DistanceBuilder:
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
 
+def evenly(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most `most` of these values: the first and the last, and others evenly between them."""
+    chosen = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return tuple(values[k] for k in chosen)
+
+
+MOST_LENGTHS = 4
+"""The largest number of lengths in a figure of decisions."""
+
 DECISION_COLUMNS = ("variant", "n", "seed", "average", "per_position", "smallest", "largest")
-"""The columns of `DecisionData.models`."""
+"""The columns of `Decisions.models`."""
 
 
 @dataclass(frozen=True)
-class DecisionData:
+class Decisions:
     """The decisions of a sweep: s(f, x) is the number of flips of an input x that change the decision of a model f.
 
     Attributes:
         profiles: the share of inputs with s(f, x) = 0, 1, 2, ..., the mean over seeds, by variant and length of the
             input; without the points that measured a random sample of the flips.
-        models: a row for each point: its average sensitivity, that divided by the number of positions (NaN if the point
-            does not say it), and the smallest and the largest s(f, x) of its inputs (NaN for a sample of the flips).
+        models: a row for each point, in the order of the config: its average sensitivity, that divided by the number of
+            positions (NaN if the point does not say it), and the smallest and the largest s(f, x) of its inputs (NaN
+            for a sample of the flips).
     """
 
     profiles: Mapping[tuple[str, int], Float[np.ndarray, " counts"]]
     models: pandas.DataFrame
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The variants, in the order of the config."""
+        return tuple(dict.fromkeys(self.models["variant"]))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
+        return evenly(sorted({int(n) for n in self.models["n"]}), MOST_LENGTHS)
+
 
 class DecisionBuilder:
-    """Accumulates `DecisionData` point by point."""
+    """Accumulates `Decisions` point by point."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, int], list[np.ndarray]] = {}
         self._models: list[dict[str, Any]] = []
 
     def add(self, variant: str, n: int, seed: int, flips: FlipSensitivity) -> None:
-        """Adds a point's flips; nothing, if they were measured by another norm than "decision"."""
-        if flips.norm != DECISION:
+        """Adds a point's flips; nothing, if they are of another measure than "decision"."""
+        if not isinstance(flips.measure, Decision):
             return
         smallest, largest = math.nan, math.nan
         if flips.exhaustive:
@@ -207,7 +227,7 @@ class DecisionBuilder:
         values = (flips.average_sensitivity, per_position, smallest, largest)
         self._models.append(dict(zip(DECISION_COLUMNS, (variant, n, seed, *values), strict=True)))
 
-    def data(self) -> DecisionData | None:
+    def data(self) -> Decisions | None:
         """What was added; None without decisions."""
         import pandas as pd
 
@@ -217,7 +237,7 @@ class DecisionBuilder:
         for key, shares in sorted(self._shares.items()):
             longest = max(map(len, shares))
             profiles[key] = np.mean([np.pad(one, (0, longest - len(one))) for one in shares], axis=0)
-        return DecisionData(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
+        return Decisions(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
 
 
 @dataclass(frozen=True)
@@ -230,7 +250,7 @@ class SweepData:
         profiles: sensitivity by position.
         bounds: over all inputs, in the order of the plan; empty if the config asks for none.
         distances: the means by distance to the row that is read: `DistanceBuilder.table`; None if not known.
-        decisions: of a sweep with norm = "decision"; otherwise None.
+        decisions: of a sweep with measure = "decision"; otherwise None.
     """
 
     plan: SweepPlan
@@ -238,7 +258,7 @@ class SweepData:
     profiles: Profiles
     bounds: tuple[BoundRecord, ...] = ()
     distances: pandas.DataFrame | None = None
-    decisions: DecisionData | None = None
+    decisions: Decisions | None = None
 
     @cached_property
     def points(self) -> pandas.DataFrame:
@@ -299,7 +319,7 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
     metadata, profiles, distances, decisions = [], ProfileBuilder(), DistanceBuilder(), DecisionBuilder()
     for point, flips in read_points(folder, plan):
         metadata.append(point)
-        measured = (flips.positions, flips.norms, flips.known_resolution)
+        measured = (flips.positions, flips.norms, flips.resolution)
         profiles.add(point.variant, point.n, *measured)
         distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
         decisions.add(point.variant, point.n, point.seed, flips)

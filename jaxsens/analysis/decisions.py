@@ -7,54 +7,29 @@ as(f) its mean over the inputs measured (Bhattamishra et al. 2023; Kover et al. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from jaxsens.analysis.data import DecisionData
+from jaxsens.analysis.data import Decisions
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, enumeration, t_interval
-from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import LineStyle, add_heading, evenly, figure_settings, variant_styles
-
-if TYPE_CHECKING:
-    import pandas
-
-MOST_LENGTHS = 4
-"""The largest number of lengths in a figure."""
+from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
+from jaxsens.analysis.panels import grid, legend_below, legend_handle, variant_styles
+from jaxsens.analysis.texts import text
 
 BINS = 20
 """The number of bars of a histogram over models, from 0 to the largest value."""
 
 
-@dataclass(frozen=True)
-class Decisions:
-    """The decisions of a sweep, and its variants in the order of the config."""
-
-    data: DecisionData
-    variants: Sequence[str]
-
-    @property
-    def models(self) -> pandas.DataFrame:
-        """`DecisionData.models`."""
-        return self.data.models
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
-        return evenly(sorted({int(n) for n in self.models["n"]}), MOST_LENGTHS)
-
-
 def decision_sections(decisions: Decisions) -> list[Section]:
     """The sections of a report: over inputs, if some point measured all flips, and over models."""
     found = []
-    if decisions.data.profiles:
+    if decisions.profiles:
         found.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
     found.append(
         Section("The models of the seeds", figures=[model_figure(decisions)], tables=[model_table(decisions)])
@@ -64,15 +39,10 @@ def decision_sections(decisions: Decisions) -> list[Section]:
 
 def input_figure(decisions: Decisions) -> ReportFigure:
     """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
-    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.data.profiles)]
+    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=(
-            "The share of inputs with a given number of flips that change the decision, the mean over seeds: the "
-            "sensitivity profile of the decision, if all inputs were measured. The vertical axis is logarithmic; a "
-            "number that no input has is not drawn. All of parity is at the right end, s = number of positions; a "
-            "constant decision is at 0."
-        ),
+        caption=text("distribution"),
         description=f"How many flips change the decision, over inputs, for {enumeration(shown)}.",
         draw=partial(_draw_inputs, decisions, shown),
     )
@@ -82,10 +52,7 @@ def model_figure(decisions: Decisions) -> ReportFigure:
     """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
     return ReportFigure(
         name="sensitivity-models",
-        caption=(
-            "Each seed is a model. The histograms show how many of them have which average sensitivity, divided by "
-            "the number of positions: 0 for a constant decision, and for two symbols 1 for parity."
-        ),
+        caption=text("models-of-seeds"),
         description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
         draw=partial(_draw_models, decisions),
     )
@@ -93,37 +60,18 @@ def model_figure(decisions: Decisions) -> ReportFigure:
 
 def model_table(decisions: Decisions) -> ReportTable:
     """A row per variant and length: the average sensitivity over models, and the extremes over inputs."""
-    rows = []
-    for variant in decisions.variants:
-        own = decisions.models.query("variant == @variant")
-        for n in sorted({int(n) for n in own["n"]}):
-            models: Any = own.query("n == @n")
-            constant = float((models["average"] == 0).mean())
-            rows.append(
-                (
-                    variant,
-                    str(n),
-                    str(len(models)),
-                    _with_interval(models["average"]),
-                    _with_interval(models["per_position"]),
-                    f"{100 * constant:.3g} %",
-                    _whole(models["smallest"].max()),
-                    _whole(models["largest"].max()),
-                )
-            )
-    return ReportTable(
-        caption=(
-            f"Average sensitivity: the mean over models, with Student's {LEVEL} interval; the share of models whose "
-            "decision is the same at every input and flip; the largest, over models, of the smallest number of "
-            "sensitive flips of an input; and the largest number of all."
-        ),
-        header=(
-            *("variant", "n", "models", "average sensitivity", "per position"),
-            *("constant", "largest minimum", "maximum"),
-        ),
-        rows=rows,
-        numeric=7,
-    )
+    models: Any = decisions.models.groupby(["variant", "n"], sort=False)
+    columns: dict[str, Callable[[Any], str]] = {
+        "variant": lambda one: one[0][0],
+        "n": lambda one: str(one[0][1]),
+        "models": lambda one: str(len(one[1])),
+        "average sensitivity": lambda one: _with_interval(one[1]["average"]),
+        "per position": lambda one: _with_interval(one[1]["per_position"]),
+        "constant": lambda one: f"{100 * float((one[1]['average'] == 0).mean()):.3g} %",
+        "largest minimum": lambda one: _whole(one[1]["smallest"].max()),
+        "maximum": lambda one: _whole(one[1]["largest"].max()),
+    }
+    return table_of(text("table-of-decisions", level=LEVEL), models, columns, numeric=7)
 
 
 def _whole(value: float) -> str:
@@ -139,27 +87,21 @@ def _with_interval(values: Any) -> str:
 
 def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
     styles = variant_styles([f"n = {n}" for n in decisions.lengths])
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    with figure_settings():
-        figure = Figure(figsize=(4.3 * columns, 3.0 * rows + 0.9), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for k, (axes, variant) in enumerate(zip(grid.flat, shown, strict=False)):
+    heading = "How many flips of an input change the decision?"
+    with grid(heading, len(shown), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+        for k, (axes, variant) in enumerate(zip(places, shown, strict=True)):
             axes.set_title(variant, fontsize=12, fontweight="bold")
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
-                if (shares := decisions.data.profiles.get((variant, n))) is not None:
+                if (shares := decisions.profiles.get((variant, n))) is not None:
                     counts = np.flatnonzero(shares)
-                    axes.plot(counts, shares[counts], label=label, **_look(style))
+                    look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
+                    axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-            if k % columns == 0:
+            if k % 3 == 0:
                 axes.set_ylabel("share of inputs")
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
-        _legend(figure, styles)
-        add_heading(figure, "How many flips of an input change the decision?")
-        figure.draw_without_rendering()
+        legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
     return figure
 
 
@@ -168,45 +110,18 @@ def _draw_models(decisions: Decisions) -> Figure:
     known: Any = decisions.models["per_position"].dropna()
     largest = float(known.max()) if (known > 0).any() else 1.0
     edges = np.linspace(0, largest, BINS + 1)
-    columns = 2 if len(decisions.lengths) == 4 else len(decisions.lengths)
-    rows = math.ceil(len(decisions.lengths) / columns)
-    with figure_settings():
-        figure = Figure(figsize=(4.6 * columns, 2.9 * rows + 0.9), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, n in zip(grid.flat, decisions.lengths, strict=False):
+    count = len(decisions.lengths)
+    heading = "How sensitive are the decisions of these models?"
+    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
+        for axes, n in zip(places, decisions.lengths, strict=True):
             axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
             for variant, style in styles.items():
                 models: Any = decisions.models
                 chosen = (models["variant"] == variant) & (models["n"] == n)
                 counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
-                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=_dashes(style))
+                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=style.linestyle)
             axes.set_xlabel("average sensitivity per position")
             axes.set_ylabel("number of models")
-        for axes in grid.flat[len(decisions.lengths) :]:
-            axes.set_visible(False)
-        _legend(figure, styles, markers=False)
-        add_heading(figure, "How sensitive are the decisions of these models?")
-        figure.draw_without_rendering()
+        handles = [legend_handle(label, style, marker="") for label, style in styles.items()]
+        legend_below(figure, handles, 4)
     return figure
-
-
-def _look(style: LineStyle) -> dict[str, Any]:
-    return {
-        "color": style.colour,
-        "marker": style.marker,
-        "markersize": 4.5,
-        "linewidth": 1.4,
-        "linestyle": _dashes(style),
-    }
-
-
-def _dashes(style: LineStyle) -> Any:
-    return (0, style.dashes) if style.dashes else "-"
-
-
-def _legend(figure: Figure, styles: Mapping[str, LineStyle], markers: bool = True) -> None:
-    handles = []
-    for label, style in styles.items():
-        look = _look(style)
-        handles.append(Line2D([], [], label=label, **{**look, "marker": look["marker"] if markers else ""}))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4.0)

@@ -7,21 +7,30 @@ is a flip of the row that is read, if it was flipped at all. Fits leave it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.analysis.data import DISTANCE_COLUMNS, unresolved
-from jaxsens.analysis.figures import SPREAD, ReportFigure, about_inexact, change_label, measured_line
-from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, least_squares, signed
-from jaxsens.analysis.page import DASH, ReportTable, Section
-from jaxsens.analysis.panels import Guide, LineStyle, Panel, draw_panels, evenly, variant_styles
+from jaxsens.analysis.data import DISTANCE_COLUMNS, evenly, unresolved
+from jaxsens.analysis.figures import (
+    ReportFigure,
+    about_inexact,
+    change_label,
+    falling,
+    measured_line,
+    panel_figure,
+)
+from jaxsens.analysis.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
+from jaxsens.analysis.page import DASH, ReportTable, Section, table_of
+from jaxsens.analysis.panels import SMALL, LineStyle, Panel, variant_styles
+from jaxsens.analysis.texts import text
 from jaxsens.experiments.job import write_table
+from jaxsens.experiments.sweep import row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -62,18 +71,8 @@ class DistanceFit:
     @property
     def row(self) -> dict[str, Any]:
         """Its row of distance_exponents.csv."""
-        fit = self.fit
-        return {
-            "variant": self.variant,
-            "n": self.n,
-            "exponent": fit.exponent,
-            "ci_low": fit.ci_low,
-            "ci_high": fit.ci_high,
-            "seeds": fit.seeds,
-            "settled": fit.settled,
-            "power_r2": self.power_r2,
-            "exponential_r2": self.exponential_r2,
-        }
+        own = row_of(self, ("variant", "n", "power_r2", "exponential_r2"))
+        return own | row_of(self.fit, ("exponent", "ci_low", "ci_high", "seeds", "settled"))
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,8 @@ def _explained(
     )
     if len(apart) < FEWEST or np.ptp(averaged) == 0:
         return math.nan, math.nan
-    return _r2(np.log(apart), averaged), _r2(apart, averaged)
-
-
-def _r2(x: Float[np.ndarray, " cells"], y: Float[np.ndarray, " cells"]) -> float:
-    slope = least_squares(x, y)
-    rest = y - y.mean() - slope * (x - x.mean())
-    return 1 - float(rest @ rest) / float((y - y.mean()) @ (y - y.mean()))
+    power, exponential = (float(np.corrcoef(x, averaged)[0, 1]) ** 2 for x in (np.log(apart), apart))
+    return power, exponential
 
 
 def write_distances(folder: Path, distances: Distances) -> None:
@@ -163,8 +157,7 @@ def _sentence(distances: Distances, variant: str) -> str:
     last = [one for one in distances.fits if one.variant == variant][-1]
     if math.isnan(last.fit.exponent):
         return f"{variant}, n = {last.n}: no power of the distance ({last.fit.note})"
-    power = f"{signed(last.fit.exponent)} {last.fit.interval()}".rstrip()
-    told = f"{variant}, n = {last.n}: the mean change goes with the distance to the power {power}"
+    told = f"{variant}, n = {last.n}: the mean change goes with the distance to the power {last.fit.power}"
     if last.fit.unsettled:
         told += f" ({last.fit.unsettled})"
     better = "power" if last.power_r2 >= last.exponential_r2 else "exponential"
@@ -176,31 +169,20 @@ def _sentence(distances: Distances, variant: str) -> str:
 
 def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
     """A row per variant and length."""
-    rows = [
-        (
-            one.variant,
-            one.fit.unsettled or one.fit.note or DASH,
-            str(one.n),
-            DASH if math.isnan(one.fit.exponent) else signed(one.fit.exponent, 3),
-            one.fit.interval(3) or DASH,
-            *(DASH if math.isnan(r2) else f"{r2:.3f}" for r2 in (one.power_r2, one.exponential_r2)),
-        )
-        for one in fits
-    ]
-    return ReportTable(
-        caption=(
-            "Exponent e of mean change ~ distance^e at each length: the mean over seeds of the log-log slope over all "
-            f"distances from 1, with Student's {LEVEL} interval over seeds; and the share of the variance of the "
-            "logarithm that a power, and an exponential, of the distance explains. The files distances.csv and "
-            "distance_exponents.csv have every digit."
-        ),
-        header=(
-            *("variant", "note", "n", "exponent", f"{LEVEL} interval"),
-            *("R² of a power", "R² of an exponential"),
-        ),
-        rows=rows,
-        numeric=5,
-    )
+
+    def digits(value: float) -> str:
+        return DASH if math.isnan(value) else signed(value, 3)
+
+    columns: dict[str, Callable[[DistanceFit], str]] = {
+        "variant": lambda one: one.variant,
+        "note": lambda one: one.fit.unsettled or one.fit.note or DASH,
+        "n": lambda one: str(one.n),
+        "exponent": lambda one: digits(one.fit.exponent),
+        f"{LEVEL} interval": lambda one: one.fit.interval(3) or DASH,
+        "R² of a power": lambda one: digits(one.power_r2),
+        "R² of an exponential": lambda one: digits(one.exponential_r2),
+    }
+    return table_of(text("table-of-distances", level=LEVEL), fits, columns, numeric=5)
 
 
 def distance_figure(distances: Distances) -> ReportFigure:
@@ -208,26 +190,15 @@ def distance_figure(distances: Distances) -> ReportFigure:
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
     fits = {(one.variant, one.n): one.fit for one in distances.fits}
     panels = [_panel(distances, variant, styles, fits) for variant in distances.shown]
-    return ReportFigure(
-        name="distance",
-        caption=(
-            "Both axes are logarithmic, so a power of the distance is a straight line. The row that is read is on the "
-            "left (0, if it was flipped), the far end of the input on the right. Each marker is the mean over the "
-            "flips whose distance is in one half octave, over inputs and symbols. The lines are lengths; below a "
-            "panel's title is the power of the distance fitted at the longest. "
-            f"{SPREAD} The grey line has slope \N{MINUS SIGN}1."
-            + about_inexact([line for panel in panels for line in panel.lines])
-        ),
-        description=f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
-        draw=partial(
-            draw_panels,
-            panels,
-            heading="How does the effect of a flip depend on its distance to the row that is read?",
-            columns=3,
-            width=4.3,
-            height=2.8,
-            share_legend=True,
-        ),
+    slope = "The grey line has slope \N{MINUS SIGN}1."
+    return panel_figure(
+        "distance",
+        [text("distance"), text("spread"), slope, *about_inexact(panels)],
+        f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
+        panels,
+        "How does the effect of a flip depend on its distance to the row that is read?",
+        **SMALL,
+        height=2.8,
     )
 
 
@@ -248,17 +219,13 @@ def _panel(
     ticks = [
         place for place in (READ_AT, 1, *(4.0**k for k in range(1, 12))) if places[0] <= place <= farthest
     ]
-    values = [spread.high for line in lines for place, spread in line.values.items() if place >= 1]
-    top = max((value for value in values if value > 0), default=0.0)
-    ends = (1.0, float(farthest))
-    guides = (Guide("1/d", ends, (top, top / farthest)),) if top and farthest > 1 else ()
     longest = fits[variant, max(n for name, n in fits if name == variant)]
     return Panel(
         title=variant,
         y_label=f"mean {change_label(distances.norm)}" if variant == distances.shown[0] else "",
         x_label="distance to the row that is read",
         lines=lines,
-        guides=guides,
+        guides=falling("1/d", lines, 1.0, float(farthest)),
         ticks=ticks,
         tick_names={READ_AT: "0"},
         findings=(_finding(longest),),
@@ -268,5 +235,5 @@ def _panel(
 def _finding(fit: ExponentFit) -> str:
     if math.isnan(fit.exponent):
         return "no power of the distance"
-    told = f"distance to the power {signed(fit.exponent)} {fit.interval()}".rstrip()
+    told = f"distance to the power {fit.power}"
     return told if fit.settled else f"{told}, not settled"

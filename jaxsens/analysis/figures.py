@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -29,53 +28,24 @@ from jaxsens.analysis.fits import (
     summary_sentence,
 )
 from jaxsens.analysis.panels import (
+    SMALL,
     Guide,
     Line,
     LineStyle,
     Panel,
-    add_heading,
     draw_panels,
-    figure_settings,
+    grid,
     log_marks,
     variant_styles,
 )
+from jaxsens.analysis.texts import text
+from jaxsens.asked.measures import Measure
 from jaxsens.errors import rule_for
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, EXTREMES, OF_DECISIONS, PER_POSITION
 
 if TYPE_CHECKING:
     import pandas
 
-_NORM = "change of the output,{}‖y(x) \N{MINUS SIGN} y(x′)‖"
-
-CHANGE_LABELS = {
-    "l1": f"{_NORM}₁",
-    "l2": f"{_NORM}₂",
-    "linf": f"{_NORM}\N{INFINITY}",
-    "cosine": "cosine distance of the outputs,{}1 \N{MINUS SIGN} cos(y(x), y(x′))",
-    "kl": "divergence of the outputs (nats),{}KL(y(x) ‖ y(x′))",
-    "decision": "share of flips that change{}the decision",
-}
-"""What is measured, for an axis, with a place between its two parts."""
-
-SPREAD = "Lines are medians over seeds; vertical strokes extend from the smallest to the largest seed."
-
-ABOUT_HOLLOW = " Hollow markers are estimates, to first order or from a random sample of the flips."
-
-ABOUT_INTERVALS = (
-    f" Strokes are {LEVEL} intervals of a mean estimated to first order, from the lowest end to the highest over "
-    "seeds; one that leaves the panel without a cap has no upper end, since flips not measured may be larger. The "
-    "largest change there is the largest that was measured, among the flips with the largest estimates."
-)
-
-ABOUT_BOUNDS = (
-    " A hollow marker with an arrow up is a lower bound: the largest change of a random sample of the flips, which all "
-    "flips may exceed (an arrow down: the smallest change of a sample). Bounds do not enter the fits."
-)
-
-ABOUT_AT_MOST = (
-    " A hollow marker with an arrow down, off the line, is what the value is at most: smaller changes are below what "
-    "the arithmetic resolves, and such values do not enter the fits."
-)
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -114,6 +84,21 @@ class ReportFigure:
         return self.draw()
 
 
+def panel_figure(
+    name: str, caption: Iterable[str], description: str, panels: Sequence[Panel], heading: str, **layout: Any
+) -> ReportFigure:
+    """A figure of panels. caption: its sentences; empty ones are left out. layout: as `draw_panels` takes it."""
+    draw = partial(draw_panels, panels, heading=heading, **layout)
+    return ReportFigure(name, " ".join(filter(None, caption)), description, draw)
+
+
+def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
+    """The law 1/x between two places, from the highest value of the lines on; none where nothing is above 0."""
+    spreads_from = (value for line in lines for place, value in line.values.items() if place >= start)
+    highest = max((value.high for value in spreads_from if value.high > 0), default=0.0)
+    return (Guide(label, (start, end), (highest, highest * start / end)),) if highest and end > start else ()
+
+
 def sensitivity_figure(
     points: pandas.DataFrame,
     fits: Sequence[ExponentFit],
@@ -136,20 +121,10 @@ def sensitivity_figure(
         norm: of the change of the output: "l1", "l2" or "linf".
     """
     panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
-    return ReportFigure(
-        name=name,
-        caption=(
-            f"Both axes are logarithmic, so a power of n is a straight line. {SPREAD} The variants of one length are "
-            f"drawn side by side. The thin grey lines are {_laws(statistics)}. The legend "
-            "gives the fitted power of n, with its interval over seeds in brackets. Values that are exactly 0 have no "
-            "place on a logarithmic axis and are drawn in the grey strip at the bottom, with medians that are smaller "
-            "than all others by a factor of a million. 'On' another variant in the legend: the two lines cannot be "
-            "told apart." + about_inexact([line for panel in panels for line in panel.lines])
-        ),
-        description=" ".join(summary_sentence(fits, statistic) for statistic in statistics),
-        draw=partial(draw_panels, panels, heading=heading),
-        narrow=partial(draw_panels, panels, heading=heading, columns=1),
-    )
+    caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics))
+    description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
+    figure = panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
+    return replace(figure, narrow=partial(draw_panels, panels, heading=heading, columns=1))
 
 
 def _laws(statistics: Sequence[str]) -> str:
@@ -162,21 +137,17 @@ def _laws(statistics: Sequence[str]) -> str:
     return enumeration(names)
 
 
-def about_inexact(lines: Sequence[Line]) -> str:
+def about_inexact(panels: Iterable[Panel]) -> list[str]:
     """What hollow markers, error bars and arrows mean, where there are any."""
+    lines = [line for panel in panels for line in panel.lines]
     kinds = {kind for line in lines for kind in line.bounds.values()}
-    said = (
-        (ABOUT_HOLLOW, any(line.hollow - blurred_lengths(line) for line in lines)),
-        (ABOUT_INTERVALS, any(line.intervals for line in lines)),
-        (ABOUT_BOUNDS, bool(kinds - {"at most"})),
-        (ABOUT_AT_MOST, "at most" in kinds),
-    )
-    return "".join(text for text, needed in said if needed)
-
-
-def blurred_lengths(line: Line) -> frozenset[float]:
-    """The lengths at which the line's value is not resolved."""
-    return frozenset(n for n, kind in line.bounds.items() if kind == "at most")
+    needed = {
+        "hollow-markers": any(line.hollow - line.blurred for line in lines),
+        "intervals": any(line.intervals for line in lines),
+        "arrows": bool(kinds - {"at most"}),
+        "at-most": "at most" in kinds,
+    }
+    return [text(name, level=LEVEL) for name, has in needed.items() if has]
 
 
 def measured_line(
@@ -223,42 +194,24 @@ def local_slope_figure(
 ) -> ReportFigure:
     """Slopes between successive lengths: a panel per variant, a line per statistic. slopes: of `local_slopes`."""
     ends = (lengths[0], lengths[-1])
+    guides = (Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1)))
     panels = []
     for variant in styles:
-        values = {statistic: spreads(slopes, variant, statistic) for statistic in statistics}
-        known = any(one.seeds for of_statistic in values.values() for one in of_statistic.values())
-        panels.append(
-            Panel(
-                title=variant,
-                y_label="local exponent of n",
-                lines=[
-                    Line(statistic_name(statistic), style, values[statistic])
-                    for statistic, style in variant_styles(statistics).items()
-                ],
-                ticks=lengths,
-                guides=(Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1))),
-                findings=() if known else ("no slope: too few values above 0",),
-                log=False,
-            )
-        )
-    return ReportFigure(
-        name="local-slopes",
-        caption=(
-            "The exponent between each length and the next, instead of one exponent for the whole range. A true power "
-            "of n is level here. A line that still rises or falls means that the fitted exponent is an average over "
-            "the range and not yet the asymptotic law; log(n)/n, for example, sinks slowly towards \N{MINUS SIGN}1. "
-            f"{SPREAD} There is no slope where a value is exactly 0, only a bound, or not resolved."
-        ),
-        description=f"Slopes between successive lengths for {enumeration(styles)}.",
-        draw=partial(
-            draw_panels,
-            panels,
-            heading="Does one power of n describe the whole range? Slopes from each length to the next",
-            columns=3,
-            width=4.3,
-            height=2.3,
-            share_legend=True,
-        ),
+        lines = [
+            Line(statistic_name(statistic), style, spreads(slopes, variant, statistic))
+            for statistic, style in variant_styles(statistics).items()
+        ]
+        known = any(value.seeds for line in lines for value in line.values.values())
+        said = () if known else ("no slope: too few values above 0",)
+        panels.append(Panel(variant, "local exponent of n", lines, lengths, guides, said, log=False))
+    return panel_figure(
+        "local-slopes",
+        [text("local-slopes", spread=text("spread"))],
+        f"Slopes between successive lengths for {enumeration(styles)}.",
+        panels,
+        "Does one power of n describe the whole range? Slopes from each length to the next",
+        **SMALL,
+        height=2.3,
     )
 
 
@@ -273,12 +226,7 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
     shown = [variant for variant in variants if any(variant == name for name, _ in profiles)]
     return ReportFigure(
         name="profiles",
-        caption=(
-            "Each row is one input length, from the first position on the left to the last on the right. The darker a "
-            "cell, the more a flip there changes the output (mean over inputs, seeds and the flips in the cell). All "
-            "panels share one colour scale. In an even row all positions matter alike; rows that get lighter towards "
-            "the top mean that a flip matters less in longer inputs."
-        ),
+        caption=text("profiles"),
         description=f"Sensitivity by position and input length for {enumeration(shown)}.",
         draw=partial(_draw_profiles, profiles, shown, norm),
         turns_dark=False,
@@ -286,20 +234,17 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
 
 
 def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figure:
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
     colours, clipped = _colour_scale(profiles)
-    with figure_settings():
-        figure = Figure(figsize=(4.2 * columns + 0.9, 2.9 * rows + 0.5), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, variant in zip(grid.flat, shown, strict=False):
+    heading = "Where in the input does a flip change the output?"
+    with grid(heading, len(shown), 3, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+        for axes, variant in zip(places, shown, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
         if colours is not None:
             scale = ScalarMappable(colours, COLOUR_MAP)
-            bar = figure.colorbar(scale, ax=grid, pad=0.02, aspect=30, extend="min" if clipped else "neither")
+            bar = figure.colorbar(
+                scale, ax=figure.axes, pad=0.02, aspect=30, extend="min" if clipped else "neither"
+            )
             marks = log_marks(*scale.get_clim())
             bar.set_ticks([*marks], labels=[*marks.values()])
             bar.set_label("mean " + change_label(norm, lines=2))
@@ -313,8 +258,6 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figur
             loc="outside lower center",
             ncols=2,
         )
-        add_heading(figure, "Where in the input does a flip change the output?")
-        figure.draw_without_rendering()
     return figure
 
 
@@ -348,7 +291,7 @@ def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...
 
 def change_label(norm: str, lines: int = 1) -> str:
     """The measured quantity, for an axis, on one line or two."""
-    label = rule_for("the report", "norm", norm, CHANGE_LABELS)
+    label = rule_for("the report", "measure", norm, Measure.kinds).label
     between = "  " if "," in label and lines == 1 else " " if lines == 1 else "\n"
     return label.format(between)
 

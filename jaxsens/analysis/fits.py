@@ -140,26 +140,21 @@ class ExponentFit:
         e = round(self.exponent, 2)
         if math.isnan(e):
             return Growth.ZERO if self.always_zero else Growth.UNKNOWN
-        may_be_constant, may_be_inverse = self._may_be(0), self._may_be(-1)
-        if abs(e) <= TOLERANCE + 1e-9 and not may_be_inverse:
-            return Growth.FLAT
-        if abs(e + 1) <= TOLERANCE + 1e-9 and not may_be_constant:
-            return Growth.INVERSE
-        if may_be_constant:
-            return Growth.UNCLEAR
-        if may_be_inverse:
-            return Growth.FALLS
-        if e < -1:
-            return Growth.FASTER
-        if e < 0:
-            return Growth.SLOWER
-        laws = ((1, 0.5, Growth.LINEAR), (0.5, 1, Growth.ROOT))
-        near = (
-            law
-            for power, other, law in laws
-            if abs(e - power) <= TOLERANCE + 1e-9 and not self._may_be(other)
+
+        def about(law: float, other: float) -> bool:
+            return abs(e - law) <= TOLERANCE + 1e-9 and not self._may_be(other)
+
+        rules = (
+            (Growth.FLAT, about(0, -1)),
+            (Growth.INVERSE, about(-1, 0)),
+            (Growth.UNCLEAR, self._may_be(0)),
+            (Growth.FALLS, self._may_be(-1)),
+            (Growth.FASTER, e < -1),
+            (Growth.SLOWER, e < 0),
+            (Growth.LINEAR, about(1, 0.5)),
+            (Growth.ROOT, about(0.5, 1)),
         )
-        return next(near, Growth.GROWS)
+        return next((growth for growth, holds in rules if holds), Growth.GROWS)
 
     def _may_be(self, exponent: float) -> bool:
         """Whether the interval contains an exponent; False without an interval."""
@@ -194,6 +189,11 @@ class ExponentFit:
             return ""
         return f"[{signed(self.ci_low, digits)}, {signed(self.ci_high, digits)}]"
 
+    @property
+    def power(self) -> str:
+        """The exponent with its interval as "-0.98 [-1.01, -0.95]"; empty if there is none."""
+        return "" if math.isnan(self.exponent) else f"{signed(self.exponent)} {self.interval()}".rstrip()
+
     def __str__(self) -> str:
         """The fit in words, such as "softmax: mean falls about as 1/n (exponent -0.98 [-1.01, -0.95])", or
         "softmax: max falls more slowly than 1/n (exponent -0.73 [-0.85, -0.61]; not settled: local slopes from -0.41 to
@@ -201,8 +201,9 @@ class ExponentFit:
         what = f"{self.variant}: {self.statistic} {self.growth.value}"
         if math.isnan(self.exponent):
             return what if self.always_zero else f"{what} ({self.note})"
-        power = f"exponent {signed(self.exponent)} {self.interval()}".rstrip()
-        return f"{what} ({'; '.join(filter(None, (power, self.unsettled, left_out(self))))})"
+        return (
+            f"{what} ({'; '.join(filter(None, (f'exponent {self.power}', self.unsettled, left_out(self))))})"
+        )
 
 
 def fit_exponents(
@@ -314,29 +315,29 @@ def _local(
     n: Float[np.ndarray, " points"], value: Float[np.ndarray, " points"], seed: np.ndarray
 ) -> tuple[tuple[LocalSlope, ...], tuple[float, float]]:
     """The slopes between successive lengths, of positive values; and the interval of their drift."""
-    lengths, rising = np.unique(n), []
-    of_pair: dict[tuple[float, float], list[float]] = {pair: [] for pair in pairwise(lengths.tolist())}
-    for one in np.unique(seed):
-        logarithms = {
-            length: float(np.mean(np.log(value[(seed == one) & (n == length)])))
-            for length in np.unique(n[seed == one]).tolist()
-        }
-        own = {
-            (low, high): (logarithms[high] - logarithms[low]) / math.log(high / low)
-            for low, high in of_pair
-            if low in logarithms and high in logarithms
-        }
-        for pair, slope in own.items():
-            of_pair[pair].append(slope)
-        if len(own) >= 2:
-            middles = np.array([math.log(low * high) / 2 for low, high in own])
-            rising.append(least_squares(middles, np.array([*own.values()])))
-    found = tuple(
-        LocalSlope(*pair, float(np.mean(slopes)), *t_interval(slopes), len(slopes))
-        for pair, slopes in of_pair.items()
-        if slopes
+    import pandas as pd
+
+    rows = pd.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
+    logarithms = rows.pivot_table("logarithm", "seed", "n")  # means
+    lengths = np.asarray(logarithms.columns, np.float64)
+    slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])
+    known = ~np.isnan(slopes)
+    middles = np.log(lengths[1:] * lengths[:-1]) / 2
+    rising = [
+        least_squares(middles[has], own[has])
+        for own, has in zip(slopes, known, strict=True)
+        if has.sum() >= 2
+    ]
+    of_pair = [
+        (pair, own[has].tolist())
+        for pair, own, has in zip(pairwise(lengths.tolist()), slopes.T, known.T, strict=True)
+    ]
+    found = (
+        LocalSlope(*pair, float(np.mean(some)), *t_interval(some), len(some))
+        for pair, some in of_pair
+        if some
     )
-    return found, t_interval(rising)
+    return tuple(found), t_interval(rising)
 
 
 def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> float:

@@ -9,11 +9,12 @@ import base64
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 
@@ -21,13 +22,16 @@ from jaxsens.analysis.data import SweepData
 from jaxsens.analysis.figures import ReportFigure
 from jaxsens.analysis.fits import LEVEL, TOLERANCE, ExponentFit, signed
 from jaxsens.analysis.panels import png_bytes, svg_bytes
+from jaxsens.analysis.texts import text
 from jaxsens.experiments.job import write_table
-from jaxsens.experiments.sweep import row_of
+from jaxsens.experiments.sweep import PlannedVariant, row_of
 from jaxsens.files import write_bytes, write_text
 from jaxsens.stopping import check
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+T = TypeVar("T")
 
 SUMMARY_COLUMNS = (
     *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "unresolved"),
@@ -63,6 +67,14 @@ class ReportTable:
     rows: Sequence[tuple[str, ...]]
     numeric: int = 0
     collapsed: bool = False
+
+
+def table_of(
+    caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]], **options: Any
+) -> ReportTable:
+    """A table of a row for each item, by what its columns are called and say of an item. See `ReportTable`."""
+    rows = [tuple(cell(item) for cell in columns.values()) for item in items]
+    return ReportTable(caption, tuple(columns), rows, **options)
 
 
 @dataclass(frozen=True)
@@ -166,27 +178,20 @@ def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
     """A row per fit with local slopes: each of them with its interval, and whether they bear the exponent out."""
     fits = [fit for fit in fits if fit.local]
     pairs = sorted({(one.low, one.high) for fit in fits for one in fit.local})
-    rows = []
-    for fit in fits:
-        slopes = {
-            (one.low, one.high): _with_interval(one.slope, one.ci_low, one.ci_high) for one in fit.local
-        }
-        verdict = "yes" if fit.settled else "no"
-        cells = (slopes.get(pair, DASH) for pair in pairs)
-        rows.append((fit.variant, fit.statistic, signed(fit.exponent), verdict, *cells))
-    return ReportTable(
-        caption=(
-            f"Slopes between successive lengths: the mean over seeds, with Student's {LEVEL} interval. An exponent has "
-            f"settled if all of them are within {TOLERANCE:g} of it; one near 0 or −1 also if they vary "
-            "without a drift. The file local_slopes.csv has every digit."
-        ),
-        header=(
-            *("variant", "statistic", "exponent", "settled"),
-            *(f"n = {low:g} to {high:g}" for low, high in pairs),
-        ),
-        rows=rows,
-        numeric=len(pairs),
-    )
+
+    def slope(fit: ExponentFit, pair: tuple[float, float]) -> str:
+        found = {(one.low, one.high): one for one in fit.local}.get(pair)
+        return DASH if found is None else _with_interval(found.slope, found.ci_low, found.ci_high)
+
+    columns: dict[str, Callable[[ExponentFit], str]] = {
+        "variant": lambda fit: fit.variant,
+        "statistic": lambda fit: fit.statistic,
+        "exponent": lambda fit: signed(fit.exponent),
+        "settled": lambda fit: "yes" if fit.settled else "no",
+        **{f"n = {pair[0]:g} to {pair[1]:g}": partial(slope, pair=pair) for pair in pairs},
+    }
+    caption = text("table-of-slopes", level=LEVEL, tolerance=TOLERANCE)
+    return table_of(caption, fits, columns, numeric=len(pairs))
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
@@ -224,48 +229,30 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
 
 def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool]) -> ReportTable:
     """A row per fit: its exponent and interval, also in words. bounded: whether a variant's embeddings are bounded."""
-    rows = [
-        (
-            fit.variant,
-            boundedness(bounded[fit.variant]),
-            fit.statistic,
-            fit.growth.value,
-            "; ".join(filter(None, (fit.unsettled, fit.note))),
-            DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
-            fit.interval(3) or DASH,
-            str(fit.points),
-            str(fit.seeds),
-        )
-        for fit in fits
-    ]
-    return ReportTable(
-        caption=(
-            "Exponent e of statistic ~ n^e: the mean over seeds of the log-log slope, with Student's "
-            f"{LEVEL} interval over seeds. The file summary.csv has every digit."
-        ),
-        header=(
-            *("variant", "embeddings", "statistic", "as n grows, it", "note"),
-            *("exponent", f"{LEVEL} interval", "points", "seeds"),
-        ),
-        rows=rows,
-        numeric=4,
-    )
+    columns: dict[str, Callable[[ExponentFit], str]] = {
+        "variant": lambda fit: fit.variant,
+        "embeddings": lambda fit: boundedness(bounded[fit.variant]),
+        "statistic": lambda fit: fit.statistic,
+        "as n grows, it": lambda fit: fit.growth.value,
+        "note": lambda fit: "; ".join(filter(None, (fit.unsettled, fit.note))),
+        "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
+        f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
+        "points": lambda fit: str(fit.points),
+        "seeds": lambda fit: str(fit.seeds),
+    }
+    return table_of(text("table-of-exponents", level=LEVEL), fits, columns, numeric=4)
 
 
 def variant_table(data: SweepData) -> ReportTable:
     """What each variant is, whether it satisfies Lemma 5's condition on position embeddings, and what is measured."""
-    rows = [
-        (
-            variant.name,
-            variant.description,
-            variant.weights,
-            boundedness(variant.bounded),
-            variant.outputs or DASH,
-        )
-        for variant in data.variants
-    ]
-    header = ("variant", "what it is", "weights", "position embeddings", "measured in the output")
-    return ReportTable("", header, rows)
+    columns: dict[str, Callable[[PlannedVariant], str]] = {
+        "variant": lambda variant: variant.name,
+        "what it is": lambda variant: variant.description,
+        "weights": lambda variant: variant.weights,
+        "position embeddings": lambda variant: boundedness(variant.bounded),
+        "measured in the output": lambda variant: variant.outputs or DASH,
+    }
+    return table_of("", data.variants, columns)
 
 
 def points_table(data: SweepData) -> ReportTable:

@@ -35,6 +35,9 @@ GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
 
+SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
+"""The layout of many panels whose lines are the same."""
+
 GAP = 1e6
 """Medians that are smaller than all others by this factor are drawn in the strip of a logarithmic axis, with zeros."""
 
@@ -69,6 +72,11 @@ class LineStyle:
     marker: str
     dashes: tuple[float, ...]
 
+    @property
+    def linestyle(self) -> Any:
+        """The dashes as Matplotlib takes them."""
+        return (0, self.dashes) if self.dashes else "-"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -86,6 +94,11 @@ class Line:
     hollow: frozenset[float] = frozenset()
     intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     bounds: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def blurred(self) -> frozenset[float]:
+        """The positions at which the value is not resolved."""
+        return frozenset(n for n, kind in self.bounds.items() if kind == "at most")
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,41 @@ def figure_settings() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def grid(
+    heading: str,
+    count: int,
+    columns: int,
+    size: tuple[float, float],
+    margin: tuple[float, float] = (0.0, 0.0),
+    **shared: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yields a new figure and its axes, row by row, to draw on; then adds the heading and lays all out.
+
+    Args:
+        heading: empty for none.
+        count: of the axes.
+        columns: the largest number of axes in a row.
+        size: width and height of one set of axes in inches, labels included.
+        margin: what the figure has besides.
+        shared: as `Figure.subplots` takes it.
+    """
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    with figure_settings():
+        width, height = (
+            each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True)
+        )
+        figure = Figure(figsize=(width, height), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False, **shared).flat
+        for axes in places[count:]:
+            axes.set_visible(False)
+        yield figure, list(places[:count])
+        if heading:
+            add_heading(figure, heading)
+        figure.draw_without_rendering()
+
+
 def add_heading(figure: Figure, text: str) -> None:
     """Adds a heading at the upper left, wrapped to the width of the figure."""
     characters_per_inch = 7.3  # of bold text at 14 points
@@ -171,12 +219,6 @@ def write_figure(folder: Path, name: str, figure: Figure) -> Path:
     write_bytes(folder / f"{name}.svg", svg_bytes(figure))
     write_bytes(folder / f"{name}.png", png_bytes(figure))
     return folder / f"{name}.png"
-
-
-def evenly(values: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most `most` of these values: the first and the last, and others evenly between them."""
-    chosen = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
-    return tuple(values[k] for k in chosen)
 
 
 def log_marks(low: float, high: float) -> dict[float, str]:
@@ -219,38 +261,24 @@ def draw_panels(
         share_y: whether panels share their vertical extent if all of them are linear.
     """
     columns = min(columns, len(panels))
-    rows = math.ceil(len(panels) / columns)
     share_y = share_y and not any(panel.log for panel in panels)
-    with figure_settings():
-        legend_lines = 1 + max(len(panel.lines) for panel in panels)
-        findings_lines = max(len(panel.findings) for panel in panels)
-        above_and_below = 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
-        total = rows * (height + above_and_below) + (0.5 if heading else 0) + (0.4 if share_legend else 0)
-        figure = Figure(figsize=(width * columns, total), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-        for k, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+    legend_lines = 1 + max(len(panel.lines) for panel in panels)
+    findings_lines = max(len(panel.findings) for panel in panels)
+    height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
+    margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
+    with grid(heading, len(panels), columns, (width, height), margin, sharey=share_y) as (figure, places):
+        for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
             row = panels[k - k % columns : k - k % columns + columns]
             _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
             if share_y and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
                 _add_legend(axes, panel, figure)
-        for axes, panel in zip(grid.flat, panels, strict=False):
+        for axes, panel in zip(places, panels, strict=True):
             _name_guides(axes, panel.guides)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        if heading:
-            add_heading(figure, heading)
         if share_legend:
-            handles = [_legend_handle(line) for line in panels[0].lines]
-            figure.legend(
-                handles=handles,
-                title=panels[0].legend_title or None,
-                loc="outside lower center",
-                ncols=min(2 * columns - 1, len(handles)),
-                handlelength=4.5,
-            )
-        figure.draw_without_rendering()
+            handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
+            legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
     return figure
 
 
@@ -379,8 +407,8 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
     if line.intervals:
         _draw_intervals(axes, line, factor)
-    blurred = np.array([line.bounds.get(n) == "at most" for n in lengths.tolist()], bool)
-    (curve,) = axes.plot(x, np.where(blurred, np.nan, median), color=style.colour, linewidth=1.6, zorder=3)
+    joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
+    (curve,) = axes.plot(x, joined, color=style.colour, linewidth=1.6, zorder=3)
     curve.set_dashes(style.dashes)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
@@ -421,7 +449,7 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
     legend = axes.legend(
-        handles=[_legend_handle(line) for line in with_coinciding_named(panel.lines)],
+        handles=[legend_handle(line.label, line.style) for line in with_coinciding_named(panel.lines)],
         title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
@@ -445,10 +473,14 @@ def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
     return named
 
 
-def _legend_handle(line: Line) -> Line2D:
-    style = line.style
-    handle = Line2D(
-        [], [], color=style.colour, marker=style.marker, markersize=5.5, linewidth=1.6, label=line.label
-    )
-    handle.set_dashes(style.dashes)
-    return handle
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:
+    """Adds one legend of all panels of a figure, below them."""
+    number = min(columns, len(handles))
+    place = {"loc": "outside lower center", "ncols": number, "handlelength": 4.5}
+    figure.legend(handles=handles, title=title or None, **place)
+
+
+def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:
+    """A line of a legend. changes: of its look, as `Line2D` takes it."""
+    look = {"marker": style.marker, "markersize": 5.5, "linewidth": 1.6, "linestyle": style.linestyle}
+    return Line2D([], [], label=label, color=style.colour, **(look | changes))

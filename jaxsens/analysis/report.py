@@ -7,10 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from jaxsens.analysis.attention import attention_data, attention_sections
 from jaxsens.analysis.bounds import BoundsData, bounds_sections
 from jaxsens.analysis.data import SweepData, unresolved
-from jaxsens.analysis.decisions import Decisions, decision_sections
+from jaxsens.analysis.decisions import decision_sections
 from jaxsens.analysis.distances import Distances, distance_sections, write_distances
 from jaxsens.analysis.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
@@ -28,35 +30,32 @@ from jaxsens.analysis.page import (
     write_summary,
 )
 from jaxsens.analysis.panels import LineStyle, variant_styles
+from jaxsens.analysis.texts import text
+from jaxsens.asked.measures import Decision
+from jaxsens.asked.positions import READOUT
 from jaxsens.errors import rule_for
 from jaxsens.experiments.attention import AttentionTable
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY, MEDIAN, PER_POSITION
-from jaxsens.experiments.positions import READOUT
+from jaxsens.experiments.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.experiments.sweep import SweepPlan
 from jaxsens.files import only_inside
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
 WHAT_IS_FLIPPED = {
-    "replace": "{symbol} of an input of n symbols is exchanged for another (a flip)",
+    "substitute": "{symbol} of an input of n symbols is exchanged for another (a flip)",
     "delete": "{symbol} of an input of n symbols is deleted (a flip)",
     "insert": "one symbol more is inserted into an input of n symbols (a flip)",
     "repeat": "{symbol} of an input of n symbols is repeated, {copies} in all (a flip)",
 }
-"""What x′ is, by `[measure] edit`."""
+"""What x′ is, by the kind of flips, or what they do."""
 
 HEADINGS = {
-    "replace": "{symbol} is exchanged",
+    "substitute": "{symbol} is exchanged",
     "delete": "{symbol} is deleted",
     "insert": "one symbol more is inserted into the input",
     "repeat": "{symbol} is repeated",
 }
 """As `WHAT_IS_FLIPPED`, for the heading of a figure."""
-
-WHAT_IS_MEASURED = (
-    "If {edit}, by how much does the output of a transformer change? This report measures that change, "
-    "‖y(x) \N{MINUS SIGN} y(x′)‖ at the position that is read out, for {flips} on {networks}."
-)
 
 RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
 
@@ -65,36 +64,6 @@ UNSEEDED_NETWORKS = {
     "trained": "networks with trained weights, which do not depend on the seed",
 }
 
-WHAT_DECISIONS_ARE = (
-    "If {edit}, does a network decide otherwise? It decides by its largest output, or by whether a single output is "
-    "above {threshold}. This report counts the flips that change the decision, of {flips} on {networks}. Their number "
-    "at an input x is the sensitivity s(f, x) of the decision f there; its mean over inputs is the average sensitivity."
-)
-
-WHAT_IS_KNOWN_OF_DECISIONS = (
-    "With two symbols every flip changes parity, so its average sensitivity is the number of positions. A majority "
-    "of n symbols has about √(2n/π), and a decision by one symbol has 1. Every decision of a transformer with "
-    "one layer has an average sensitivity that grows more slowly than n (Kozachinskiy et al. 2026), and random "
-    "transformers have lower ones than random LSTMs (Bhattamishra et al. 2023)."
-)
-
-WHAT_IS_KNOWN = (
-    "With softmax attention and position embeddings that stay bounded as n grows, the change is at most of order 1/n: "
-    "a single symbol of a long input hardly matters (Hahn 2020, Lemma 5). This is an upper bound, a constant over n: "
-    "below it the change may fall faster, and at short lengths, where the constant is no limit yet, more slowly. The "
-    "limit does not apply if attention scores are multiplied by a factor that grows with n, or if position embeddings "
-    "grow with n (Yang et al. 2026), and it never applied to hard attention. That a variant can escape the limit does "
-    "not mean that its weights do."
-)
-
-WHAT_IS_KNOWN_OF_EDITS = (
-    "Lemma 5 of Hahn (2020), by which softmax attention with bounded position embeddings lets a symbol change the "
-    "output by O(1/n) at most, is about replaced symbols. An edit that changes n also moves all symbols behind it, "
-    "which changes their position embeddings, and a temperature or embedding of n changes everywhere. With the last "
-    "symbol repeated, and without positions or with positions whose effect fades, the change vanishes as n grows: "
-    "representational collapse (Barbero et al. 2024)."
-)
-
 FILES = {
     "points.csv": "points.csv",
     "fitted exponents": "summary.csv",
@@ -102,32 +71,6 @@ FILES = {
     "config": "sweep.toml",
 }
 """What lies next to the page, by what it is called."""
-
-BEYOND_EXACTNESS = (
-    "Rounding may have affected the results at the longest inputs: {variant} is predicted to be exact up to n = {n}. "
-    "For longer inputs, the report shows what that number format computes, not what the construction promises."
-)
-
-ABOUT_SAMPLES = (
-    "Points with many flips measured a random sample of them. Their means and quantiles are estimates, and their "
-    "largest change is that of the sample, a lower bound: the largest over all flips may be larger. Fits leave such "
-    "bounds out."
-)
-
-
-ABOUT_ESTIMATES = (
-    "{points} of {all} points are estimates to first order: of their {flips} flips, {measured} were measured exactly. "
-    "The mean is corrected by a random part of these, from which a lower limit of it follows; the largest change is "
-    "the largest that was measured; other statistics are those of the estimates. On the random part of each point, the "
-    "median error of an estimate is {error:.2g} at most, and the rank correlation with the exact values {rank:.2g} at "
-    "least."
-)
-
-
-ABOUT_UNRESOLVED = (
-    "{variant}, {statistic}: {some} of {all} lengths are below what {dtype} resolves and are left out of fits: n = "
-    "{lengths}. Figures show what they are at most."
-)
 
 
 def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
@@ -161,30 +104,27 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     plan, styles = data.plan, variant_styles(data.names)
     shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
-    found = [summary_sentence(fits, statistic) for statistic in main]
-    caveats = [ABOUT_SAMPLES] if data.sampled else []
+    found = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
+    bounded = {variant.name: variant.bounded for variant in data.variants}
+    caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
-    caveats += [BEYOND_EXACTNESS.format(variant=variant, n=n) for variant, n in data.inexact.items()]
+    caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
         Section("What was found", paragraphs=caveats, bullets=found),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
         Section("The variants", tables=[variant_table(data)]),
-        Section(
-            "Fitted exponents",
-            tables=[exponent_table(fits, {variant.name: variant.bounded for variant in data.variants})],
-        ),
+        Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
     ]
     slopes = local_slopes(data.points)
     if slopes[[*main]].notna().to_numpy().any():
         figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
-        sections.append(
-            Section("Is one exponent enough?", figures=[figure], tables=[local_slope_table(fits)])
-        )
+        tables = [local_slope_table(fits)]
+        sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
     if data.decisions is not None:
-        sections += decision_sections(Decisions(data.decisions, data.names))
+        sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.measure["norm"])
+        figure = profile_figure(data.profiles, data.names, norm=plan.asked.measure.kind)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -192,7 +132,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         shown = AttentionTable(**plan.attention)
         sections += attention_sections(attention_data(data.metadata, data.names, shown))
     sections += bounds_sections(
-        BoundsData(data.bounds, data.points, data.names, plan.measure["norm"], data.unseeded)
+        BoundsData(data.bounds, data.points, data.names, plan.asked.measure.kind, data.unseeded)
     )
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
@@ -216,26 +156,28 @@ def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     if data.distances is None or data.distances.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.measure["norm"])
+    return Distances(data.distances, data.names, data.plan.asked.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    measure = data.plan.measure
+    asked = data.plan.asked
     told = {"edit": _edit(data.plan, WHAT_IS_FLIPPED), "flips": flips, "networks": _networks(data)}
-    replaced = measure.get("edit", "replace") == "replace"
-    if data.decisions is None:
-        return [WHAT_IS_MEASURED.format(**told), WHAT_IS_KNOWN if replaced else WHAT_IS_KNOWN_OF_EDITS]
-    given = measure.get("threshold")
-    threshold = f"the {MEDIAN} of its outputs on the inputs" if given == MEDIAN else f"{given or 0:g}"
-    known = [WHAT_IS_KNOWN_OF_DECISIONS] if replaced else []
-    return [WHAT_DECISIONS_ARE.format(threshold=threshold, **told), *known]
+    replaced = asked.flips.edit == "substitute"
+    if data.decisions is None or not isinstance(asked.measure, Decision):
+        return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
+    given = asked.measure.threshold
+    threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"
+    known = [text("known-of-decisions")] if replaced else []
+    return [text("decisions", threshold=threshold, **told), *known]
 
 
 def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
     """What a flip does, in the words of `told`."""
-    words = rule_for("the report", "edit", plan.measure.get("edit", "replace"), told)
-    copies = f"{1 + (plan.measure.get('times') or 1)} copies"
+    flips = plan.asked.flips
+    kind = flips.kind if flips.edit != "substitute" else flips.edit
+    words = rule_for("the report", "flips", kind, told)
+    copies = f"{1 + flips.copies} copies"
     return words.format(
         symbol="the symbol at the readout" if _of_readout(plan) else "one symbol", copies=copies
     )
@@ -243,13 +185,14 @@ def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
 
 def _of_readout(plan: SweepPlan) -> bool:
     """Whether the position that is read is the only one that is flipped."""
-    return list(plan.measure.get("positions") or ()) == [READOUT]
+    return plan.asked.flips.positions == (READOUT,)
 
 
 def _about_estimates(data: SweepData) -> str:
     known = [point.estimated or {} for point in data.estimated]
     ranks = [rank for one in known if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)]
-    return ABOUT_ESTIMATES.format(
+    return text(
+        "estimates",
         points=len(known),
         all=len(data.metadata),
         flips=f"{sum(point.flips for point in data.estimated):,}",
@@ -259,6 +202,18 @@ def _about_estimates(data: SweepData) -> str:
     )
 
 
+def about_equals(data: SweepData) -> list[str]:
+    """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
+    0 everywhere are left out: of them the fits say so."""
+    alike: dict[bytes, list[str]] = {}
+    for variant in data.names:
+        rows = data.points.query("variant == @variant").sort_values(["n", "seed"])
+        numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
+        if np.any(np.nan_to_num(numbers[:, 2:])):
+            alike.setdefault(numbers.tobytes(), []).append(variant)
+    return [text("equals", variants=enumeration(names)) for names in alike.values() if len(names) > 1]
+
+
 def about_unresolved(data: SweepData) -> list[str]:
     """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
     table, found = data.points, []
@@ -266,18 +221,13 @@ def about_unresolved(data: SweepData) -> list[str]:
     for variant in data.names:
         rows = table.query("variant == @variant")
         for statistic in data.plan.statistics:
-            lengths = sorted(set(rows["n"][unresolved(rows, statistic)]))
-            if lengths:
-                found.append(
-                    ABOUT_UNRESOLVED.format(
-                        variant=variant,
-                        statistic=statistic,
-                        some=len(lengths),
-                        all=rows["n"].nunique(),
-                        dtype=dtypes,
-                        lengths=", ".join(map(str, lengths)),
-                    )
-                )
+            if lengths := sorted(set(rows["n"][unresolved(rows, statistic)])):
+                where = {
+                    "lengths": ", ".join(map(str, lengths)),
+                    "some": len(lengths),
+                    "all": rows["n"].nunique(),
+                }
+                found.append(text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where))
     return found
 
 
@@ -285,7 +235,7 @@ def _sensitivity_figures(
     data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.measure["norm"]
+    norm = data.plan.asked.measure.kind
     what = (
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )
@@ -318,7 +268,5 @@ def _networks(data: SweepData) -> str:
 def _warning(data: SweepData) -> str:
     if not data.missing:
         return ""
-    return (
-        f"{len(data.missing)} of {len(data.plan.points)} planned points are missing: {missing_text(data.missing)}. "
-        "Run the same sweep again to measure them. This report shows the points that are finished."
-    )
+    which, planned = missing_text(data.missing), len(data.plan.points)
+    return text("missing", missing=len(data.missing), planned=planned, which=which)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxsens.analysis.data import spreads
-from jaxsens.analysis.figures import SPREAD, ReportFigure, sensitivity_figure
+from jaxsens.analysis.figures import ReportFigure, panel_figure, sensitivity_figure
 from jaxsens.analysis.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
 from jaxsens.analysis.page import (
     DASH,
@@ -25,11 +25,12 @@ from jaxsens.analysis.page import (
     duration,
     exponent_table,
     flips_text,
+    table_of,
     write_page,
     write_summary,
 )
-from jaxsens.analysis.panels import Guide, Line, Panel, draw_panels, variant_styles
-from jaxsens.analysis.report import ABOUT_SAMPLES
+from jaxsens.analysis.panels import Guide, Line, Panel, variant_styles
+from jaxsens.analysis.texts import text
 from jaxsens.errors import InputError
 from jaxsens.experiments.sweep import KEY_COLUMNS
 from jaxsens.experiments.theorem6_results import (
@@ -51,36 +52,6 @@ if TYPE_CHECKING:
 DEFAULT_TITLE = "What trained models predict as inputs grow"
 
 STATISTICS = ("mean", "max")
-
-WHAT_IS_KNOWN = (
-    "Exchange one symbol of an input: with softmax attention and bounded position embeddings the output changes by at "
-    "most of order 1/n (Hahn 2020, Lemma 5), whatever the weights, even if they are trained. Long inputs that differ "
-    "in one symbol therefore get almost the same prediction (Theorem 6): the cross-entropy of predicting the next "
-    "symbol approaches the unigram level for PARITY, and stays a constant above the optimum for 2DYCK. Recurrent "
-    "networks have no such limit."
-)
-
-WHAT_IS_MEASURED = (
-    "Every model reads words drawn from the language, up to lengths far beyond those it was trained on. For each model "
-    "this report shows its cross-entropy or accuracy, and the change of its logits when one symbol is exchanged."
-)
-
-FEW_MATTER = (
-    "The next symbol depends on the brackets that are still open, which are a few symbols of a long prefix. The mean "
-    "over all flips therefore falls for recurrent networks too, and a small sample seldom contains a flip that matters."
-)
-
-SET_BY_HAND = (
-    "The size of the change means nothing for {names}, whose weights are set by hand: where the word cannot end, the "
-    "logit of the end is {never:g} instead of minus infinity. Only the fact that the change is the same at every n is "
-    "meaningful."
-)
-
-BLIND_GUESS = (
-    " The line of Theorem 6 is the optimum + {gap}: what remains for a model that does not see which bracket is to be "
-    "closed. On the right is the part of the cross-entropy that is due to choosing the kind of the closing bracket, "
-    "per choice: after prefixes that are not balanced and before a closing bracket."
-)
 
 _FIGURES = ("cross-entropy-", "recognition-", "sensitivity-")
 """The beginnings of the names of all figures of this report."""
@@ -263,7 +234,7 @@ def build_theorem6_report(data: Theorem6Data) -> Report:
     return Report(
         title=data.plan.title or DEFAULT_TITLE,
         claim=data.plan.claim,
-        introduction=[WHAT_IS_KNOWN, WHAT_IS_MEASURED],
+        introduction=[text("known-of-trained-models"), text("trained-models")],
         warning=missing_text(data),
         sections=[
             Section("What was found", bullets=[*found(data), *growth]),
@@ -310,7 +281,7 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
         statistics=STATISTICS,
         name=f"sensitivity-{group.slug}",
         heading="How much do the logits change when one symbol is exchanged?",
-        norm=data.plan.measure["norm"],
+        norm=data.plan.measure["measure"]["kind"],
     )
     return [
         Section(f"{verb} {group.title}", figures=[figure], tables=[table]),
@@ -318,9 +289,9 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
             f"Flip sensitivity of the same models ({group.task})",
             [
                 f"Exponents are fitted to the lengths from n = {group.fit_from} on.",
-                *([ABOUT_SAMPLES] if sampled else []),
-                *([FEW_MATTER] if sampled and group.has_choice else []),
-                *([SET_BY_HAND.format(names=enumeration(by_hand), never=NEVER)] if by_hand else []),
+                *([text("samples")] if sampled else []),
+                *([text("few-matter")] if sampled and group.has_choice else []),
+                *([text("set-by-hand", names=enumeration(by_hand), never=NEVER)] if by_hand else []),
             ],
             figures=[sensitivity],
             tables=[exponent_table(group.fits, {model.name: model.bounded for model in group.models})],
@@ -369,20 +340,20 @@ def _recognition_sentence(group: Group, model: str) -> str:
 
 def model_table(data: Theorem6Data) -> ReportTable:
     """What each model is, what it was trained on, and whether it satisfies Lemma 5's condition on embeddings."""
-    rows = [
-        (
-            model.name,
-            model.description,
-            model.task,
-            model.made_language().name,
-            boundedness(model.bounded),
-            DASH if model.longest_trained is None else str(model.longest_trained),
-            DASH if model.steps is None else str(model.steps),
-        )
-        for model in data.plan.models
-    ]
-    header = ("model", "what it is", "task", "language", "position embeddings", "longest trained on", "steps")
-    return ReportTable("", header, rows, numeric=2)
+    columns: dict[str, Callable[[PlannedModel], str]] = {
+        "model": lambda model: model.name,
+        "what it is": lambda model: model.description,
+        "task": lambda model: model.task,
+        "language": lambda model: model.made_language().name,
+        "position embeddings": lambda model: boundedness(model.bounded),
+        "longest trained on": lambda model: _or_dash(model.longest_trained),
+        "steps": lambda model: _or_dash(model.steps),
+    }
+    return table_of("", data.plan.models, columns, numeric=2)
+
+
+def _or_dash(value: int | None) -> str:
+    return DASH if value is None else str(value)
 
 
 def prediction_table(group: Group) -> ReportTable:
@@ -392,23 +363,18 @@ def prediction_table(group: Group) -> ReportTable:
         for n in spreads(group.scores, model, "cross_entropy"):
             lines = group.lines[n]
             mean, error = group.estimate(model, n, "cross_entropy", "standard_error")
-            numbers = [mean, error, lines.optimum, lines.unigram, lines.chance]
-            row = [f"{number:.4f}" for number in numbers]
-            row.append(f"{100 * (mean / lines.unigram - 1):+.1f} %" if lines.unigram > _LEAST else DASH)
-            row.append(f"{mean - lines.optimum:.4f}")
+            above = f"{100 * (mean / lines.unigram - 1):+.1f} %" if lines.unigram > _LEAST else DASH
+            row = [mean, error, lines.optimum, lines.unigram, lines.chance, above, mean - lines.optimum]
             if group.has_choice:
-                choice = group.estimate(model, n, "choice", "choice_error")
-                row += [f"{number:.4f}" for number in (*choice, lines.choice_bound or 0.0)]
-            rows.append((model, str(n), *(text.replace("-", "\N{MINUS SIGN}") for text in row)))
+                row += [*group.estimate(model, n, "choice", "choice_error"), lines.choice_bound or 0.0]
+            cells = (cell if isinstance(cell, str) else f"{cell:.4f}" for cell in row)
+            rows.append((model, str(n), *(cell.replace("-", "\N{MINUS SIGN}") for cell in cells)))
     header = (
         *("model", "n", "cross-entropy", "\N{PLUS-MINUS SIGN}", "optimum", "unigram"),
         *(f"log {group.language.outcomes}", "above unigram", "above optimum"),
         *(("choosing", "\N{PLUS-MINUS SIGN}", group.gap) if group.has_choice else ()),
     )
-    caption = (
-        f"{group.title}: cross-entropy of the next symbol in nats, with its standard error. The file cross_entropy.csv "
-        "has every seed with every digit."
-    )
+    caption = text("table-of-predictions", title=group.title)
     return ReportTable(caption, header, rows, numeric=len(header) - 1, collapsed=True)
 
 
@@ -422,7 +388,7 @@ def recognition_table(group: Group) -> ReportTable:
             rows.append(
                 (model, str(n), f"{share.median:.3f}", f"{share.low:.3f} to {share.high:.3f}", margin)
             )
-    caption = f"{group.title}: medians over seeds. The file recognition.csv has every seed with every digit."
+    caption = text("table-of-recognitions", title=group.title)
     header = ("model", "n", "accuracy", "smallest to largest seed", "margin")
     return ReportTable(caption, header, rows, numeric=4, collapsed=True)
 
@@ -464,21 +430,15 @@ def cross_entropy_figure(group: Group) -> ReportFigure:
         guides = [_level(group, f"log {kinds}: chance", math.log(kinds)), _level(group, "optimum", 0)]
         title, y_label = "Choosing which bracket closes", "cross-entropy per choice (nats)"
         panels.append(_panel(group, "per_choice", title, y_label, guides))
-    return ReportFigure(
-        name=f"cross-entropy-{group.slug}",
-        caption=(
-            f"{SPREAD} The optimum is the smallest possible cross-entropy, the unigram level is the smallest that is "
-            f"possible without looking at the prefix, and log {outcomes} is that of a uniform guess among all outcomes."
-            + (BLIND_GUESS.format(gap=group.gap) if group.has_choice else "")
-        ),
-        description=f"Cross-entropy against prefix length of {enumeration(group.names)}.",
-        draw=partial(
-            draw_panels,
-            panels,
-            heading="Is the next symbol predicted better than by chance?",
-            share_y=False,
-            width=6.4 if len(panels) == 2 else 8.4,
-        ),
+    choice = text("blind-guess", gap=group.gap) if group.has_choice else ""
+    return panel_figure(
+        f"cross-entropy-{group.slug}",
+        (text("spread"), text("cross-entropy", outcomes=outcomes), choice),
+        f"Cross-entropy against prefix length of {enumeration(group.names)}.",
+        panels,
+        "Is the next symbol predicted better than by chance?",
+        share_y=False,
+        width=6.4 if len(panels) == 2 else 8.4,
     )
 
 
@@ -490,16 +450,10 @@ def recognition_figure(group: Group) -> ReportFigure:
         _panel(group, "accuracy", f"Accuracy on {group.title}", "share of words labelled correctly", levels),
         _panel(group, "margin", "Margin", of_margin, [_level(group, "undecided", 0)]),
     ]
-    return ReportFigure(
-        name=f"recognition-{group.slug}",
-        caption=(
-            f"{SPREAD} Half of the words are in the language, the others are near misses. The margin is a mean over "
-            "words. By Lemma 5, soft attention gives near misses almost the same logits in long words, so its margin "
-            "falls to 0."
-        ),
-        description=f"Accuracy and margin against word length of {enumeration(group.names)}.",
-        draw=partial(draw_panels, panels, heading="Are words told apart from near misses?", share_y=False),
-    )
+    caption = (text("spread"), text("recognition"))
+    about = f"Accuracy and margin against word length of {enumeration(group.names)}."
+    heading = "Are words told apart from near misses?"
+    return panel_figure(f"recognition-{group.slug}", caption, about, panels, heading, share_y=False)
 
 
 def _level(group: Group, label: str, y: float) -> Guide:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.panels import GREY, add_heading, figure_settings, line_style, write_figure
+from jaxsens.analysis.panels import GREY, grid, line_style, write_figure
 from jaxsens.errors import InputError
 from jaxsens.files import only_inside
 
@@ -22,8 +23,7 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
     """Writes training.svg and training.png into a training's directory, each atomically.
 
     Returns:
-        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows: the losses of a
-        finished training cannot be recovered.
+        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows.
 
     Raises:
         InputError: if a table cannot be read.
@@ -39,18 +39,14 @@ def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
 
 def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) -> Figure:
     """The loss with the smallest loss possible, and the evaluations by length if there are any."""
-    with figure_settings():
-        panels = 1 if evaluations.empty else 2
-        figure = Figure(figsize=(6.0 * panels, 4.2), layout="constrained")
-        grid = figure.subplots(1, panels, squeeze=False)[0]
-        _draw_loss(grid[0], metrics)
+    count = 1 if evaluations.empty else 2
+    with grid("Progress of the training", count, count, (6.0, 4.2)) as (figure, places):
+        _draw_loss(places[0], metrics)
         if not evaluations.empty:
-            _draw_evaluations(grid[1], evaluations)
-        for axes in grid:
+            _draw_evaluations(places[1], evaluations)
+        for axes in places:
             axes.set_xlabel("training step")
             axes.legend(fontsize=9)
-        add_heading(figure, "Progress of the training")
-        figure.draw_without_rendering()
     return figure
 
 
@@ -81,19 +77,15 @@ def read_table(path: Path) -> pandas.DataFrame:
     """
     import pandas as pd
 
-    from jaxsens.training.records import EVALUATIONS, METRICS, checked_rows
+    from jaxsens.training.records import EVALUATIONS, METRICS
 
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         return pd.DataFrame()
     try:
-        header, *rows = checked_rows(path.read_text(encoding="utf-8")) or [()]
-        unknown = set(header).difference(METRICS, *EVALUATIONS.values())
-        if unknown:
+        table = pd.read_csv(path)
+        if unknown := set(table.columns).difference(METRICS, *EVALUATIONS.values()):
             raise ValueError(f"unknown columns: {sorted(unknown)}")
-        numbers = [
-            {name: float(text or "nan") for name, text in zip(header, row, strict=True)} for row in rows
-        ]
-        return pd.DataFrame(numbers, columns=list(header))
+        return table.astype(np.float64)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
 

@@ -84,6 +84,7 @@ class Measure(Asked, abc.ABC):
         least_outputs: the fewest outputs of which it says something.
         largest: the largest value there can be, whatever the model.
         signed: whether the numbers have signs.
+        unflipped: what is told of the output without a flip, as a formula; None for nothing.
         smooth: whether first-order estimates of changes estimate it: it does not jump.
     """
 
@@ -97,6 +98,7 @@ class Measure(Asked, abc.ABC):
     largest: ClassVar[float] = math.inf
     signed: ClassVar[bool] = False
     smooth: ClassVar[bool] = True
+    unflipped: ClassVar[str | None] = None
     outputs: Any = None
 
     @classmethod
@@ -154,6 +156,11 @@ class Measure(Asked, abc.ABC):
                 "outputs"
             )
 
+    def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
+        """Returns the value of `unflipped`, of the outputs that are measured: beside it changes are large or small."""
+        del y
+        return None
+
     def chosen(self, designated: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """Returns the coordinates that are measured of a model that designates some; None means all."""
         if self.outputs is None:
@@ -189,6 +196,10 @@ class Norm(Measure, abc.ABC):
     def combined(self, so_far: Any, part: Any) -> Any:
         """Returns the norm of the whole from those of two parts, in NumPy."""
 
+    def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
+        """The norm of y."""
+        return float(self.of_array(np.asarray(y, np.float64)))
+
     def of_array(self, change: Float[np.ndarray, "*batch outputs"]) -> Float[np.ndarray, "*batch"]:
         """Returns the norm over the last axis, by NumPy."""
         return np.linalg.norm(change, ord=self.order, axis=-1)
@@ -199,6 +210,7 @@ class L2(Norm):
     """The l2 norm of the output's change."""
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖₂"
+    unflipped: ClassVar[str | None] = "‖y(x)‖₂"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₂"
     order: ClassVar[float] = 2
     outputs: Outputs = None
@@ -219,6 +231,7 @@ class L1(Norm):
     """The l1 norm of the output's change."""
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖₁"
+    unflipped: ClassVar[str | None] = "‖y(x)‖₁"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₁"
     order: ClassVar[float] = 1
     outputs: Outputs = None
@@ -244,6 +257,7 @@ class LInf(Norm):
     """The l-infinity norm of the output's change."""
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖∞"
+    unflipped: ClassVar[str | None] = "‖y(x)‖∞"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖∞"
     order: ClassVar[float] = math.inf
     outputs: Outputs = None
@@ -384,6 +398,14 @@ class OfFunction(Measure, abc.ABC):
         """None: f gets the whole output."""
         return None
 
+    def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
+        """f of the output; None for a function of two."""
+        import jax.numpy as jnp
+
+        from jaxsens.asked.formulas import as_vector, value_of
+
+        return None if self.arguments > 1 else float(value_of(self.function, as_vector(jnp.asarray(y))))
+
     @abc.abstractmethod
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
         """Returns a function of the new output, and what its change is added to."""
@@ -441,6 +463,7 @@ class Function(OfFunction):
     """
 
     symbol: ClassVar[str] = "f(y(x′)) − f(y(x))"
+    unflipped: ClassVar[str | None] = "f(y(x))"
     label: ClassVar[str] = "change of f,{}f(y(x′)) − f(y(x))"
     arguments: ClassVar[int] = 1
     wanted: ClassVar[str] = OF_OUTPUT
@@ -520,6 +543,7 @@ class LogProbability(OfFunction):
     """
 
     symbol: ClassVar[str] = "log p(token | x′) − log p(token | x)"
+    unflipped: ClassVar[str | None] = "log p(token | x)"
     label: ClassVar[str] = "change of the log-probability (nats),{}log p(x′) − log p(x)"
     unit: ClassVar[str] = "in nats"
     arguments: ClassVar[int] = 1

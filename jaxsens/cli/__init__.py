@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,17 +49,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import (
-        constructions,
-        generalisation,
-        measure,
-        restrictions,
-        sharpness,
-        status,
-        sweep,
-        theorem6,
-        train,
-    )
+    from jaxsens.cli import constructions, measure, restrictions, status, sweep, tables, theorem6, train
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.errors import InputError
     from jaxsens.files import takes_no_more
@@ -76,8 +66,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         "measure": measure.measure,
         "train": train.train,
         "theorem6": theorem6.theorem6,
-        "generalisation": generalisation.generalisation,
-        "sharpness": sharpness.sharpness,
+        "generalisation": tables.generalisation,
+        "sharpness": tables.sharpness,
         "report": sweep.report,
         "status": status.status,
         "constructions": constructions.constructions,
@@ -85,6 +75,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     }
     wants_help = bool({"-h", "--help"} & {*arguments})
     try:
+        _check_command(arguments, commands)
         with redirect_stdout(Folded(sys.stdout)) if wants_help else warnings_in_words():
             code = tyro.extras.subcommand_cli_from_dict(
                 commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
@@ -98,6 +89,15 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
     return code
+
+
+def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
+    """Raises InputError, with the likeliest one, if the first word is no command."""
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        from jaxsens.errors import InputError
+        from jaxsens.strict import did_you_mean
+
+        raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], known)}")
 
 
 def _in_words(error: InputError | OSError) -> str:

@@ -151,9 +151,10 @@ def _default_base() -> Path:
     return Path(home) / "jaxsens" / "compiled"
 
 
-def cache_again(given: str | None) -> list[str]:
-    """Returns --compilation-cache as it was given, for the command that resumes one."""
-    return [] if given is None else ["--compilation-cache", given]
+def again(command: str, config: Path, out: Path, cache: str | None, *options: str) -> str:
+    """Returns the line for the shell that resumes a command, with --compilation-cache as it was given."""
+    kept = [] if cache is None else ["--compilation-cache", cache]
+    return shlex.join(["jaxsens", command, str(config), "--out", str(out), *options, *kept])
 
 
 def processor() -> str:

@@ -16,7 +16,17 @@ from rich.console import Console
 
 from jaxsens import stopping
 from jaxsens.cli.compilation import programs_kept
-from jaxsens.cli.shared import Count, Flag, Number, Text, default, flags_named, say, say_why_ended
+from jaxsens.cli.shared import (
+    Count,
+    Flag,
+    Number,
+    Text,
+    default,
+    flags_named,
+    say,
+    say_failures,
+    say_why_ended,
+)
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
 from jaxsens.errors import InputError, ProcessLost, collecting
 
@@ -110,56 +120,53 @@ def sweep_in_job(
     if not is_worker():
         return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
     end_with_parent()
-    code = _ended(lambda: _worked(options, load, out, again, quiet, cache, report), again)
+
+    def work() -> int:
+        import jax
+
+        from jaxsens.experiments import distributed
+
+        distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
+        progress = Console(stderr=True, quiet=quiet)
+        number, count = jax.process_index(), jax.process_count()
+        say(progress, f"process {number} of {count}")
+        sweep, chosen = load()
+        with flags_named({"directory": "--out"}), programs_kept(cache):
+            outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
+        say_failures(Console(stderr=True), *outcomes)
+        last = outcomes[-1]
+        if last.ended_early:
+            say_why_ended(Console(stderr=True), last, _done(outcomes), again)
+            return last.exit_code
+        say(progress, "waiting for the other processes")
+        distributed.wait_for_all()
+        if number == 0:
+            outcomes += _after_all(sweep, out, progress, report)
+        return max(outcome.exit_code for outcome in outcomes)
+
+    code = _ended(work, again)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)  # The usual end of a process would wait for the others.
 
 
-def _worked(
-    options: InJob,
-    load: Callable[[], tuple[Sweep, Sequence[Point]]],
-    out: Path,
-    again: str,
-    quiet: bool,
-    cache: str | None,
-    report: Callable[[], None],
-) -> int:
-    import jax
-
-    from jaxsens.experiments import distributed
+def _after_all(sweep: Sweep, out: Path, progress: Console, report: Callable[[], None]) -> list[Outcome]:
+    """Writes the tables and the report of what all processes measured."""
     from jaxsens.experiments.job import run
     from jaxsens.experiments.sweep import BoundsJob, PointsJob
 
-    distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
-    number, count = jax.process_index(), jax.process_count()
-    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
-    say(progress, f"process {number} of {count}")
-    sweep, chosen = load()
-    with flags_named({"directory": "--out"}), programs_kept(cache):
-        outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
-    for failure in (failure for outcome in outcomes for failure in outcome.failures):
-        say(console, f"failed: {failure}")
-    last = outcomes[-1]
-    if last.ended_early:
-        say_why_ended(
-            console, last, f"{outcomes[0].finished} of {outcomes[0].planned} points are done", again
-        )
-        return last.exit_code
-    say(progress, "waiting for the other processes")
-    distributed.wait_for_all()
-    code = max(outcome.exit_code for outcome in outcomes)
-    if number > 0:
-        return code
     jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
-    done = f"{ended[0].finished} of {ended[0].planned} points are done"
     if any(outcome.finished < outcome.planned for outcome in ended):
-        say(progress, done)
+        say(progress, _done(ended))
     if ended[0].finished:
         report()
-    return max(code, *(outcome.exit_code for outcome in ended))
+    return ended
+
+
+def _done(outcomes: Sequence[Outcome]) -> str:
+    return f"{outcomes[0].finished} of {outcomes[0].planned} points are done"
 
 
 def _ended(work: Callable[[], int], again: str) -> int:

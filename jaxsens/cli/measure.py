@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.asked.measures import Measure
 from jaxsens.cli.compilation import CacheFolder, programs_kept
-from jaxsens.cli.flipped import check_flipped
 from jaxsens.cli.measuring import (
     MEASURED_BY,
     MeasuringOptions,
@@ -29,6 +29,8 @@ from jaxsens.cli.shared import (
     Names,
     Number,
     Text,
+    check_choices,
+    check_there,
     default,
     flag,
     flags_named,
@@ -215,12 +217,15 @@ def measure(
         if published.pretrained is None:
             _check_input(tokens, n, inputs, problems)
             check_absent(published, problems)
+            check_there("CHECKPOINT", checkpoint, problems)
+            check_there("--config", config, problems)
         else:
             others = {flag(key): value for key, value in options.items() if key != "dtype"}
             others |= _given(checkpoint, tokens, n, inputs, config, variant)
             check_published(published, measuring, others, problems)
+        for each in (model, constructed, published, measuring):
+            check_choices(each, problems)
         model.check(problems)
-        check_flipped(measuring.candidates, measuring.groups, published.pretrained is not None, problems)
         check_options(measuring, output, problems)
     from jaxsens.sensitivity.resuming import MeasurementInterrupted, keeping
 
@@ -298,7 +303,7 @@ def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions)
 
 def _flags(keys: Iterable[str]) -> dict[str, str]:
     """Maps the library's argument names to options; `keys` are the model options that may have been given."""
-    return {f"model.{key}": flag(key) for key in keys} | {key: flag(key) for key in MEASURED_BY}
+    return {f"model.{key}": flag(key) for key in keys} | MEASURED_BY
 
 
 def _check_input(word: str | None, n: int | None, count: int, problems: Problems) -> None:
@@ -325,6 +330,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         if summary["flips"] == summary["population"]
         else f"{summary['flips']} of {summary['population']}"
     )
+    measured = Measure.kinds[summary["measure"]["kind"]]
     rows = {} if summary["training"] is None else {"trained": _trained(**summary["training"])}
     rows |= {
         "n": f"{summary['n']}",
@@ -332,16 +338,18 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "flips": flips,
         "engine": f"{summary['engine']['name']}: {summary['engine']['reason']}",
         "computed in": f"{summary['dtype']}, on {summary['versions']['device']}",
-        f"mean {summary['norm']}": _told(summary, "mean", summary["mean"]),
+        f"mean {'size of change' if measured.signed else measured.kind}": _told(
+            summary, "mean", summary["mean"]
+        ),
         **{name: _told(summary, name, value) for name, value in summary["quantiles"].items()},
         "max": _told(summary, "max", summary["max"]),
         **(
             {}
-            if (average := summary["average sensitivity"]) is None
-            else {"average sensitivity": _told(summary, "average sensitivity", average)}
+            if (average := summary["average_sensitivity"]) is None
+            else {"average sensitivity": _told(summary, "average_sensitivity", average)}
         ),
         **unresolved_facts(summary["unresolved"]),
-        **(summary["estimate"] or {}),
+        **{name.replace("_", " "): told for name, told in (summary["estimate"] or {}).items()},
     }
     for name, value in rows.items():
         facts.add_row(name, value)
@@ -354,12 +362,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if not summary["top"]:
         return
     table = Table(title="Largest flips")
-    columns = [name for name in summary["top"][0] if name != "at most"]
+    columns = [name for name in summary["top"][0] if name != "at_most"]
     for column in columns:
         table.add_column(column, justify="right")
     for flip in summary["top"]:
         shown = {name: _shown(name, flip[name], summary["symbols"]) for name in columns}
-        shown |= {"norm": f"at most {flip['at most']:.6g}"} if "at most" in flip else {}
+        shown |= {"norm": f"at most {flip['at_most']:.6g}"} if "at_most" in flip else {}
         table.add_row(*shown.values())
     console.print(table)
 
@@ -367,7 +375,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def _told(summary: dict[str, Any], name: str, value: float) -> str:
     from jaxsens.sensitivity.at_most import told
 
-    return told(value, summary["at most"].get(name), 6)
+    return told(value, summary["at_most"].get(name), 6)
 
 
 def _shown(column: str, value: float | list[int], symbols: Sequence[str]) -> str:

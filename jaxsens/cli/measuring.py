@@ -7,14 +7,18 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.cli.flipped import flipped_by
+from jaxsens.asked.engines import AskedEngine, FirstOrder
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
+from jaxsens.asked.places import PlacementTable
+from jaxsens.asked.words import of_words
 from jaxsens.cli.shared import (
-    Count,
     File,
     Flag,
     Names,
@@ -22,79 +26,77 @@ from jaxsens.cli.shared import (
     check_output,
     command_line,
     default,
+    flag,
     flags_named,
-    one_of,
     write_output,
 )
-from jaxsens.errors import InputError, Problems
+from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.files import METHODS, check_ending
 
 if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
-MEASURED_BY = ("engine", "candidates", "groups", "sketch", "verify", "batch_size", "memory_budget", "resume")
-"""The arguments of `flip_sensitivity` whose errors name the option instead."""
+MEASURED_BY = {
+    **{key: flag(key) for key in ("flips", "measure", "engine", "placement", "resume")},
+    **{key: f"--measure {key}" for key in ("outputs", "threshold")},
+    **{key: f"--placement {key}" for key in ("batch_size", "memory_budget")},
+}
+"""The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
+
+
+def _kinds(base: Any) -> str:
+    return f"{{{','.join(base.kinds)}}} [FIELD=VALUE ...]"
 
 
 @dataclass(frozen=True)
 class MeasuringOptions:
-    """What is flipped, and how flips are measured.
+    """What is flipped, what is measured, and how. Each option takes a kind and its fields: --flips neighbours k=8
+    sample=1000, --measure decision threshold=0.5. Lists are joined by commas: positions=0,5.
 
     Attributes:
-        seed: The seed for the weights, the random inputs and samples.
+        seed: The seed for the weights and the random inputs; also for samples and estimates whose own is not given.
+        flips: What is flipped, and by what. A number or ids stand for substitute.
+        measure: What is measured of the change in the output.
         engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
-        sketch: With first-order, estimate this many random combinations of the outputs instead of all.
-        verify: With first-order, measure this many flips exactly, half of them the largest estimates.
-        norm: What is measured of the change in the output: a norm, the cosine distance, the divergence KL of softmax
-            in nats, or whether the largest output changes.
-        candidates: What is done at each position: insert its K nearest symbols instead (8 if K is left out); the mask
-            symbol; the symbols given; all of them; delete it; insert a symbol before it; or repeat it.
-        groups: Positions to flip together, joined by commas, with blanks between groups: 3,4,5 9.
-        sample: Measure this many flips, drawn at random.
-        batch_size: The number of flips per batch.
-        memory_budget: Bytes of temporary memory to use if --batch-size is not given.
+        placement: In which batches and within which memory: batch_size and memory_budget, in bytes.
         resume: Go on from this file, the --save of a command that was stopped, with the same other options. It may be
             the --save of this command, which may then be missing.
     """
 
     seed: Number = 0
-    engine: Annotated[str, one_of("auto", "vmap", "incremental", "difference", "first-order")] = "auto"
-    sketch: Annotated[Count, default("all outputs")] = None
-    verify: Annotated[Count, default("64 with --engine first-order")] = None
-    norm: Annotated[str, one_of("l2", "l1", "linf", "cosine", "kl", "decision")] = "l2"
-    candidates: Annotated[
-        Names,
-        default(
-            "all; neighbours 8 with --pretrained",
-            "neighbours [K] | mask [ID] | delete | insert [ID ...] | repeat [TIMES] | symbols ID [ID ...] | all",
-        ),
-    ] = None
-    groups: Annotated[Names, default("each position alone", "I,J,... [I,J,... ...]")] = None
-    sample: Annotated[Count, default("all flips")] = None
-    batch_size: Annotated[Count, default("as many as --memory-budget allows")] = None
-    memory_budget: Annotated[Count, default("2 GiB on CPUs, 8 GiB on accelerators")] = None
+    flips: Annotated[Names, default("the model's symbols; neighbours with --pretrained", _kinds(Flips))] = (
+        None
+    )
+    measure: Annotated[Names, default("l2", _kinds(Measure))] = None
+    engine: Annotated[Names, default("auto", _kinds(AskedEngine))] = None
+    placement: Annotated[Names, default("2 GiB on CPUs, 8 GiB on accelerators", "FIELD=VALUE ...")] = None
     resume: Annotated[File, default("begin anew")] = None
+
+    def asked(self, problems: Problems) -> dict[str, Any]:
+        """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
+        found: dict[str, Any] = {}
+        for base in (Flips, Measure, AskedEngine):
+            words = getattr(self, base.question)
+            if words is not None:
+                found[base.question] = of_words(base, self._seeded(words), problems, flag(base.question))
+        if self.placement is not None:
+            found["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
+        return found
+
+    def _seeded(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the words with --seed, if they are of something drawn and have no seed."""
+        drawn = words[:1] == (FirstOrder.kind,) or any(word.startswith("sample=") for word in words)
+        own = any(word.startswith("seed=") for word in words)
+        return (*words, f"seed={self.seed}") if drawn and not own and self.seed > 0 else words
 
     def arguments(self, quiet: bool) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that these options give."""
-        from jaxsens.sensitivity.flips import sample as draw
-
-        estimation = {
-            "sketch": self.sketch,
-            "verify": self.verify,
-            "seed": self.seed if self.engine == "first-order" else None,
-        }
-        return {
-            "engine": self.engine,
-            "norm": self.norm,
-            "positions": None if self.sample is None else draw(self.sample, self.seed),
-            "batch_size": self.batch_size,
-            "memory_budget": self.memory_budget,
-            "progress": False if quiet else None,
-            "resume": self._partial(),
-            **flipped_by(self.candidates, self.groups),
-            **{key: value for key, value in estimation.items() if value is not None},
-        }
+        with collecting("measure") as problems:
+            found = self.asked(problems)
+        if "placement" in found:
+            found["placement"] = found["placement"].placement()
+        return {**found, "progress": False if quiet else None, "resume": self._partial()}
 
     def _partial(self) -> FlipSensitivity | None:
         from jaxsens.sensitivity.result import load_result
@@ -116,13 +118,17 @@ class OutputOptions:
         save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`. A command that is
             stopped writes the flips measured so far, from which --resume goes on.
         html: Write a page with the input, its symbols coloured by sensitivity.
-        quiet: Print only errors and warnings; requires --save or --html.
+        png: Write the coloured input as a picture.
+        svg: Write the same as SVG.
+        quiet: Print only errors and warnings; requires a file to write.
     """
 
     top: Number = 5
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False
     save: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
+    png: Annotated[File, default("not written")] = None
+    svg: Annotated[File, default("not written")] = None
     quiet: Flag = False
 
     def keep(self, partial: FlipSensitivity) -> None:
@@ -138,11 +144,20 @@ class OutputOptions:
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""
         code = 0 if self.save is None else write_output("--save", self.save, _saving(result, self.save))
-        if self.html is not None:
-            path = self.html
-            page = write_output("--html", path, lambda: result.to_html(path, title=title))
-            code = code or page
+        for option, path, write in (
+            ("--html", self.html, result.to_html),
+            ("--png", self.png, result.to_png),
+            ("--svg", self.svg, result.to_svg),
+        ):
+            if path is not None:
+                code = write_output(option, path, partial(write, path, title=title)) or code
         return code
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files to write, by the method that writes them."""
+        given = {"save": self.save, "to_html": self.html, "to_png": self.png, "to_svg": self.svg}
+        return {method: path for method, path in given.items() if path is not None}
 
 
 def _saving(result: FlipSensitivity, path: Path) -> Any:
@@ -151,29 +166,16 @@ def _saving(result: FlipSensitivity, path: Path) -> Any:
 
 def check_options(measuring: MeasuringOptions, output: OutputOptions, problems: Problems) -> None:
     """Collects the errors in these options that do not depend on the model."""
-    counts = {
-        "--seed": measuring.seed,
-        "--sample": measuring.sample,
-        "--sketch": measuring.sketch,
-        "--verify": measuring.verify,
-        "--batch-size": measuring.batch_size,
-        "--memory-budget": measuring.memory_budget,
-        "--top": output.top,
-    }
-    for option, value in counts.items():
-        least = 0 if option in ("--seed", "--top") else 1
-        if value is not None and value < least:
-            problems.add(option, value, f"at least {least}")
-    for option in ("--sketch", "--verify"):
-        if counts[option] is not None and measuring.engine != "first-order":
-            problems.add(option, counts[option], "only with --engine first-order; leave it out")
-    save = output.save
-    if save is not None and save.suffix != ".parquet":
-        problems.add("--save", str(save), "a file name that ends in .parquet")
-    check_output("--save", save, problems)
-    _check_resumed(measuring, save, problems)
-    check_output("--html", output.html, problems)
-    if output.quiet and save is None and output.html is None:
+    for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
+        if value < 0:
+            problems.add(option, value, "at least 0")
+    measuring.asked(problems)
+    options = {method: f"--{method.removeprefix('to_')}" for method in METHODS.values()}
+    for method, path in output.files.items():
+        check_ending(method, path, problems, options[method], options)
+        check_output(options[method], path, problems)
+    _check_resumed(measuring, output.save, problems)
+    if output.quiet and not output.files:
         problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
 
 

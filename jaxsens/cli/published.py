@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
+from jaxsens.asked.measures import KL, Decision, LogProbability
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
-from jaxsens.cli.shared import File, Text, default, flag, flags_named, one_of
-from jaxsens.errors import Problems, collecting
+from jaxsens.cli.shared import File, Text, check_there, default, flags_named, one_of
+from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.files import read_within, rest_within
+from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
     from jaxsens.experiments.published import TextMeasurement
@@ -25,24 +27,24 @@ _MOST_BYTES = 2**24
 
 @dataclass(frozen=True)
 class PublishedOptions:
-    """A published model on a text: --pretrained and --text. Of the options above, only --dtype goes with it.
+    """A published model on a text: --pretrained, and --text or --text-file. Of the options above, only --dtype goes
+    with it.
 
     Attributes:
         pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
-        text: The file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
+        text: The text itself.
+        text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, or the logits of the language-model head.
-        log_probability: Instead of --norm, measure the change of this token's log-probability: a piece of text that is
-            one token, or id:NUMBER.
     """
 
     pretrained: Annotated[File, default("", "DIR")] = None
-    text: Annotated[File, default("", "FILE|-")] = None
+    text: Annotated[Text, default("", "TEXT")] = None
+    text_file: Annotated[File, default("", "FILE|-")] = None
     readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
     output: Annotated[
-        str | None, one_of("hidden", "logits"), default("hidden; logits with --log-probability")
+        str | None, one_of("hidden", "logits"), default("hidden; logits with --measure log-probability")
     ] = None
-    log_probability: Annotated[Text, default("", "TOKEN")] = None
 
     def given(self) -> dict[str, Any]:
         """Returns the options given, by name."""
@@ -67,20 +69,26 @@ def check_published(
         others: the options given for other models.
         problems: collects the errors.
     """
+    from jaxsens.strict import messages
+
     for option, value in others.items():
         problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
-    if options.text is None:
-        problems.add("--text", None, "give the file that holds the text, or - for standard input")
-    elif str(options.text) != "-" and not options.text.is_file():
-        problems.add("--text", str(options.text), "no such file")
+    try:
+        existing_folder(options.pretrained)
+    except InputError as error:
+        problems.messages += [message.replace("folder", "--pretrained", 1) for message in messages(error)]
+    if options.text is not None and options.text_file is not None:
+        problems.add("--text-file", str(options.text_file), "give it or --text, not both")
+    elif options.text_file is None and not options.text:
+        problems.add("--text", options.text, "give the text, or --text-file, a file that holds it")
+    elif str(options.text_file) != "-":
+        check_there("--text-file", options.text_file, problems)
     _check_readout(options.readout, problems)
-    if options.log_probability is not None:
-        if options.output == "hidden":
-            problems.add("--output", "hidden", "leave it out; --log-probability reads the logits")
-        if measuring.norm != "l2":
-            problems.add("--norm", measuring.norm, "leave it out; --log-probability is measured instead")
-    elif measuring.norm in ("kl", "decision") and options.output != "logits":
-        problems.add("--norm", measuring.norm, "give --output logits: a hidden row is no distribution")
+    measure = measuring.asked(Problems("measure")).get("measure")
+    if isinstance(measure, LogProbability) and options.output == "hidden":
+        problems.add("--output", "hidden", "leave it out; a log-probability is that of the logits")
+    elif isinstance(measure, KL | Decision) and options.output != "logits":
+        problems.add("--measure", measure.kind, "give --output logits: a hidden row is no distribution")
 
 
 def _check_readout(value: str | None, problems: Problems) -> None:
@@ -104,12 +112,12 @@ def read_text(path: Path) -> str:
             text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             problems.add(
-                "--text", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
+                "--text-file", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
             )
         except ValueError as error:
-            problems.add("--text", str(path), f"a shorter text; {error}")
+            problems.add("--text-file", str(path), f"a shorter text; {error}")
         if not text and not problems:
-            problems.add("--text", str(path), "a text; it is empty")
+            problems.add("--text-file", str(path), "a text; it is empty")
     return text
 
 
@@ -119,18 +127,16 @@ def measure_published(
     """Measures a published model on a text, and prints and writes the result. Returns the exit code."""
     from jaxsens.experiments.published import measure_text
 
-    if options.pretrained is None or options.text is None:
-        raise RuntimeError("measure_published needs --pretrained and --text")
-    with flags_named(
-        {"folder": "--pretrained", **{key: flag(key) for key in ("text", "readout", *MEASURED_BY)}}
-    ):
+    if options.pretrained is None:
+        raise RuntimeError("measure_published needs --pretrained")
+    given = "--text" if options.text_file is None else "--text-file"
+    with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
         measured = measure_text(
             options.pretrained,
-            read_text(options.text),
+            options.text or "" if options.text_file is None else read_text(options.text_file),
             output=options.output,
             dtype=dtype,
             readout=options.readout,
-            log_probability=options.log_probability,
             arguments=measuring.arguments(output.quiet),
         )
     # Save first: printing fails if the reader has closed the pipe.
@@ -160,11 +166,13 @@ def _print(measured: TextMeasurement, top: int) -> None:
     table = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("in the text")
-    table.add_column("before it" if measured.result.copies else "replaced by")
-    table.add_column("change" if measured.signed else measured.result.norm, justify="right", no_wrap=True)
+    table.add_column("before it" if measured.result.asked.flips.copies else "replaced by")
+    table.add_column(
+        "change" if measured.signed else measured.result.measure.kind, justify="right", no_wrap=True
+    )
     for row in rows:
         value = f"{row['value']:+.4g}" if measured.signed else f"{row['value']:.4g}"
-        value = f"at most {row['at most']:.4g}" if "at most" in row else value
+        value = f"at most {row['at_most']:.4g}" if "at_most" in row else value
         about = "~" if estimated and not row["exact"] else ""
         marked = Plain.assemble(row["before"], (f"«{row['token']}»", "bold"), row["after"])
         where = (

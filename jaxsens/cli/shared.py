@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -22,6 +23,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
 from jaxsens.stopping import Stopped
+from jaxsens.told import say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.job import Outcome, RowsJob
@@ -44,7 +46,6 @@ def _named(words: list[str]) -> Path:
 def _spec(
     metavar: str,
     read: Callable[[list[str]], Any],
-    choices: tuple[str, ...] | None = None,
     nargs: int | Literal["*"] = 1,
 ) -> Any:
     """Returns how to read an option that may be left out. Tyro's own messages for these mention Python's None."""
@@ -54,13 +55,40 @@ def _spec(
         instance_from_str=read,
         is_instance=lambda value: True,
         str_from_instance=lambda value: [str(value)],
-        choices=choices,
     )
+
+
+class UnknownChoice(str):
+    """A word that is none of the names that an option takes. `check_choices` reports it, with all other errors."""
+
+    known: tuple[str, ...]
 
 
 def one_of(*names: str) -> Any:
     """Returns the type of an option that takes one of these names."""
-    return _spec(f"{{{','.join(names)}}}", lambda words: words[0], names)
+
+    def read(words: list[str]) -> str:
+        if words[0] in names:
+            return words[0]
+        unknown = UnknownChoice(words[0])
+        unknown.known = names
+        return unknown
+
+    return _spec(f"{{{','.join(names)}}}", read)
+
+
+def check_choices(options: Any, problems: Problems) -> None:
+    """Collects an error for every option, of a dataclass of them, that is none of the names it takes."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, UnknownChoice):
+            problems.add(flag(field.name), str(value), f"one of {', '.join(value.known)}")
+
+
+def check_there(option: str, path: Path | None, problems: Problems) -> None:
+    """Collects an error if there is nothing to read at a path that was given."""
+    if path is not None and not path.exists():
+        problems.add(option, str(path), "no such file or directory")
 
 
 def default(words: str, metavar: str | None = None) -> Any:
@@ -93,7 +121,8 @@ def flags_named(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         text = str(error)
         for argument, option in names.items():
-            said = rf"(^|: |- ){re.escape(argument)}(?= = |: |,|\[)"
+            # "measure: ..." begins with what was asked, not with an argument.
+            said = rf"(^(?!\w+: )|: |- ){re.escape(argument)}(?= = |: |,|\[)"
             text = re.sub(said, rf"\g<1>{option}", text, flags=re.MULTILINE)
         if text == str(error):
             raise
@@ -118,9 +147,10 @@ def command_line(option: str, value: str) -> str:
     return shlex.join(["jaxsens", *kept, option, value])
 
 
-def say(console: Console, text: str) -> None:
-    """Prints plain text without markup or wrapping."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def say_failures(console: Console, *outcomes: Outcome) -> None:
+    """Prints the items of jobs that failed, and why."""
+    for failure in (failure for outcome in outcomes for failure in outcome.failures):
+        say(console, f"failed: {failure}")
 
 
 def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
@@ -260,8 +290,7 @@ def put_out(path: Path | None, table: str, outcome: Outcome, job: RowsJob[Any, A
         return outcome.exit_code
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
+    say_failures(console, outcome)
     if path is None:
         print(table, end="")
         return outcome.exit_code

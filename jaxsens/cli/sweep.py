@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.cli import theorem6
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
+from jaxsens.cli.compilation import CacheFolder, again, programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
     Config,
@@ -24,12 +24,12 @@ from jaxsens.cli.shared import (
     default,
     flags_named,
     say,
+    say_failures,
     say_why_ended,
 )
 from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.analysis.data import SweepData
     from jaxsens.experiments.job import Job, Outcome
     from jaxsens.experiments.points import Point
     from jaxsens.experiments.sweep import Sweep
@@ -58,8 +58,8 @@ def sweep(
         out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
             variants or statistics.
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
-        shard: Measure part K of M of the points, such as 3/16, for job arrays. The last part to finish writes the
-            report.
+        shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
+            finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
         compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
             backend and processor; off to keep none.
@@ -68,10 +68,11 @@ def sweep(
     """
     if not list_points:
         check_folder("sweep", out)
-    again = _again(config, out, only, shard, compilation_cache)
+    parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
+    resume = again("sweep", config, out, compilation_cache, *parts)
     if job.asked and not list_points:
         load, report = partial(_load, config, only, shard), partial(_report_all, out, quiet)
-        return sweep_in_job(job, load, out, again, quiet, compilation_cache, report)
+        return sweep_in_job(job, load, out, resume, quiet, compilation_cache, report)
     from jaxsens.experiments.job import why_unwritable
     from jaxsens.experiments.sweep import BoundsJob, PointsJob
 
@@ -84,8 +85,7 @@ def sweep(
         outcomes = _run(loaded, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         say(progress, f"{programs}")
-    for failure in (failure for outcome in outcomes for failure in outcome.failures):
-        say(console, f"failed: {failure}")
+    say_failures(console, *outcomes)
     first, last = outcomes[0], outcomes[-1]
     bounds, finished = BoundsJob(loaded, out), first.finished
     bounded = last.finished if len(outcomes) > 1 else _count(bounds)
@@ -93,7 +93,7 @@ def sweep(
         finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed bounds
     done = _done(finished, first.planned, bounded, len(bounds.items))
     if last.ended_early:
-        say_why_ended(console, last, done, again)
+        say_why_ended(console, last, done, resume)
     elif finished == 0:
         say(console, "no point could be measured")
     elif shard is not None and (finished < first.planned or bounded < len(bounds.items)):
@@ -102,7 +102,7 @@ def sweep(
         try:
             _report_all(out, quiet)
         except OSError as error:
-            say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {again}")
+            say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -130,27 +130,19 @@ def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -
     return outcomes
 
 
-def report(
-    directory: Directory,
-    /,
-    *,
-    quiet: Flag = False,
-) -> int:
+def report(directory: Directory, /, *, quiet: Flag = False) -> int:
     """Write the tables, plots and report.html again from the existing results.
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
         quiet: Print only errors.
     """
-    from jaxsens.analysis.data import load_sweep
     from jaxsens.experiments.theorem6_results import is_theorem6
 
     if is_theorem6(directory):
         theorem6.write_report(directory, quiet)
         return 0
-    data = load_sweep(directory)
-    _write_tables(data, directory)
-    _report(data, directory, quiet)
+    _report_all(directory, quiet)
     return 0
 
 
@@ -177,42 +169,24 @@ def _count(job: Job[Any, Any]) -> int:
     return [job.state(item) for item in job.items].count("done")
 
 
-def _write_tables(data: SweepData, directory: Path) -> None:
-    """Writes points.csv and bounds.csv of all that is done."""
-    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
-
-    with only_inside(directory):
-        write_points_csv(directory, data.metadata, data.plan)
-        if data.plan.bounds:
-            write_bounds_csv(directory, data.bounds)
-
-
 def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
     """Describes how much is done."""
     beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
     return f"{points} of {of_points} points{beside} are done"
 
 
-def _again(config: Path, out: Path, only: Sequence[str], shard: str | None, cache: str | None) -> str:
-    """Returns the command that resumes this one."""
-    parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
-    parts += cache_again(cache)
-    return shlex.join(["jaxsens", "sweep", str(config), "--out", str(out), *parts])
-
-
 def _report_all(directory: Path, quiet: bool) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
     from jaxsens.analysis.data import load_sweep
-
-    data = load_sweep(directory)
-    _write_tables(data, directory)
-    _report(data, directory, quiet)
-
-
-def _report(data: SweepData, directory: Path, quiet: bool) -> None:
     from jaxsens.analysis.page import summary_table
     from jaxsens.analysis.report import write_report
+    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
 
+    data = load_sweep(directory)
+    with only_inside(directory):
+        write_points_csv(directory, data.metadata, data.plan)
+        if data.plan.bounds:
+            write_bounds_csv(directory, data.bounds)
     page, fits = write_report(data, directory)
     console = Console(quiet=quiet)
     console.print(summary_table(fits))

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-import shlex
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from jaxsens.cli.compilation import CacheFolder, cache_again, programs_kept
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, say, say_why_ended
+from jaxsens.cli.running import Running
+from jaxsens.cli.shared import Config, check_folder, say
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.job import Outcome
 
 
-def theorem6(
-    config: Config, /, *, out: Out, compilation_cache: CacheFolder = None, quiet: Flag = False
-) -> int:
+def theorem6(config: Config, /, *, given: Running) -> int:
     """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
 
     Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
 
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
-        out: The output directory.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
-        quiet: Print only failures.
+        given: Where, and how.
     """
-    check_folder("theorem6", out)
+    check_folder("theorem6", given.out)
     from jaxsens.experiments.theorem6 import run_theorem6
     from jaxsens.experiments.theorem6_config import load_theorem6_config
 
-    console = Console(stderr=True)
-    loaded = load_theorem6_config(config)
-    with programs_kept(compilation_cache):
-        outcome = run_theorem6(loaded, out, Console(stderr=True, quiet=quiet))
-    for failure in outcome.failures:
-        say(console, f"failed: {failure}")
-    again = shlex.join(
-        ["jaxsens", "theorem6", str(config), "--out", str(out), *cache_again(compilation_cache)]
-    )
-    done = f"{outcome.finished} of {outcome.planned} models and lengths are done"
-    if outcome.ended_early:
-        say_why_ended(console, outcome, done, again)
-    elif outcome.finished == 0:
-        say(console, "nothing could be evaluated")
-    else:
-        write_report(out, quiet)
-    return outcome.exit_code
+    def report(outcome: Outcome) -> None:
+        if outcome.finished and not outcome.ended_early:
+            write_report(given.out, given.quiet)
+        elif not outcome.ended_early:
+            say(Console(stderr=True), "nothing could be evaluated")
+
+    compute = partial(run_theorem6, load_theorem6_config(config), given.out)
+    return given.run(compute, report, "models and lengths", given.again("theorem6", config))
 
 
 def write_report(directory: Path, quiet: bool) -> None:

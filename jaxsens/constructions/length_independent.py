@@ -104,10 +104,7 @@ def _program(network: ResidualNetwork, mask: Literal["none", "future"], dtype: s
 
     def scores(centre: Affine, scale: Affine) -> list[Pair]:
         """K (2 centre j - scale j^2)."""
-        return [
-            (2.0 * SHARPNESS * centre, index),
-            *((-SHARPNESS * scale, square) for square in squares),
-        ]
+        return [(2.0 * SHARPNESS * centre, index), *((-SHARPNESS * scale, square) for square in squares)]
 
     gaussian = scores(0.5 * share + 0.5 * inverse + 0.25, inverse)
     mean = network.attend(mask, gaussian, index, "centre", MEAN_ERROR, SHARPNESS)

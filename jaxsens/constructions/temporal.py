@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxsens.constructions.lemmas import (
-    KAPPA,
-    LEFTMOST,
-    RIGHTMOST,
-    linear_gap_error_simple,
-    value_error,
-)
+from jaxsens.constructions.lemmas import KAPPA, LEFTMOST, RIGHTMOST, linear_gap_error_simple, value_error
 from jaxsens.constructions.network import Affine, Builder, Pair
 from jaxsens.constructions.rounding import ROUND
 

@@ -21,11 +21,9 @@ from jaxtyping import Array, Float, Int
 from jaxsens import inputs
 from jaxsens.errors import InputError, Problems
 from jaxsens.models import layers
-from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.masks import visible
 from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.scores import scores
+from jaxsens.models.trace import row_scores
 from jaxsens.models.transformer import Transformer, check_runs, check_tokens
 from jaxsens.models.weighting import AverageHard
 from jaxsens.precision import numerics
@@ -240,15 +238,9 @@ def _gaps(
 ) -> Float[Array, "heads n"]:
     """Each row's largest score minus the next, 0 if it occurs twice; infinite for rows that see at most one key."""
     layer, n = config.layer(k), queries.shape[1]
-    everywhere = jnp.arange(n)
     if n == 1:
         return jnp.full((layer.heads, 1), jnp.inf, queries.dtype)
-    seen = visible(layer.mask, everywhere[:, None], everywhere[None, :])
-    seen = jnp.broadcast_to(seen, (layer.heads, n, n))
-    if layer.centred_scores:
-        s = centred_scores(layer, queries, keys, seen)
-    else:
-        s = scores(layer, parameters.layers[k], queries, keys, everywhere, everywhere, n)
+    s, seen = row_scores(layer, parameters.layers[k], queries, keys, jnp.arange(n))
     best = jax.lax.top_k(jnp.where(seen, s, -jnp.inf), 2)[0]
     return jnp.where(jnp.sum(seen, axis=-1) > 1, best[..., 0] - best[..., 1], jnp.inf)
 

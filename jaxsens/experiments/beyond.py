@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxsens.asked.engines import AskedEngine, FirstOrder
 from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.points import FIRST_ORDER, Measurement
+from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.choice import choose
@@ -22,31 +23,41 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     """Notes arguments that say nothing where they stand, and those that do not go together."""
     if measure is None:
         return
-    if measure.engine == FIRST_ORDER and measure.exact_up_to is not None:
-        remedy = (
-            f'not with engine = "{FIRST_ORDER}", which estimates at every length: leave one of the two out'
-        )
+    for name, asked in (("flips", measure.flips), *_engines(measure)):
+        if (seed := asked.given().get("seed")) is not None:
+            problems.add(f"measure.{name}.seed", seed, "the seed of each point draws; leave it out")
+    if not measure.engine.exact and measure.exact_up_to is not None:
+        remedy = f'not with engine = "{measure.engine.kind}", which estimates at every length: leave one of the two out'
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    for name in ("sample_beyond", "estimate"):
-        if getattr(measure, name) is not None and measure.exact_up_to is None:
+    beyond = {"sample_beyond": measure.sample_beyond, "estimate": measure.estimate}
+    beyond["engine_beyond"] = None if measure.engine_beyond == FirstOrder() else measure.engine_beyond
+    for name, value in beyond.items():
+        if value is not None and measure.exact_up_to is None:
             remedy = (
                 "beyond which length? Give exact_up_to, the longest inputs of which all flips are measured"
             )
-            problems.add(f"measure.{name}", getattr(measure, name), remedy)
-    if measure.sample is not None and measure.sample_beyond is not None:
-        remedy = f"sample = {measure.sample} is the sample at every length: leave one of the two out"
+            problems.add(f"measure.{name}", value, remedy)
+    if measure.flips.sample is not None and measure.sample_beyond is not None:
+        remedy = f"sample = {measure.flips.sample} is the sample at every length: leave one of the two out"
         problems.add("measure.sample_beyond", measure.sample_beyond, remedy)
-    if not measure.estimates:
-        remedy = f'only for estimates: give engine = "{FIRST_ORDER}" or exact_up_to, or leave it out'
-        for name in ("sketch", "verify"):
-            if getattr(measure, name) is not None:
-                problems.add(f"measure.{name}", getattr(measure, name), remedy)
-        return
     if measure.exact_up_to is not None and lengths and not any(map(measure.is_beyond, lengths)):
         remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    if measure.sketch is not None and measure.norm != "l2":
-        problems.add("measure.sketch", measure.sketch, f'only for norm = "l2", not "{measure.norm}"')
+    if (refused := _sketched(measure)) is not None:
+        problems.messages.append(f"measure.engine_beyond.{refused}")
+    if measure.engine_beyond.exact:
+        remedy = "it estimates: leave it out, or give first-order"
+        problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
+
+
+def _sketched(measure: Measurement) -> str | None:
+    """Why the options of the estimates do not suit a measure that can be estimated; None if they do."""
+    engine, plain = measure.engine_beyond, FirstOrder().refusal(measure.measure)
+    return engine.refusal(measure.measure) if isinstance(engine, FirstOrder) and plain is None else None
+
+
+def _engines(measure: Measurement) -> tuple[tuple[str, AskedEngine], ...]:
+    return ("engine", measure.engine), ("engine_beyond", measure.engine_beyond)
 
 
 def sampled_variants(
@@ -69,11 +80,9 @@ def sampled_variants(
             "every variant is estimated beyond exact_up_to: leave it out, or name in estimate fewer variants"
         )
         problems.add("measure.sample_beyond", measure.sample_beyond, remedy)
-    if variants and sampled == named:
-        for name in ("sketch", "verify"):
-            if getattr(measure, name) is not None:
-                remedy = "no variant is estimated: leave it out"
-                problems.add(f"measure.{name}", getattr(measure, name), remedy)
+    if variants and sampled == named and measure.engine_beyond != FirstOrder():
+        remedy = "no variant is estimated: leave it out"
+        problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
     return sampled
 
 
@@ -96,7 +105,7 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
 def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
     """Why the first-order engine does not serve a variant; None if it does."""
     try:
-        choose(measurable(variant.source.build(0)), FIRST_ORDER, measure.norm, None, 2)
+        choose(measurable(variant.source.build(0)), FirstOrder(), measure.flips, measure.measure, 2)
     except InputError as error:
         return error
     return None

@@ -17,9 +17,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from jaxsens import stopping
+from jaxsens.asked.engines import Auto
+from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments.job import Record
-from jaxsens.experiments.points import FIRST_ORDER, Point
+from jaxsens.experiments.points import Point
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED
 from jaxsens.sealed import digest
@@ -35,7 +37,7 @@ PARTS = {
 }
 """The parts of an answer: by the name used in a record's notes, and in words."""
 
-BOUNDS_FORMAT = 2
+BOUNDS_FORMAT = 3
 """Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
 
 
@@ -77,8 +79,7 @@ class BoundPoint:
             "model": self.point.source.expanded,
             "symbols": asdict(self.point.source.symbols),
             "n": self.point.n,
-            "norm": self.point.measure.norm,
-            "outputs": self.point.measure.outputs,
+            "measure": self.point.measure.measure.table(),
             "seed": self.point.seed,
         }
         return digest(described)
@@ -172,7 +173,10 @@ _OF_THE_MODEL = ("certified", "lemma5")
 
 
 def answer(
-    bound: BoundPoint, progress: Callable[[int, int | None], None] | None = None, shared: Shared | None = None
+    bound: BoundPoint,
+    progress: Callable[[int, int | None], None] | None = None,
+    shared: Shared | None = None,
+    placement: PlacementTable = PlacementTable(),  # noqa: B008, RUF100 - frozen
 ) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
@@ -181,6 +185,7 @@ def answer(
         progress: called during the search with the number of measurements done, and of all that there may be; None if
             that is not known.
         shared: keeps the parts that do not depend on the seed from one point to the next.
+        placement: of the search.
 
     Raises:
         Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
@@ -192,7 +197,7 @@ def answer(
     seconds: dict[str, float] = {}
     shared = {} if shared is None else shared
     parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
-        ("worst", table.worst, lambda: _worst(model, bound, progress)),
+        ("worst", table.worst, lambda: _worst(model, bound, progress, placement)),
         ("certified", table.certified, lambda: _certified(model, bound)),
         ("lemma5", table.certified, lambda: _lemma5(model, bound)),
         ("matter", table.restrict, lambda: _matter(model, bound)),
@@ -246,7 +251,10 @@ def _fixed(bound: BoundPoint) -> dict[int, int]:
 
 
 def _worst(
-    model: Any, bound: BoundPoint, progress: Callable[[int, int | None], None] | None
+    model: Any,
+    bound: BoundPoint,
+    progress: Callable[[int, int | None], None] | None,
+    placement: PlacementTable,
 ) -> dict[str, Any]:
     from jaxsens.search.worst_input import worst_input
 
@@ -254,15 +262,13 @@ def _worst(
     found = worst_input(
         model,
         bound.point.n,
-        norm=measure.norm,  # pyright: ignore[reportArgumentType] - checked with the config
-        outputs=bound.point.measure.chosen_outputs,
+        measure=measure.measure,
         restarts=bound.bounds.restarts,
         budget=bound.bounds.budget,
         seed=bound.point.seed,
-        engine="auto" if measure.engine == FIRST_ORDER else measure.engine,  # pyright: ignore[reportArgumentType]
+        engine=measure.engine if measure.engine.exact else Auto(),
         fixed=_fixed(bound),
-        batch_size=measure.batch_size,
-        memory_budget=measure.memory_budget,
+        placement=placement.placement(),
         progress=None if progress is None else lambda now: progress(now.done, now.total),
     )
     return {
@@ -291,9 +297,13 @@ def longest_certified(source: ModelSource) -> int | None:
 def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import certified_bound
 
-    measure = bound.point.measure
+    measure = bound.point.measure.measure
     found = certified_bound(
-        model, bound.point.n, norm=measure.norm, outputs=measure.chosen_outputs, fixed=_fixed(bound)
+        model,
+        bound.point.n,
+        norm=measure.kind,  # pyright: ignore[reportArgumentType] - checked with the config
+        outputs=measure.outputs,
+        fixed=_fixed(bound),
     )
     if not math.isfinite(found.value):
         raise InputError(
@@ -305,7 +315,7 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
 def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import lemma5
 
-    norm = bound.point.measure.norm
+    norm = bound.point.measure.measure.kind
     found = lemma5(model, bound.point.n, norm=norm)  # pyright: ignore[reportArgumentType] - checked with the config
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jaxsens.asked.measures import L2
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
@@ -292,7 +293,7 @@ def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePl
     outputs = "all" if model.outputs is None else model.outputs
     # Forward passes compile in a third of the other engine's time; changes of 1/n in float64 survive subtraction.
     results = [
-        flip_sensitivity(network, case.tokens(n), outputs=outputs, engine="vmap", progress=False)
+        flip_sensitivity(network, case.tokens(n), measure=L2(outputs=outputs), engine="vmap", progress=False)
         for n in plan.lengths
     ]
     maxima, means = tuple(result.max for result in results), tuple(result.mean for result in results)

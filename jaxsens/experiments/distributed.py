@@ -19,11 +19,11 @@ from jaxsens import stopping
 from jaxsens.errors import InputError
 from jaxsens.experiments.job import Outcome, run
 from jaxsens.experiments.points import Point
-from jaxsens.experiments.progress import say
 from jaxsens.experiments.sweep import PointsJob, Sweep, check_grows, run_bounds, run_sweep
 from jaxsens.sensitivity.explain import explain
 from jaxsens.sensitivity.placement import global_mesh
 from jaxsens.sensitivity.process_group import ProcessGroup
+from jaxsens.told import say
 
 HEARTBEAT_SECONDS = 20
 """A process that is silent for this long is taken for dead, and JAX's runtime ends the others."""
@@ -149,12 +149,16 @@ def estimated_seconds(point: Point) -> float:
     measure = point.measure
     try:
         told = explain(
-            point.source.build(point.seed), point.n, engine=measure.engine_at(point.n), norm=measure.norm
+            point.source.build(point.seed),
+            point.n,
+            measure.flips_at(point.n).drawing(None),
+            measure.measure,
+            engine=measure.engine_at(point.n),
         )
         flips = told.flips * len(point.tokens())
     except InputError:
         return 0.0
-    drawn = measure.sample_at(point.n)
+    drawn = measure.flips_at(point.n).sample
     return told.seconds * len(point.tokens()) * (1.0 if drawn is None else min(1.0, drawn / max(1, flips)))
 
 

@@ -18,22 +18,24 @@ next (`jaxsens.training.evaluation.next_symbols`).
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.job import RowsJob, write_table
+from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.experiments.job import RowsJob
 from jaxsens.experiments.sweep_config import NAME, NAME_RULE, Seeds
+from jaxsens.experiments.table_experiment import TableExperiment
 from jaxsens.inputs import count, is_count
 from jaxsens.sealed import digest
-from jaxsens.strict import STRICT, Positive, checked_by, messages, parse_toml, read_fields, read_toml
+from jaxsens.strict import Positive, checked_by, messages
+from jaxsens.told import markdown_table
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train
@@ -57,36 +59,6 @@ def _bins(name: str, value: Any, problems: Problems) -> tuple[Bin, ...]:
             problems.add(name, [least, largest], "rising lengths of at least 1, each in one bin")
         past = largest
     return found
-
-
-@dataclass(frozen=True)
-class GeneralisationTables:
-    """The keys and tables of a config of `jaxsens generalisation`.
-
-    Attributes:
-        bins: the least and the largest length of each bin, rising.
-        language: a table each: its label, its task ("prediction", the default, or "recognition"), and the name and
-            options of `jaxsens.language`.
-        model: a table each: its label, and the keys of a training config's [model].
-        optimiser: as in a training config, the same for all.
-        data: as in a training config, the same for all.
-        seeds: of the trainings.
-        lengths_per_bin: how many lengths of a bin are evaluated, evenly spaced, the largest among them.
-        words: evaluated at each of these lengths.
-        title, claim: of the figure and of accuracy.md, for the reader; may be empty.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    bins: Annotated[tuple[Bin, ...], checked_by(_bins)]
-    language: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
-    model: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
-    optimiser: dict[str, Any]
-    data: dict[str, Any] = field(default_factory=dict)
-    seeds: Seeds = (0,)
-    lengths_per_bin: Positive = 2
-    words: Annotated[int, checked_by(count, least=2)] = 200
-    title: str = ""
-    claim: str = ""
 
 
 class PlannedTraining(NamedTuple):
@@ -130,56 +102,91 @@ class GeneralisationRow:
         return "accuracy by bin " + ", ".join(f"{value:.3f}" for value in self.accuracies)
 
 
-@dataclass(frozen=True)
-class Generalisation:
-    """The experiment, checked and complete.
+@dataclass(frozen=True, kw_only=True)
+class Generalisation(TableExperiment[PlannedTraining, GeneralisationRow]):
+    """The config of `jaxsens generalisation`.
 
     Attributes:
-        bins: least and largest length of each bin.
-        lengths: for each bin, the lengths evaluated.
-        words: evaluated at each length.
-        trainings: the config of each training, by what it is called.
-        title, claim: of the figure and of accuracy.md.
+        bins: the least and the largest length of each bin, rising.
+        language: a table each: its label, its task ("prediction", the default, or "recognition"), and the name and
+            options of `jaxsens.language`.
+        model: a table each: its label, and the keys of a training config's [model].
+        optimiser: as in a training config, the same for all.
+        data: as in a training config, the same for all.
+        seeds: of the trainings.
+        lengths_per_bin: how many lengths of a bin are evaluated, evenly spaced, the largest among them.
+        words: evaluated at each of these lengths.
     """
 
-    bins: tuple[Bin, ...]
-    lengths: tuple[tuple[int, ...], ...]
-    words: int
-    trainings: dict[PlannedTraining, TrainConfig]
-    title: str = ""
-    claim: str = ""
+    stem = "accuracy"
+    parts = "trainings"
+    columns = ("language", "model", "seed", "least", "largest", "words", "accuracy", "standard_error")
+    bins: Annotated[tuple[Bin, ...], checked_by(_bins)]
+    language: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    model: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    optimiser: dict[str, Any]
+    data: dict[str, Any] = field(default_factory=dict)
+    seeds: Seeds = (0,)
+    lengths_per_bin: Positive = 2
+    words: Annotated[int, checked_by(count, least=2)] = 200
 
+    def __post_init__(self) -> None:
+        _ = self.trainings
 
-def load_generalisation(path: str | os.PathLike[str]) -> Generalisation:
-    """Reads and checks a config.
+    @cached_property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """For each bin, the lengths evaluated."""
+        return tuple(_lengths(pair, self.lengths_per_bin) for pair in self.bins)
 
-    Raises:
-        InputError: If the file cannot be read, is not TOML, or has errors: all of them, with their paths.
-    """
-    text, _ = read_toml(path)
-    return parse_generalisation(text, str(path))
+    @cached_property
+    def trainings(self) -> dict[PlannedTraining, TrainConfig]:
+        """The config of each training, by what it is called."""
+        found: dict[PlannedTraining, TrainConfig] = {}
+        with collecting("config") as problems:
+            languages, models = (
+                _labelled(name, getattr(self, name), problems) for name in ("language", "model")
+            )
+            problems.raise_if_any()
+            for (language, task), (model, network) in product(languages.items(), models.items()):
+                own = Problems(f"{language}, {model}")
+                config = _training(self, task, network, own)
+                problems.messages += [f"{own.subject}: {message}" for message in own.messages]
+                if config is not None:
+                    made = {seed: dataclasses.replace(config, seed=seed) for seed in self.seeds}
+                    found |= {PlannedTraining(language, model, seed): each for seed, each in made.items()}
+            problems.messages[:] = dict.fromkeys(problems.messages)
+        return found
 
+    def job(self, folder: Path) -> RowsJob[PlannedTraining, GeneralisationRow]:
+        """Trains what is not trained to the end, and evaluates what is not evaluated yet. All is kept in `folder`."""
+        described = {str(each): config.table() for each, config in self.trainings.items()}
+        settings = {"lengths": self.lengths, "words": self.words, "trainings": digest(described)}
+        measure = partial(_trained, self, folder)
+        return RowsJob(tuple(self.trainings), measure, GeneralisationRow, settings, folder / "rows")
 
-def parse_generalisation(text: str, subject: str = "config") -> Generalisation:
-    """As `load_generalisation`, from the text itself."""
-    raw, problems = parse_toml(text, subject), Problems(subject)
-    sound = read_fields(GeneralisationTables, raw, "", problems)
-    problems.raise_if_any()
-    given = GeneralisationTables(**sound)
-    lengths = tuple(_lengths(pair, given.lengths_per_bin) for pair in given.bins)
-    languages, models = (_labelled(name, getattr(given, name), problems) for name in ("language", "model"))
-    problems.raise_if_any()
-    trainings: dict[PlannedTraining, TrainConfig] = {}
-    for language, model in ((a, b) for a in languages for b in models):
-        own = Problems(f"{language}, {model}")
-        config = _training(given, languages[language], models[model], lengths, own)
-        problems.messages += [f"{own.subject}: {message}" for message in own.messages]
-        if config is not None:
-            for seed in given.seeds:
-                trainings[PlannedTraining(language, model, seed)] = dataclasses.replace(config, seed=seed)
-    problems.messages[:] = dict.fromkeys(problems.messages)
-    problems.raise_if_any()
-    return Generalisation(given.bins, lengths, given.words, trainings, given.title, given.claim)
+    def listed(self, rows: Sequence[GeneralisationRow]) -> Iterator[dict[str, Any]]:
+        """A line for each trained model and bin."""
+        for row in rows:
+            for pair, lengths, *found in zip(self.bins, row.lengths, row.accuracies, row.errors, strict=True):
+                line = (row.language, row.model, row.seed, *pair, self.words * len(lengths), *found)
+                yield dict(zip(self.columns, line, strict=True))
+
+    def markdown(self, rows: Sequence[GeneralisationRow]) -> str:
+        """The accuracies: a line for each language and model, a column for each bin, mean over seeds.
+
+        With several seeds, the least and the largest follow in brackets.
+        """
+        lines = []
+        for named in dict.fromkeys((row.language, row.model) for row in rows):
+            found = np.array([row.accuracies for row in rows if (row.language, row.model) == named])
+            cells = (
+                f"{one.mean():.3f}" + (f" [{one.min():.2f}, {one.max():.2f}]" if len(one) > 1 else "")
+                for one in found.T
+            )
+            lines.append([*named, *cells])
+        return markdown_table(
+            ["language", "model", *(f"{least} to {largest}" for least, largest in self.bins)], lines
+        )
 
 
 def _lengths(pair: Bin, number: int) -> tuple[int, ...]:
@@ -206,14 +213,10 @@ def _labelled(name: str, tables: Sequence[dict[str, Any]], problems: Problems) -
 
 
 def _training(
-    given: GeneralisationTables,
-    language: dict[str, Any],
-    model: dict[str, Any],
-    lengths: Sequence[Sequence[int]],
-    problems: Problems,
+    given: Generalisation, language: dict[str, Any], model: dict[str, Any], problems: Problems
 ) -> TrainConfig | None:
     """The config of one language and model with seed 0, evaluated and saved at the end only."""
-    every = [n for some in lengths for n in some]
+    every = [n for some in given.lengths for n in some]
     task = language.get("task", "prediction")
     table = {
         "task": task,
@@ -238,16 +241,6 @@ def _training(
     return config
 
 
-def generalisation_job(
-    experiment: Generalisation, folder: Path
-) -> RowsJob[PlannedTraining, GeneralisationRow]:
-    """Trains what is not trained to the end, and evaluates what is not evaluated yet. All is kept in `folder`."""
-    described = {str(each): config.table() for each, config in experiment.trainings.items()}
-    settings = {"lengths": experiment.lengths, "words": experiment.words, "trainings": digest(described)}
-    measure = partial(_trained, experiment, folder)
-    return RowsJob(tuple(experiment.trainings), measure, GeneralisationRow, settings, folder / "rows")
-
-
 def _trained(experiment: Generalisation, folder: Path, planned: PlannedTraining) -> GeneralisationRow:
     config = experiment.trainings[planned]
     place = folder / "models" / planned.language / planned.model / f"seed={planned.seed}"
@@ -268,33 +261,3 @@ def _right(config: TrainConfig, model: Any, n: int, words: int) -> tuple[float, 
     evaluate = next_symbols if config.task == "prediction" else accuracy
     found = evaluate(model, config.language, n, words, EVALUATED)
     return found.accuracy, found.accuracy_standard_error
-
-
-def write_accuracies(path: Path, experiment: Generalisation, rows: Sequence[GeneralisationRow]) -> None:
-    """Writes accuracy.csv: a row for each trained model and bin."""
-    columns = ("language", "model", "seed", "least", "largest", "words", "accuracy", "standard_error")
-    listed = [
-        (row.language, row.model, row.seed, *pair, experiment.words * len(lengths), share, error)
-        for row in rows
-        for pair, lengths, share, error in zip(
-            experiment.bins, row.lengths, row.accuracies, row.errors, strict=True
-        )
-    ]
-    write_table(path, columns, [dict(zip(columns, each, strict=True)) for each in listed])
-
-
-def markdown_table(experiment: Generalisation, rows: Sequence[GeneralisationRow]) -> str:
-    """The accuracies as a Markdown table: a line for each language and model, a column for each bin, mean over seeds.
-
-    With several seeds, the least and the largest follow in brackets.
-    """
-    heads = [f"{least} to {largest}" for least, largest in experiment.bins]
-    lines = [f"| language | model | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
-    for language, model in dict.fromkeys((row.language, row.model) for row in rows):
-        found = np.array([row.accuracies for row in rows if (row.language, row.model) == (language, model)])
-        cells = [
-            f"{column.mean():.3f}" + (f" [{column.min():.2f}, {column.max():.2f}]" if len(column) > 1 else "")
-            for column in found.T
-        ]
-        lines.append(f"| {language} | {model} | {' | '.join(cells)} |")
-    return "\n".join(lines)

@@ -35,7 +35,7 @@ from jaxsens.experiments.claims import (
     note_failure,
     see_what_others_wrote,
 )
-from jaxsens.experiments.progress import Reporter, TimeLeft, reporting, say
+from jaxsens.experiments.progress import Reporter, TimeLeft, reporting
 from jaxsens.files import (
     DirectoryGone,
     clear_leftovers,
@@ -48,6 +48,7 @@ from jaxsens.files import (
 )
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import ENDING, check, noting
+from jaxsens.told import say
 
 
 class Planned(Protocol):

@@ -9,48 +9,35 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Float, Int
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict
 
+from jaxsens.asked.engines import AskedEngine, Auto, FirstOrder
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import L2, Measure
+from jaxsens.asked.value import read
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.attention import AttentionValues
-from jaxsens.experiments.edits import Edited, EditName, candidates_of
 from jaxsens.experiments.job import check_key
-from jaxsens.experiments.positions import Positions, positions_at
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.experiments.words import Inputs
-from jaxsens.inputs import Measure, is_count
-from jaxsens.precision import MATMUL_PRECISION, numerics
+from jaxsens.precision import MATMUL_PRECISION
 from jaxsens.sealed import DamagedFile, digest
-from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.at_most import ceiling, told
-from jaxsens.sensitivity.candidates import edit_of
-from jaxsens.sensitivity.choice import ENGINES
-from jaxsens.sensitivity.first_order.estimate import NAME as FIRST_ORDER
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-from jaxsens.sensitivity.flips import sample
-from jaxsens.sensitivity.measures import DECISION
-from jaxsens.sensitivity.placement import Progress
+from jaxsens.sensitivity.placement import Placement, Progress
 from jaxsens.sensitivity.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
-from jaxsens.sensitivity.vmap_engine import compiled_output
-from jaxsens.strict import STRICT
+from jaxsens.strict import STRICT, OptionalPositive, checked_by, read_fields
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""
-
-MEDIAN = "median"
-"""The threshold that makes a decision balanced."""
-
-VERIFY = 64
-"""The number of flips measured exactly to check estimates, if a config does not say."""
 
 AVERAGE_SENSITIVITY = "average-sensitivity"
 """The mean over inputs of the number of flips that change the decision (`FlipSensitivity.average_sensitivity`)."""
@@ -68,11 +55,9 @@ OF_DECISIONS: dict[str, Callable[[FlipSensitivity], float]] = {
     EXTREMES[0]: lambda result: float(np.flatnonzero(result.sensitivity_distribution)[0]),
     EXTREMES[1]: lambda result: float(np.flatnonzero(result.sensitivity_distribution)[-1]),
 }
-"""The statistics of results with norm = "decision"; the extremes need every flip of an input."""
+"""The statistics of results with measure = "decision"; the extremes need every flip of an input."""
 
-STATISTICS = (
-    f'mean, max, min, median, a quantile such as "q90", or {", ".join(OF_DECISIONS)} with norm = "{DECISION}"'
-)
+STATISTICS = f'mean, max, min, median, a quantile such as "q90", or {", ".join(OF_DECISIONS)} with measure = "decision"'
 """The statistics there are, for messages."""
 
 STATUS_COLUMN = "{}_is"
@@ -88,94 +73,41 @@ _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
 
-def _known_engine(name: str) -> str:
-    known = ("auto", *ENGINES, FIRST_ORDER)
-    if name not in known:
-        raise ValueError(f"should be one of {', '.join(known)}")
-    return name
-
-
-def _outputs(value: object) -> object:
-    """A list of coordinates sorted, each once."""
-    if value in ("designated", "all"):
-        return value
-    if not isinstance(value, list) or not value or not all(is_count(one) for one in value):
-        raise ValueError('should be "designated", "all" or a list of coordinates, from 0 on')
-    return tuple(sorted(set(value)))
-
-
-SAME_OUTPUT = 256
-"""Outputs are the same to `balancing_threshold` if they differ by no more than this many roundings of the largest."""
-
-
-def balancing_threshold(outputs: Float[np.ndarray, " inputs"], eps: float) -> float:
-    """The threshold between two outputs that as nearly as possible half of them exceed: their median, where no two tie.
-
-    Outputs that differ by rounding alone (`eps` is that of their dtype) are not told apart. If all are the same, it is
-    above them by more than rounding: the decision is constant, and no flip of vanishing effect changes it.
-    """
-    ordered = np.sort(outputs)
-    same = SAME_OUTPUT * eps * (float(np.abs(ordered).max()) or 1.0)
-    gaps = np.flatnonzero(np.diff(ordered) > same)
-    if not gaps.size:
-        return float(ordered[-1]) + same
-    middle = gaps[np.argmin(np.abs(2 * (gaps + 1) - len(ordered)))]
-    return float(ordered[middle : middle + 2].mean())
+def _asked(name: str, value: Any, problems: Problems, base: Any) -> Any:
+    """Returns the object that a key of a config answers its question with."""
+    return read(base, value, problems, name, file=True)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The `[measure]` table: how flips are measured.
+    """The `[measure]` table: what is flipped, what is measured, and how. The point's seed draws what is drawn.
 
     Attributes:
-        engine: as `flip_sensitivity` takes it. "first-order" estimates flips, and measures some exactly to check them.
-        exact_up_to: the longest inputs that `engine` measures; the first-order engine estimates beyond. None for no
-            such limit.
-        sample_beyond: the number of flips that `engine` measures of longer inputs, drawn by the point's seed, for
-            variants that are not estimated. None if all variants are estimated there.
-        estimate: the variants that are estimated beyond `exact_up_to`; None for all that the first-order engine
-            serves.
-        sketch: of the first-order engine: the number of random combinations of the outputs; None for all outputs.
-        verify: of the first-order engine: the number of flips measured exactly; None for 64. The point's seed draws
-            both.
-        norm: what is measured of the change of the output: a norm, "cosine", "kl" or "decision".
-        threshold: of the decision of a single output: a number; "median" of the outputs on the point's inputs, for
-            which the decision is as balanced as it can be (`balancing_threshold`); None for 0.
-        edit: what a flip does: "replace" a symbol, or change the length: "delete" a position, "insert" a symbol before
-            it, or "repeat" the symbol that stands there.
-        times: the number of copies that a repetition adds; None for 1.
-        sample: the number of flips to measure at each point, drawn by the point's seed; None for all of them.
-        positions: which positions are flipped, as `jaxsens.experiments.positions` says; None for all but the one that
-            is read, and those that hold the end-of-sequence symbol.
-        batch_size: flips at a time. Like the budget it changes no number beyond rounding, and no key.
-        memory_budget: bytes of temporary memory, used if no batch_size is given.
-        outputs: the coordinates of the output that enter the norm: those that the model designates (all of them in
-            networks with random weights), all, or a list, from 0 on.
+        flips: what is flipped, and by what; its `sample` is of each point.
+        measure: what is measured of the change of the output. A threshold "median" is that of the point's inputs.
+        engine: of inputs up to `exact_up_to`, and of flips sampled beyond.
+        exact_up_to: the longest inputs that `engine` measures; `engine_beyond` estimates beyond. None for no limit.
+        sample_beyond: the number of flips that `engine` measures of longer inputs, for variants that are not estimated.
+            None if all variants are estimated there.
+        engine_beyond: estimates flips beyond `exact_up_to`.
+        estimate: the variants that are estimated beyond `exact_up_to`; None for all that the first-order engine serves.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    engine: Annotated[str, AfterValidator(_known_engine)] = "auto"
-    norm: Measure = "l2"
-    threshold: float | Literal["median"] | None = None
-    edit: EditName = "replace"
-    times: Annotated[int, Field(ge=1)] | None = None
-    sample: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
-    memory_budget: Annotated[int, Field(ge=1)] | None = None
-    outputs: Annotated[Literal["designated", "all"] | tuple[int, ...], BeforeValidator(_outputs)] = (
-        "designated"
+    flips: Annotated[Flips, checked_by(_asked, base=Flips)] = field(default_factory=Substitute)
+    measure: Annotated[Measure, checked_by(_asked, base=Measure)] = field(default_factory=L2)
+    engine: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(default_factory=Auto)
+    exact_up_to: OptionalPositive = None
+    sample_beyond: OptionalPositive = None
+    engine_beyond: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(
+        default_factory=FirstOrder
     )
-    exact_up_to: Annotated[int, Field(ge=1)] | None = None
-    sample_beyond: Annotated[int, Field(ge=1)] | None = None
     estimate: tuple[str, ...] | None = None
-    sketch: Annotated[int, Field(ge=1)] | None = None
-    verify: Annotated[int, Field(ge=1)] | None = None
-    positions: Positions | None = None
 
     @property
     def estimates(self) -> bool:
         """Whether flips are estimated, at some length."""
-        return self.engine == FIRST_ORDER or self.exact_up_to is not None
+        return not self.engine.exact or self.exact_up_to is not None
 
     def of_variant(self, sampled: bool) -> Measurement:
         """How one variant is measured: beyond `exact_up_to`, a random sample of its flips if it is `sampled`, estimates
@@ -186,54 +118,37 @@ class Measurement:
         """Whether inputs of length n are longer than `exact_up_to`."""
         return self.exact_up_to is not None and n > self.exact_up_to
 
-    def engine_at(self, n: int) -> str:
+    def engine_at(self, n: int) -> AskedEngine:
         """The engine for inputs of length n of a variant: see `of_variant`."""
-        return FIRST_ORDER if self.is_beyond(n) and self.sample_beyond is None else self.engine
+        return self.engine_beyond if self.is_beyond(n) and self.sample_beyond is None else self.engine
 
-    def sample_at(self, n: int) -> int | None:
-        """The number of flips to draw of inputs of length n of a variant: see `of_variant`. None for all."""
-        return self.sample_beyond if self.is_beyond(n) and self.sample_beyond is not None else self.sample
-
-    @property
-    def candidates(self) -> Edited:
-        """What is inserted, as `flip_sensitivity` takes it; None for the symbols of the alphabet in place of others."""
-        return candidates_of(self.edit, self.times or 1)
-
-    @property
-    def longer(self) -> int:
-        """By how many symbols a flip makes an input longer; -1 for a deletion."""
-        return edit_of(self.candidates).longer
+    def flips_at(self, n: int, seed: int = 0) -> Flips:
+        """What is flipped of inputs of length n of a variant: see `of_variant`. The seed draws the sample."""
+        beyond = self.is_beyond(n) and self.sample_beyond is not None
+        return self.flips.drawing(self.sample_beyond if beyond else self.flips.sample, seed)
 
     def expanded(self, n: int) -> dict[str, Any]:
-        """Everything here that determines the numbers at length n, as JSON values. Keys of tables that were added later
-        are left out where they have their defaults, so that points keep their keys."""
-        outputs = self.outputs if isinstance(self.outputs, str) else [*self.outputs]
-        engine = self.engine_at(n)
-        described = {"engine": engine, "norm": self.norm, "sample": self.sample_at(n), "outputs": outputs}
-        # Points of configs without these keep their keys.
-        chosen = {} if self.positions is None else {"positions": [*self.positions]}
-        chosen |= {} if self.threshold is None else {"threshold": self.threshold}
-        chosen |= {} if self.edit == "replace" else {"edit": self.edit, "copies": self.longer}
-        return described | chosen | (self._of_estimates if engine == FIRST_ORDER else {})
+        """Everything here that determines the numbers at length n, as JSON values."""
+        asked = (self.flips_at(n), self.measure, self.engine_at(n))
+        return {one.question: one.table() for one in asked}
 
-    @property
-    def _of_estimates(self) -> dict[str, Any]:
-        return {"sketch": self.sketch, "verify": VERIFY if self.verify is None else self.verify}
+    def table(self) -> dict[str, Any]:
+        """The table, as JSON values for `of_table`."""
+        asked = (self.flips, self.measure, self.engine)
+        beyond = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
+        names = None if self.estimate is None else [*self.estimate]
+        told = {**beyond, "engine_beyond": self.engine_beyond.table(), "estimate": names}
+        return {**{one.question: one.table() for one in asked}, **told}
 
-    @property
-    def chosen_outputs(self) -> Literal["all"] | tuple[int, ...] | None:
-        """The coordinates as `flip_sensitivity` takes them: None for those that the model designates."""
-        return None if self.outputs == "designated" else self.outputs
-
-    def threshold_of(self, model: Any, tokens: Int[np.ndarray, "inputs n"]) -> float:
-        """The threshold of the decision of a model, which is run on the inputs if it is the median of its outputs."""
-        if not isinstance(self.threshold, str):
-            return self.threshold or 0.0
-        subject = measurable(model)
-        chosen = subject.chosen_outputs(self.chosen_outputs) or (0,)
-        with numerics(subject.dtype):
-            outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in tokens]
-        return balancing_threshold(np.asarray(outputs, np.float64), float(np.finfo(subject.dtype).eps))
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Measurement:
+        """The measurement whose `table` this is."""
+        problems = Problems("measure")
+        found = read_fields(
+            cls, {key: value for key, value in table.items() if value is not None}, "", problems
+        )
+        problems.raise_if_any()
+        return cls(**found)
 
     def flip_sensitivity(
         self,
@@ -241,35 +156,21 @@ class Measurement:
         tokens: Int[np.ndarray, "inputs n"],
         seed: int,
         progress: Progress | None = None,
-        mesh: Mesh | None = None,
+        placement: Placement | None = None,
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
-        sketch, and the flips that check estimates. `mesh` is as `flip_sensitivity` takes it."""
+        sketch, and the flips that check estimates."""
         n = tokens.shape[1]
-        engine, drawn = self.engine_at(n), self.sample_at(n)
-        further: dict[str, Any] = {**self._of_estimates, "seed": seed} if engine == FIRST_ORDER else {}
-        further |= {} if mesh is None else {"mesh": mesh}
-        flipped = None if self.positions is None else positions_at(self.positions, n, read_by(model))
+        engine = self.engine_at(n)
         return flip_sensitivity(
             model,
             tokens,
-            positions=flipped if drawn is None else sample(drawn, seed, flipped),
-            candidates=self.candidates,
-            norm=self.norm,
-            threshold=self.threshold_of(model, tokens),
-            outputs=self.chosen_outputs,
-            engine=engine,  # pyright: ignore[reportArgumentType] - checked with the config
-            batch_size=self.batch_size,
-            memory_budget=self.memory_budget,
+            flips=self.flips_at(n, seed),
+            measure=self.measure,
+            engine=replace(engine, seed=seed) if isinstance(engine, FirstOrder) else engine,
+            placement=placement,
             progress=False if progress is None else progress,
-            **further,
         )
-
-
-def read_by(model: Any) -> int | str | None:
-    """Where a sweep's model reads its output: "last", a position, "mean", or None if it does not say."""
-    readout = measurable(model).readout
-    return "last" if readout == "auto" else readout
 
 
 @dataclass(frozen=True)
@@ -419,7 +320,7 @@ def describe_point(
     attention: AttentionValues | None = None,
 ) -> PointMetadata:
     """The metadata of a measured point."""
-    versions = dict(result.versions)
+    versions = dict(result.run.versions)
     return PointMetadata(
         key=point.key,
         variant=point.variant,
@@ -457,10 +358,6 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     try:
         result, described = load_with_metadata(path)
         metadata = PointMetadata(**described)
-        if "at_most" not in described:
-            raise DamagedFile(
-                f"{path}: of an earlier version, which did not say what its arithmetic resolves"
-            )
     except InputError as error:
         raise DamagedFile(str(error)) from error
     except TypeError as error:
@@ -470,13 +367,7 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
     missing = tuple(name for name in statistics if name not in metadata.statistics)
     metadata.statistics.update(statistics_of(result, missing))
     metadata.at_most.update(ceilings_of(result, missing))
-    return (replace(metadata, estimated=of_estimates(result)) if _may_be_old(metadata) else metadata), result
-
-
-def _may_be_old(metadata: PointMetadata) -> bool:
-    """Whether the interval of the mean may be one that an earlier version wrote: Student's, which did not hold."""
-    known = metadata.estimated
-    return known is not None and ((known["mean_low"] or 0.0) < 0 or known["mean_high"] != math.inf)
+    return metadata, result
 
 
 def _shares(metadata: PointMetadata) -> PointMetadata:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from jaxsens.told import say
 from jaxsens.training.evaluation import CrossEntropy
 from jaxsens.training.events import Evaluated, Event, Note, Stepped
 
@@ -164,11 +165,6 @@ def _evaluated(event: Evaluated) -> str:
         return f"{where}: accuracy {result.accuracy:.3f}, margin {result.margin:.3g}"
     choice = "" if result.choice is None else f", {result.choice:.4f} of it for choosing brackets"
     return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
-
-
-def say(console: Console, text: str) -> None:
-    """Prints plain text as it is, whatever the terminal's width."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def left_text(seconds: float | None) -> str:

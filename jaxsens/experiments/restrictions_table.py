@@ -21,6 +21,7 @@ from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.misclassified import misclassified_pair
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
+from jaxsens.told import markdown_table
 
 LENGTHS = (64, 128, 256, 512, 1024)
 DEPTHS = (1, 2)
@@ -182,8 +183,7 @@ def largest_change(restriction: Restriction, model: Transformer) -> tuple[float,
 def table(rows: Sequence[RestrictionRow]) -> str:
     """The rows as a Markdown table, one line a model and depth, lengths side by side."""
     lengths = sorted({row.n for row in rows})
-    head = f"| model | depth | {' | '.join(f'n = {n}' for n in lengths)} | checker | largest change | pairs | seconds |"
-    lines = [head, "|---" * (len(lengths) + 6) + "|"]
+    lines = []
     for model, depth in dict.fromkeys((row.model, row.depth) for row in rows):
         mine = {row.n: row for row in rows if (row.model, row.depth) == (model, depth)}
         cells = [
@@ -197,8 +197,7 @@ def table(rows: Sequence[RestrictionRow]) -> str:
         change = max((row.largest_change for row in done), default=float("nan"))
         both = sum(len(row.pairs) for row in done)
         slowest = max(row.seconds for row in mine.values())
-        lines.append(
-            f"| {model} | {depth} | {' | '.join(cells)} | {accepted}/{len(mine)} | {change:g} | "
-            f"{both}/{2 * len(mine)} | {slowest:.1f} |"
-        )
-    return "\n".join(lines)
+        found = (f"{accepted}/{len(mine)}", f"{change:g}", f"{both}/{2 * len(mine)}", f"{slowest:.1f}")
+        lines.append([model, depth, *cells, *found])
+    header = ["model", "depth", *(f"n = {n}" for n in lengths)]
+    return markdown_table([*header, "checker", "largest change", "pairs", "seconds"], lines)

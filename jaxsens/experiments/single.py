@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from jaxsens.asked.measures import Decision
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep_config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.words import RandomWords
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.sensitivity.at_most import ceiling
-from jaxsens.sensitivity.measures import DECISION
 from jaxsens.sensitivity.result import FlipSensitivity
 from jaxsens.strict import did_you_mean, read_table, read_toml
 
@@ -133,27 +133,28 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
     `top` lists its largest flips, the largest first, and the first of equals first; -1 is the symbol of a deletion, and
     flips of groups have lists of positions and symbols. `symbols` are the names of the
     tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
-    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at most` has those statistics,
+    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at_most` has those statistics,
     with what they are at most, that their rounding may decide.
     """
     largest = np.argsort(-result.norms, kind="stable")[:top]
-    average = result.average_sensitivity if result.norm == DECISION else None
+    behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
+    average = result.average_sensitivity if isinstance(result.measure, Decision) else None
     blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
     if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
-        blurred["average sensitivity"] = most
+        blurred["average_sensitivity"] = most
     return {
         "n": result.n,
         "inputs": len(result.tokens),
         "flips": len(result),
         "population": result.population,
-        "norm": result.norm,
+        "measure": result.measure.table(),
         "engine": {"name": result.engine.name, "reason": result.engine.reason},
         "dtype": result.dtype,
         "mean": result.mean,
         "max": result.max,
-        "average sensitivity": average,
+        "average_sensitivity": average,
         "unresolved": result.unresolved,
-        "at most": blurred,
+        "at_most": blurred,
         "estimate": estimate_facts(result),
         "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
         "top": [
@@ -161,17 +162,16 @@ def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[st
                 "input": int(result.inputs[k]),
                 "position": position,
                 "symbol": symbol,
-                # An insertion leaves the symbol at the position behind it.
-                "before" if result.copies else "replaces": result.tokens[result.inputs[k], position].tolist(),
+                behind: result.tokens[result.inputs[k], position].tolist(),
                 "norm": float(result.norms[k]),
-                **({} if resolved[k] else {"at most": float(result.norms[k] + result.known_resolution[k])}),
+                **({} if resolved[k] else {"at_most": float(result.norms[k] + result.resolution[k])}),
             }
             for k in largest
             for position, symbol in [place_and_symbol(result, int(k))]
         ],
         "model": source.expanded,
         "tokens": result.tokens.tolist(),
-        "versions": result.versions,
+        "versions": result.run.versions,
         "symbols": source.names,
         "training": source.training,
     }
@@ -193,18 +193,19 @@ def unresolved_facts(flips: int) -> dict[str, str]:
 
 def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple[list[int], list[int]]:
     """Returns the position of flip k and the symbol that it inserts; for a group, lists of all of them."""
-    if result.joint is None or result.insertion is None:
+    joint, insertion = result.flips.joint, result.flips.insertion
+    if joint is None or insertion is None:
         return int(result.positions[k]), int(result.symbols[k])
-    both = result.joint.columns(result.positions[k : k + 1], result.insertion[k : k + 1])
+    both = joint.columns(result.positions[k : k + 1], insertion[k : k + 1])
     return list(both["positions"][0]), list(both["symbols"][0])
 
 
 def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:
-    """What is said of how good an estimate is, by name; None if all flips were measured."""
+    """What is said of how good an estimate is, by keys of JSON; None if all flips were measured."""
     if result.accuracy is None:
         return None
     return {
-        "mean over all flips": result.mean_interval().told(6),
+        "mean_over_all_flips": result.mean_interval().told(6),
         "accuracy": str(result.accuracy),
-        "not measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
+        "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }

@@ -20,7 +20,7 @@ from jaxsens.experiments.claims import claim_of, failure_of, read_claim, read_fa
 from jaxsens.experiments.points import read_point
 from jaxsens.experiments.progress import TimeLeft, duration
 from jaxsens.experiments.sweep import PlannedPoint, SweepPlan, read_plan
-from jaxsens.files import only_inside
+from jaxsens.files import only_inside, there_are
 from jaxsens.sealed import DamagedFile
 
 State = Literal["finished", "running", "failed", "stopped"]
@@ -39,16 +39,8 @@ class Working:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """An item that failed, and why, in one line."""
-
-    item: str
-    message: str
-
-
-@dataclass(frozen=True)
-class DamagedRecord:
-    """A record that is not as it was written, and why, in one line. The sweep computes it again."""
+class Trouble:
+    """An item that failed, or whose record is not as it was written, and why, in one line."""
 
     item: str
     message: str
@@ -73,7 +65,8 @@ class SweepStatus:
         compute_seconds_left: seconds of computation that the missing points take together; None if not known.
         seconds_left: the same shared by the processes that are at work now; None if not known, or nobody is.
         checked: how many records were read and their seals checked; the others count as done by their files.
-        damaged: what there is a damaged record of, among those checked. It is not counted as done.
+        damaged: what there is a damaged record of, among those checked. It is not counted as done, and the sweep
+            computes it again.
     """
 
     directory: str
@@ -85,11 +78,11 @@ class SweepStatus:
     of_bounds: int
     report: bool
     working: tuple[Working, ...]
-    failed: tuple[Failed, ...]
+    failed: tuple[Trouble, ...]
     compute_seconds_left: float | None
     seconds_left: float | None
     checked: int
-    damaged: tuple[DamagedRecord, ...]
+    damaged: tuple[Trouble, ...]
 
     def lines(self) -> list[str]:
         """Returns the state in words, a line each."""
@@ -129,33 +122,29 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
     """
     folder = Path(directory)
     plan = read_plan(folder)
-    items = [*plan.points, *plan.bounds]
+    items = {item: folder / item.file for item in (*plan.points, *plan.bounds)}
     with only_inside(folder):
-        see_what_others_wrote((folder / item.file).parent for item in items)
-    there = _names(folder, items)
-    kept = [item for item in items if item.file in there]
+        see_what_others_wrote(path.parent for path in items.values())
+    there = there_are(name for path in items.values() for name in (path, claim_of(path), failure_of(path)))
+    kept = [item for item, path in items.items() if path in there]
     damaged = {} if quick else _damaged(folder, plan, kept)
-    there -= damaged.keys()
-    missing = [item for item in items if item.file not in there]
-    done = {"points": len(plan.points), "bounds": len(plan.bounds)}
-    for item in missing:
-        done["points" if _is_point(item) else "bounds"] -= 1
+    missing = [item for item, path in items.items() if path not in there or item in damaged]
     working, failed = [], []
-    for item in missing:
-        path = folder / item.file
-        claimed = read_claim(path) if _beside(claim_of(path), folder) in there else None
+    for path, name in ((items[item], _name(item)) for item in missing):
+        claimed = read_claim(path) if claim_of(path) in there else None
         if claimed is not None:
-            working.append(Working(_name(item), claimed.host, claimed.age))
-        elif _beside(failure_of(path), folder) in there and (why := read_failure(path)) is not None:
-            failed.append(Failed(_name(item), why))
-    left = _time_left(folder, plan, there) if not plan.bounds else None
+            working.append(Working(name, claimed.host, claimed.age))
+        elif failure_of(path) in there and (why := read_failure(path)) is not None:
+            failed.append(Trouble(name, why))
+    left = _time_left(folder, plan, {*missing}) if not plan.bounds else None
+    missing_points = sum(map(_is_point, missing))
     return SweepStatus(
         directory=str(directory),
         title=plan.title,
         state=_state(missing, working, failed),
-        points=done["points"],
+        points=len(plan.points) - missing_points,
         of_points=len(plan.points),
-        bounds=done["bounds"],
+        bounds=len(plan.bounds) - len(missing) + missing_points,
         of_bounds=len(plan.bounds),
         report=(folder / "report.html").exists(),
         working=tuple(working),
@@ -163,14 +152,12 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
         compute_seconds_left=left,
         seconds_left=None if left is None or not working else left / len(working),
         checked=0 if quick else len(kept),
-        damaged=tuple(
-            DamagedRecord(_name(item), damaged[item.file]) for item in kept if item.file in damaged
-        ),
+        damaged=tuple(Trouble(_name(item), why) for item, why in damaged.items()),
     )
 
 
-def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dict[str, str]:
-    """Returns why records are damaged, by their files, after reading all of them."""
+def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dict[PlannedPoint, str]:
+    """Returns why records are damaged, after reading all of them."""
     found = {}
     for item in kept:
         stopping.check()
@@ -180,7 +167,7 @@ def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dic
             else:
                 BoundRecord.read(folder / item.file, item.key)
         except (OSError, DamagedFile, InputError) as error:
-            found[item.file] = " ".join(str(error).split())
+            found[item] = " ".join(str(error).split())
     return found
 
 
@@ -188,7 +175,7 @@ def _is_point(item: PlannedPoint) -> bool:
     return item.file.startswith("points")
 
 
-def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Failed]) -> State:
+def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Trouble]) -> State:
     if not missing:
         return "finished"
     if working:
@@ -201,22 +188,9 @@ def _name(item: PlannedPoint) -> str:
     return f"{bound}{item.variant} n={item.n} seed={item.seed}"
 
 
-def _beside(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
-
-
-def _names(folder: Path, items: Sequence[PlannedPoint]) -> set[str]:
-    """Every file in the folders of these items, relative to `folder`: one listing a folder, not one look a file."""
-    found = set()
-    for parent in sorted({item.file.rpartition("/")[0] for item in items}):
-        if (folder / parent).is_dir():
-            found |= {f"{parent}/{name}" for name in os.listdir(folder / parent)}
-    return found
-
-
-def _time_left(folder: Path, plan: SweepPlan, there: set[str]) -> float | None:
+def _time_left(folder: Path, plan: SweepPlan, missing: set[PlannedPoint]) -> float | None:
     """Seconds of computation that the missing points take together; None if that would be a guess."""
-    done = [point for point in plan.points if point.file in there]
+    done = [point for point in plan.points if point not in missing]
     left = TimeLeft()
     for point in done[:: max(1, len(done) // _SAMPLE)]:
         try:
@@ -224,4 +198,4 @@ def _time_left(folder: Path, plan: SweepPlan, there: set[str]) -> float | None:
         except (OSError, DamagedFile, InputError):
             continue
         left.add(point.variant, point.n, seconds)
-    return left.of([(point.variant, point.n) for point in plan.points if point.file not in there])
+    return left.of([(point.variant, point.n) for point in plan.points if point in missing])

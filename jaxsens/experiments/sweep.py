@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 from jax.sharding import Mesh
 from rich.console import Console
 
+from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.experiments.points import (
-    FIRST_ORDER,
     STATUS_COLUMN,
     Measurement,
     Point,
@@ -35,14 +35,14 @@ from jaxsens.experiments.points import (
     read_point,
     write_point,
 )
-from jaxsens.experiments.progress import Reporter, say
+from jaxsens.experiments.progress import Reporter
 from jaxsens.experiments.sources import EVERY, ModelSource, Weights
 from jaxsens.experiments.words import Inputs
 from jaxsens.files import DirectoryGone, keep_text
-from jaxsens.models.config_tables import plain
 from jaxsens.sealed import DamagedFile
 from jaxsens.sensitivity.process_group import ProcessGroup
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.told import say
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
@@ -118,10 +118,15 @@ class SweepPlan(Record):
     bounds: tuple[PlannedPoint, ...] = ()
     attention: dict[str, Any] | None = None
 
+    @cached_property
+    def asked(self) -> Measurement:
+        """The `[measure]` table."""
+        return Measurement.of_table(self.measure)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of points.csv."""
-        estimates = self.measure.get("engine") == FIRST_ORDER or self.measure.get("exact_up_to") is not None
+        estimates = self.asked.estimates
         return (
             *KEY_COLUMNS,
             *self.statistics,
@@ -158,6 +163,7 @@ class Sweep:
     bounds: Bounds | None = None
     sampled: frozenset[str] = frozenset()
     attention: AttentionTable | None = None
+    placement: PlacementTable = field(default_factory=PlacementTable)
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -184,7 +190,7 @@ class Sweep:
         return SweepPlan(
             config=self.text,
             **row_of(self, ("title", "claim", "lengths", "seeds", "statistics")),
-            measure=plain(asdict(self.measure)),
+            measure=self.measure.table(),
             inputs={str(n): self.inputs.expanded(read, n) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
@@ -193,7 +199,7 @@ class Sweep:
                     variant.source.bounded,
                     variant.source.expanded,
                     variant.source.weights,
-                    _measured(variant.source, self.measure.outputs),
+                    _measured(variant.source, self.measure.measure.outputs),
                     variant.source.exact_length,
                 )
                 for variant in self.variants
@@ -208,9 +214,9 @@ def _planned(point: Point, kept: Point | BoundPoint) -> PlannedPoint:
     return PlannedPoint(point.variant, point.n, point.seed, kept.key, kept.path(Path()).as_posix())
 
 
-def _measured(source: ModelSource, outputs: str | tuple[int, ...]) -> str:
+def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str:
     """In words, which coordinates of the output enter the norm."""
-    if outputs == "designated":
+    if outputs is None:
         return source.designated
     return EVERY if outputs == "all" else f"coordinates {', '.join(map(str, outputs))}"
 
@@ -225,11 +231,18 @@ def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
         InputError: if it is no sweep directory, or the plan is damaged.
     """
     try:
-        return SweepPlan.read(Path(directory) / PLAN)
+        plan = SweepPlan.read(Path(directory) / PLAN)
     except OSError as error:
         raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
+    try:
+        plan.asked  # noqa: B018 - reads the table
+    except InputError as error:
+        raise InputError(
+            f"{Path(directory) / PLAN}: of another version of jaxsens ({error}); {_AGAIN}"
+        ) from error
+    return plan
 
 
 def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadata, FlipSensitivity]]:
@@ -424,7 +437,9 @@ class PointsJob(Job[Point, PointMetadata]):
     def _measured(self, item: Point, reporter: Reporter, mesh: Mesh | None, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
-        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, mesh)
+        result = item.measure.flip_sensitivity(
+            model, item.tokens(), item.seed, inside, self.sweep.placement.placement(mesh)
+        )
         statistics, attention = self.sweep.statistics, None
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)
@@ -446,7 +461,7 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
 
     def __init__(self, sweep: Sweep, directory: Path, plans: bool = True) -> None:
         super().__init__(sweep.bound_points, directory)
-        self._shared, self.plans = Shared(), plans
+        self._shared, self.plans, self._placement = Shared(), plans, sweep.placement
 
     def path(self, item: BoundPoint) -> Path:
         """Where a bound's record is kept."""
@@ -459,7 +474,7 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
     def compute(self, item: BoundPoint, reporter: Reporter) -> BoundRecord:
         """Searches and certifies."""
         inside = partial(reporter.inside, f"{item}: search", unit="measurements")
-        record = answer(item, inside, self._shared)
+        record = answer(item, inside, self._shared, self._placement)
         record.write(self.path(item))
         return record
 

@@ -12,9 +12,9 @@ statistics = ["mean", "max"]
                                     a directory of `jaxsens train`
 [inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
                                     `file` of words
-[measure]                           engine, norm, outputs, positions, sample, batch_size, memory_budget; of decisions
-                                    threshold; for flips that change the length edit and times; for long inputs
-                                    exact_up_to, sample_beyond, estimate, sketch and verify
+[measure]                           flips, measure and engine: a name, or { kind = "...", ... } (`jaxsens.asked`);
+                                    for long inputs exact_up_to, sample_beyond, engine_beyond and estimate
+[placement]                         batch_size, memory_budget
 
 [attention]                         attention statistics of transformers; of which rows and heads figures are
 
@@ -29,6 +29,7 @@ from the others only in what its table says.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -39,22 +40,24 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+from jaxsens.asked.engines import Auto
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import MEDIAN, Decision, Norm
+from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.attention import AttentionTable, has_attention
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
-from jaxsens.experiments.edit_checks import check_edit, check_edited
 from jaxsens.experiments.points import (
     EXTREMES,
-    MEDIAN,
     OF_DECISIONS,
     STATISTICS,
     Measurement,
     is_statistic,
 )
-from jaxsens.experiments.positions import check_positions
 from jaxsens.experiments.sources import ModelSource, changed, read_source
 from jaxsens.experiments.sweep import Sweep, SweepVariant
 from jaxsens.experiments.words import AllWords, InputsTable, RandomWords, SharedWords, WordFile, read_words
@@ -62,10 +65,10 @@ from jaxsens.inputs import NORMS
 from jaxsens.memory import TOKEN_BYTES, check_fits
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import read_config
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.candidates import edit_of
+from jaxsens.sensitivity.adapters import Measurable, measurable
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.measures import DECISION, TWO_OUTPUTS
+from jaxsens.sensitivity.selection import select
+from jaxsens.sensitivity.texts import with_token
 from jaxsens.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
 
 # Variants
@@ -244,7 +247,8 @@ class Settings:
         lengths: n, rising, at least 2.
         seeds: of what is drawn.
         title, claim: for the report; may be empty.
-        measure: how flips are measured.
+        measure: what is flipped and measured, and how.
+        placement: in which batches, within which memory.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -253,6 +257,7 @@ class Settings:
     title: str = ""
     claim: str = ""
     measure: Measurement = field(default_factory=Measurement)
+    placement: PlacementTable = field(default_factory=PlacementTable)
 
 
 @dataclass(frozen=True)
@@ -305,24 +310,30 @@ def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
         problems.add("variants", raw.get("variants"), remedy)
     for variant in variants:
-        _check_lengths(variant, lengths, measure, bounds, problems)
+        _check_lengths(variant, lengths, bounds, problems)
         source = variant.source
         build = partial(source.build, 0)
-        where = f'variant "{variant.name}"'
-        check_measure(where, source.output_size, build, 2, measure, problems)
-        if measure is not None:
-            check_positions(measure.positions, lengths, source.readout, f"positions: {where}: ", problems)
+        check_measure(f'variant "{variant.name}"', source.output_size, build, lengths, measure, problems)
     if sound.get("attention") is not None and not any(has_attention(one.source) for one in variants):
         remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
         problems.messages.append(f"attention: {remedy}")
     check_estimates(measure, lengths, problems)
-    check_edit(measure, bounds, problems)
     _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
-    wanted = ("title", "claim", "lengths", "seeds", "statistics", "measure", "bounds", "attention")
+    wanted = (
+        "title",
+        "claim",
+        "lengths",
+        "seeds",
+        "statistics",
+        "measure",
+        "placement",
+        "bounds",
+        "attention",
+    )
     chosen_parts = {name: sound[name] for name in wanted}
     return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
 
@@ -338,31 +349,37 @@ def _check_bounds_and_statistics(
     decisions of anything else; and a median of one input."""
     if measure is None:
         return
-    if measure.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
+    asked, flips = measure.measure, measure.flips
+    median = isinstance(asked, Decision) and asked.threshold == MEDIAN
+    if median and isinstance(inputs, RandomWords) and inputs.count < 2:
         problems.add(
             "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
         )
-    sampled = measure.sample is not None or measure.sample_beyond is not None
+    sampled = flips.sample is not None or measure.sample_beyond is not None
     for name in statistics:
-        if measure.norm != DECISION and name in OF_DECISIONS:
-            remedy = f'it counts the flips that change the decision: give [measure] norm = "{DECISION}"'
+        if not isinstance(asked, Decision) and name in OF_DECISIONS:
+            remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:
-            problems.add(
-                "statistics", name, "it needs every flip of an input: leave it out, or [measure] sample"
-            )
-    if measure.norm not in NORMS and bounds is not None and (bounds.worst or bounds.certified):
+            problems.add("statistics", name, "it needs every flip of an input: leave it out, or the sample")
+    if bounds is None:
+        return
+    if not isinstance(asked, Norm) and (bounds.worst or bounds.certified):
         remedy = (
             f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
             "certified = false there"
         )
-        problems.add("measure.norm", measure.norm, remedy)
-    if measure.positions is not None and bounds is not None and (bounds.worst or bounds.certified):
+        problems.add("measure.measure", asked.kind, remedy)
+    if not isinstance(flips, Substitute):
+        problems.add(
+            "measure.flips", flips.kind, "[bounds] are those of replaced symbols: leave the table out"
+        )
+    elif flips.drawing(None) != Substitute() and (bounds.worst or bounds.certified):
         remedy = (
-            "[bounds] searches and certifies the flips of all positions but the one that is read: leave it out, or "
+            "[bounds] searches and certifies all symbols at all positions but the one that is read: leave it out, or "
             "give worst = false and certified = false there"
         )
-        problems.add("measure.positions", list(measure.positions), remedy)
+        problems.add("measure.flips", flips.drawing(None).table(), remedy)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
@@ -407,16 +424,12 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
 def _check_lengths(
     variant: SweepVariant,
     lengths: tuple[int, ...],
-    measure: Measurement | None,
     bounds: Bounds | None,
     problems: Problems,
 ) -> None:
-    """Notes the first length that a variant cannot read, as it is or after an edit, and one beyond what can be
-    certified for it."""
-    where, added = f'lengths: variant "{variant.name}"', 0
-    if measure is not None and (added := max(0, measure.longer)):
-        where += f", with {added} symbol{'s' if added > 1 else ''} inserted"
-    for n in (n + added for n in lengths):
+    """Notes the first length that a variant cannot read, and one beyond what can be certified for it."""
+    where = f'lengths: variant "{variant.name}"'
+    for n in lengths:
         own = Problems(variant.name)
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
@@ -435,51 +448,40 @@ def check_measure(
     where: str,
     output_size: int,
     build: Callable[[], Any],
-    n: int,
+    lengths: Sequence[int],
     measure: Measurement | None,
     problems: Problems,
 ) -> None:
-    """Notes outputs that a model lacks or that are too few, and an engine asked for by name that refuses the model at
-    length n."""
+    """Notes a measure that a model's output does not have, flips that it or its inputs do not have, and an engine asked
+    for by name that refuses it. The model is built if anything is asked that depends on it."""
     if measure is None:
         return
-    if isinstance(measure.outputs, tuple) and measure.outputs[-1] >= output_size:
-        problems.messages.append(
-            f"measure.outputs: {where}: its output has the coordinates 0 to {output_size - 1}, "
-            f"not {measure.outputs[-1]}"
-        )
-    measured = len(measure.outputs) if isinstance(measure.outputs, tuple) else output_size
-    if measure.norm in TWO_OUTPUTS and measured < 2:
-        problems.messages.append(
-            f'measure.norm: {where}: "{measure.norm}" of a single output says nothing: give "l2", or more outputs'
-        )
-    if measure.threshold is not None:
-        _check_threshold(where, output_size, build, measure, problems)
-    check_edited(where, build, measure, problems)
-    if measure.engine != "auto":
+    subject = functools.cache(lambda: measurable(build()))
+    if measure.measure.given() or measure.measure.least_outputs > 1:
         try:
-            choose(
-                measurable(build()), measure.engine, measure.norm, None, n, edit=edit_of(measure.candidates)
-            )
+            with_token(None, measure.measure).check(output_size, subject().outputs)
+        except InputError as error:
+            problems.messages.append(f"measure.measure: {where}: {error}")
+    if measure.flips.drawing(None) != Substitute():
+        _check_flips(where, subject(), lengths, measure.flips, problems)
+    if not isinstance(measure.engine, Auto):
+        try:
+            choose(subject(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
         except InputError as error:
             problems.messages.append(f"measure.engine: {where}: {error}")
 
 
-def _check_threshold(
-    where: str, output_size: int, build: Callable[[], Any], measure: Measurement, problems: Problems
+def _check_flips(
+    where: str, subject: Measurable, lengths: Sequence[int], flips: Flips, problems: Problems
 ) -> None:
-    """Notes a threshold of what is no decision, or of the decision of several outputs."""
-    if measure.norm != DECISION:
-        remedy = f'only with norm = "{DECISION}": give that, or leave it out'
-        problems.add("measure.threshold", measure.threshold, remedy)
-        return
-    chosen = measurable(build()).chosen_outputs(measure.chosen_outputs)
-    measured = output_size if chosen is None else len(chosen)
-    if measured > 1:
-        problems.messages.append(
-            f"measure.threshold: {where}: the decision of {measured} outputs is the largest of them: choose one, as "
-            "outputs = [0], or leave it out"
-        )
+    """Notes what is wrong with the flips of a model: at any length, or at the first of which it is."""
+    for n in (0, *lengths):
+        own = Problems("")
+        select(flips, subject, np.zeros((0, n), np.int32), own)
+        found = [message.removeprefix("flips: ") for message in own.messages]
+        problems.messages += [f"measure.flips: {where}: {message}" for message in found]
+        if found:
+            return
 
 
 def _inputs(

@@ -7,7 +7,6 @@ and what is evaluated is kept by model and length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.job import Failure, Job, Outcome, one_line, run
-from jaxsens.experiments.progress import Reporter, say, watching
+from jaxsens.experiments.progress import Reporter, watching
 from jaxsens.experiments.sweep import row_of, write_config
 from jaxsens.experiments.theorem6_config import ModelEntry, Theorem6
 from jaxsens.experiments.theorem6_results import (
@@ -35,6 +34,7 @@ from jaxsens.files import takes_no_more
 from jaxsens.models.config import TransformerConfig
 from jaxsens.stopping import check
 from jaxsens.strict import messages
+from jaxsens.told import say
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.loop import train
 
@@ -100,7 +100,7 @@ class Theorem6Job(Job[CellPlace, Cell]):
         self._plan = Theorem6Plan(
             config=self.experiment.text,
             **row_of(self.experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
-            measure=asdict(self.experiment.measure),
+            measure=self.experiment.measure.table(),
             models=tuple(self._planned(entry, told.get(entry.name, "")) for entry in self.experiment.models),
         )
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.

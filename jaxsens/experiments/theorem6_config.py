@@ -8,7 +8,7 @@ words = 64                          words a length and seed for cross-entropy an
 inputs = 1                          words a length and seed whose flips are measured
 fit_from = 2                        only lengths from this one on enter the fitted exponents
 
-[measure]                           as in a sweep: engine, norm, outputs, sample, batch_size, memory_budget
+[measure], [placement]              as in a sweep, of replaced symbols at all positions
 
 [[model]]                           name, description, and one of
 train = "file.toml"                 a training config, relative to this file
@@ -27,6 +27,8 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Norm
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.experiments.beyond import check_estimates
 from jaxsens.experiments.points import Measurement
@@ -66,29 +68,6 @@ class ModelEntry:
 
 
 @dataclass(frozen=True)
-class _Settings(Settings):
-    words: Annotated[int, checked_by(count, least=2)] = 64
-    inputs: Positive = 1
-    fit_from: Annotated[int, checked_by(count, least=2)] = 2
-
-
-@dataclass(frozen=True)
-class Theorem6(_Settings):
-    """The experiment, checked and complete: n counts the symbols of a word or prefix.
-
-    Attributes:
-        words: words a length and seed for cross-entropy and accuracy.
-        inputs: words a length and seed whose flips are measured.
-        fit_from: only lengths from this one on enter the fitted exponents.
-        models: in the order of the config.
-        text: the config as it was given.
-    """
-
-    models: tuple[ModelEntry, ...] = ()
-    text: str = ""
-
-
-@dataclass(frozen=True)
 class Theorem6Model:
     """A `[[model]]` as it is written.
 
@@ -108,8 +87,8 @@ class Theorem6Model:
     end_probability: float | None = None
 
 
-def _entry(model: Theorem6Model, info: ValidationInfo) -> Theorem6Model:
-    """Makes the entry that a `[[model]]` describes and adds it to those of the context."""
+def _entry(model: Theorem6Model, info: ValidationInfo) -> ModelEntry | None:
+    """Makes the entry that a `[[model]]` describes and notes it in the context, for checks if others are wrong."""
     context, entry = cast("dict[str, Any]", info.context), None
     with collecting("model") as problems:
         if (model.train is None) == (model.exact is None):
@@ -123,7 +102,7 @@ def _entry(model: Theorem6Model, info: ValidationInfo) -> Theorem6Model:
             description = model.description or "recurrent network for PARITY, set by hand"
             entry = ModelEntry(model.name, description, "prediction", parity, None)
     context["entries"].append(entry)
-    return model
+    return entry
 
 
 def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEntry | None:
@@ -143,8 +122,8 @@ def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEnt
 
 
 @dataclass(frozen=True)
-class Theorem6Tables(_Settings):
-    """The tables of the experiment's config, as they are written.
+class Theorem6Tables(Settings):
+    """The tables of the experiment's config: n counts the symbols of a word or prefix.
 
     Attributes:
         words: words a length and seed for cross-entropy and accuracy.
@@ -153,7 +132,22 @@ class Theorem6Tables(_Settings):
         model: the models.
     """
 
+    words: Annotated[int, checked_by(count, least=2)] = 64
+    inputs: Positive = 1
+    fit_from: Annotated[int, checked_by(count, least=2)] = 2
     model: tuple[Annotated[Theorem6Model, AfterValidator(_entry)], ...] = ()
+
+
+@dataclass(frozen=True)
+class Theorem6(Theorem6Tables):
+    """The experiment, checked and complete. `text`: the config as it was given."""
+
+    text: str = ""
+
+    @property
+    def models(self) -> tuple[ModelEntry, ...]:
+        """What is trained and evaluated, in the order of the config."""
+        return cast("tuple[ModelEntry, ...]", self.model)
 
 
 def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
@@ -171,8 +165,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
     raw, problems = parse_toml(text, subject), Problems(subject)
     entries: list[ModelEntry] = []
     sound = read_fields(Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
-    written = sound.pop("model", None)
-    if written == ():
+    if sound.get("model") == ():
         problems.add("model", [], "name at least one model, each in a table [[model]]")
     for name, times in Counter(entry.name for entry in entries).items():
         if times > 1:
@@ -185,18 +178,17 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         problems.messages.append(f"measure: {remedy}")
     else:
         check_estimates(measure, (), problems)
-    if measure is not None and measure.edit != "replace":
-        remedy = 'the theorem is about replaced symbols: give "replace", or leave it out'
-        problems.add("measure.edit", measure.edit, remedy)
-    if measure is not None and measure.norm not in NORMS:
+    if measure is not None and measure.flips.drawing(None) != Substitute():
+        remedy = (
+            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
+        )
+        problems.add("measure.flips", measure.flips.table(), remedy)
+    if measure is not None and not isinstance(measure.measure, Norm):
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
-        problems.add("measure.norm", measure.norm, remedy)
-    if measure is not None and measure.positions is not None:
-        remedy = "this experiment flips every symbol of a word: leave it out"
-        problems.add("measure.positions", list(measure.positions), remedy)
+        problems.add("measure.measure", measure.measure.kind, remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
-    return Theorem6(models=tuple(entries), text=text, **sound)
+    return Theorem6(text=text, **sound)
 
 
 def _check_entry(
@@ -221,4 +213,4 @@ def _check_entry(
         ]
     if lengths:
         size = logits_of(entry.language, entry.task)
-        check_measure(where, size, entry.untrained, lengths[0], measure, problems)
+        check_measure(where, size, entry.untrained, lengths[:1], measure, problems)

@@ -256,10 +256,11 @@ def _sensitivity(
 ) -> dict[str, Any]:
     """A `SensitivityRow` as a table, and how it was measured."""
     words = tokens_to_flip(subject.task, subject.language, n, experiment.inputs, seed)
-    result = experiment.measure.flip_sensitivity(subject.model, words, seed, progress)
+    placement = experiment.placement.placement()
+    result = experiment.measure.flip_sensitivity(subject.model, words, seed, progress, placement)
     numbers = (len(result), result.population, result.mean, result.max)
     row = asdict(SensitivityRow(subject.name, n, seed, experiment.inputs, *numbers))
-    return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.versions}
+    return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.run.versions}
 
 
 def tokens_to_flip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -32,6 +32,9 @@ FEW_STATES = 2**8
 
 BLOCK = 2**10
 """The number of lengths whose probabilities are found at a time."""
+
+Choices: TypeAlias = Float[np.ndarray, "n states symbols"]
+"""Of each symbol of a word: the cumulated probabilities of the symbols in each state."""
 
 
 @dataclass(frozen=True)
@@ -272,10 +275,7 @@ class FormulaLanguage(Language):
 
 
 def _walk(
-    found: Automaton,
-    choices: Float[np.ndarray, "n states symbols"],
-    count: int,
-    generator: np.random.Generator,
+    found: Automaton, choices: Choices, count: int, generator: np.random.Generator
 ) -> Int[np.ndarray, "count n"]:
     """Words by walks from the start. `choices` are cumulated; a symbol of probability 0 is never drawn."""
     tokens = np.empty((count, len(choices)), np.int32)
@@ -288,9 +288,7 @@ def _walk(
 
 
 @lru_cache(maxsize=32)
-def _uniform_choices(
-    found: Automaton, kind: Literal["members", "non-members"], n: int
-) -> Float[np.ndarray, "n states symbols"]:
+def _uniform_choices(found: Automaton, kind: Literal["members", "non-members"], n: int) -> Choices:
     """For each symbol of a uniform member: the cumulated probabilities of the symbols in each state.
 
     The number of ways to end in r symbols is an exact integer; each probability is a ratio of two, rounded once.
@@ -307,7 +305,7 @@ def _uniform_choices(
 
 
 @lru_cache(maxsize=32)
-def _prefix_choices(language: FormulaLanguage, n: int) -> Float[np.ndarray, "n states symbols"]:
+def _prefix_choices(language: FormulaLanguage, n: int) -> Choices:
     """The same for the first n symbols of words that have at least n: each state counts by its g."""
     found = language._lawful
     choices, weights = _room(found, n), language._ends_well

@@ -21,16 +21,7 @@ from jaxsens.errors import InputError, no_rule
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import Comparison, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, shortened, subformulas
-from jaxsens.logic.numerical import (
-    EVEN,
-    EXACTLY,
-    FIRST,
-    LAST,
-    MODULO,
-    ODD,
-    PositionPredicate,
-    Predicate,
-)
+from jaxsens.logic.numerical import EVEN, EXACTLY, FIRST, LAST, MODULO, ODD, PositionPredicate, Predicate
 from jaxsens.logic.structure import symbols
 
 Cell = int | str

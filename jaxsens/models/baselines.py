@@ -6,15 +6,12 @@ the convolution falls as 1/n because of the average. Pure functions of (config, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -28,8 +25,8 @@ from jaxsens.models.baselines_config import (
     RNNConfig,
 )
 from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
+from jaxsens.models.network import Network
 from jaxsens.precision import numerics
-from jaxsens.programs import compiled
 
 
 @jax.tree_util.register_dataclass
@@ -180,7 +177,7 @@ def apply(
     return row
 
 
-class Baseline(nnx.Module):
+class Baseline(Network[BaselineConfig, BaselineParameters]):
     """Base class of the baselines; use one of its subclasses.
 
     `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
@@ -188,35 +185,19 @@ class Baseline(nnx.Module):
     axis. `parameters`, if given, replace the random ones; their shapes must match the config.
     """
 
+    output_of = staticmethod(apply)
+    rows_of = staticmethod(activations)
+
     def __init__(
         self, config: BaselineConfig, seed: int = 0, parameters: BaselineParameters | None = None
     ) -> None:
-        self.config = config
         drawn = initialise(config, seed)
-        given = drawn if parameters is None else checked_parameters(drawn, parameters, config.dtype)
-        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
-
-    @property
-    def parameters(self) -> BaselineParameters:
-        """The parameters as a pytree of plain arrays."""
-        return jax.tree.map(
-            lambda variable: variable[...],
-            self.variables,
-            is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+        super().__init__(
+            config, drawn if parameters is None else checked_parameters(drawn, parameters, config.dtype)
         )
 
-    def __call__(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch outputs"]:
-        """Returns the output on each input. Compiled once per shape."""
-        return self._run(_apply, tokens)
-
-    def activations(self, tokens: Int[Array, "*batch n"]) -> Float[Array, "*batch n width"]:
-        """Returns the last layer at every position of each input, before any pooling. Compiled once per shape."""
-        return self._run(_activations, tokens)
-
-    def _run(self, function: Callable[..., Array], tokens: Int[Array, "*batch n"]) -> Array:
+    def _check(self, tokens: ArrayLike) -> None:
         check_tokens(self.config, tokens)
-        with numerics(self.config.dtype):
-            return function(self.config, self.parameters, on_device(tokens))
 
 
 class LSTM(Baseline):
@@ -244,16 +225,6 @@ class Convolution(Baseline):
         self, config: ConvolutionConfig, seed: int = 0, parameters: BaselineParameters | None = None
     ) -> None:
         super().__init__(*checked_making("Convolution", config, ConvolutionConfig, seed), parameters)
-
-
-@compiled(static=1)
-def _apply(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
-    return jnp.vectorize(partial(apply, config, parameters), signature="(n)->(d)")(tokens)
-
-
-@compiled(static=1)
-def _activations(config: BaselineConfig, parameters: BaselineParameters, tokens: Array) -> Array:
-    return jnp.vectorize(partial(activations, config, parameters), signature="(n)->(n,d)")(tokens)
 
 
 def _readout(config: BaselineConfig) -> int | str:

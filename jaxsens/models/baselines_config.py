@@ -1,9 +1,9 @@
-"""Frozen, validated configs of the baselines: LSTM, simple RNN and convolution."""
+"""Frozen, validated configs of the baselines (LSTM, simple RNN, convolution), and what all networks' configs share."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from jaxsens import inputs
 from jaxsens.errors import no_rule
@@ -21,8 +21,30 @@ Drawn = Annotated[str | Initialisation, checked_by(initialisation.checked)]
 """How random weights are distributed."""
 
 
+class SymbolsConfig:
+    """What the configs of all networks that read symbols have."""
+
+    alphabet_size: int
+    end_symbol: bool
+    dtype: Dtype
+
+    @property
+    def end_of_sequence(self) -> int | None:
+        """The end-of-sequence symbol's id, `alphabet_size`, or None if the alphabet has none."""
+        return self.alphabet_size if self.end_symbol else None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
+        return self.alphabet_size + int(self.end_symbol)
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed, and validates it."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
 @config
-class BaselineConfig:
+class BaselineConfig(SymbolsConfig):
     """Base class of the baselines' configs; use one of its subclasses.
 
     Attributes:
@@ -48,16 +70,6 @@ class BaselineConfig:
     initialisation: Drawn = later(FAN_IN)
 
     @property
-    def end_of_sequence(self) -> int | None:
-        """The end-of-sequence symbol's id, `alphabet_size`, or None if the alphabet has none."""
-        return self.alphabet_size if self.end_symbol else None
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
-        return self.alphabet_size + int(self.end_symbol)
-
-    @property
     def parameter_count(self) -> int:
         """The number of parameters of embeddings and matrices: nearly all."""
         d = self.width
@@ -67,10 +79,6 @@ class BaselineConfig:
     def _matrices(self) -> int:
         """The number of matrices (width, width) of a layer."""
         raise no_rule("parameter_count", "config", self)
-
-    def replace(self, **changes: Any) -> BaselineConfig:
-        """Returns a copy with some fields changed, and validates it."""
-        return dataclasses.replace(self, **changes)
 
 
 @config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
@@ -11,7 +10,7 @@ from pydantic import ValidationInfo, field_validator
 
 from jaxsens import inputs
 from jaxsens.errors import Problems, rule_for
-from jaxsens.models.baselines_config import Drawn, Dtype, ReadoutPlace
+from jaxsens.models.baselines_config import Drawn, Dtype, ReadoutPlace, SymbolsConfig
 from jaxsens.models.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -25,10 +24,9 @@ from jaxsens.models.choices import (
 )
 from jaxsens.models.initialisation import FAN_IN
 from jaxsens.models.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
-from jaxsens.models.named_positions import POSITION_NAMES, POSITION_TYPES
 from jaxsens.models.positions import CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.models.schedules import SCHEDULES, Schedule
-from jaxsens.models.score_positions import DistancePenalty, Rotation
+from jaxsens.models.score_positions import POSITION_NAMES, POSITION_TYPES, DistancePenalty, Rotation
 from jaxsens.models.weighting import (
     WEIGHTING_TYPES,
     WEIGHTINGS,
@@ -163,7 +161,7 @@ class LayerConfig:
 
 
 @config
-class TransformerConfig:
+class TransformerConfig(SymbolsConfig):
     """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2026, section 2).
 
     `heads`, `head_width`, `feed_forward`, `weighting` and `mask` take one value, or a tuple with one per layer.
@@ -196,7 +194,7 @@ class TransformerConfig:
         layer_positions: further embeddings that affect scores, in single layers: one value per layer, each "none", a
             name, a typed term or a tuple of these; ("rotary", "none") has rotary embeddings in the first of two.
         output_gate: "none", or what the heads' outputs are multiplied by: "headwise", one sigmoid gate for each row and
-            head, or "elementwise", one for each of their coordinates (`jaxsens.models.gates`).
+            head, or "elementwise", one for each of their coordinates (`jaxsens.models.maps`).
 
     Raises:
         InputError: listing every error.
@@ -321,16 +319,6 @@ class TransformerConfig:
         return all(isinstance(kind, Softmax | SinkSoftmax) and kind.bounded for kind in kinds)
 
     @property
-    def end_of_sequence(self) -> int | None:
-        """The end-of-sequence symbol's id, `alphabet_size`, or None if the alphabet has none."""
-        return self.alphabet_size if self.end_symbol else None
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
-        return self.alphabet_size + int(self.end_symbol)
-
-    @property
     def parameter_count(self) -> int:
         """The number of parameters of embeddings, attention and per-position maps: nearly all."""
         d = self.width
@@ -370,10 +358,6 @@ class TransformerConfig:
             exact_rows=self.exact_rows,
             centred_scores=self.centred_scores,
         )
-
-    def replace(self, **changes: Any) -> TransformerConfig:
-        """Returns a copy with some fields changed, and validates it."""
-        return dataclasses.replace(self, **changes)
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:

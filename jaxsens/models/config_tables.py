@@ -16,25 +16,20 @@ from jaxsens.strict import did_you_mean, field_names, is_later, join, messages
 NetworkConfig = TransformerConfig | BaselineConfig
 """The configs of all networks."""
 
-CONFIGS: dict[str, type] = {
-    "transformer": TransformerConfig,
-    "lstm": LSTMConfig,
-    "rnn": RNNConfig,
-    "convolution": ConvolutionConfig,
+_NETWORKS: dict[str, tuple[type, Callable[..., Any]]] = {
+    "transformer": (TransformerConfig, Transformer),
+    "lstm": (LSTMConfig, LSTM),
+    "rnn": (RNNConfig, RNN),
+    "convolution": (ConvolutionConfig, Convolution),
 }
-"""The configs by their name, the `kind` in a `[model]` table."""
 
-_MODULES: dict[type, Callable[..., Any]] = {
-    TransformerConfig: Transformer,
-    LSTMConfig: LSTM,
-    RNNConfig: RNN,
-    ConvolutionConfig: Convolution,
-}
+CONFIGS: dict[str, type] = {name: config for name, (config, _) in _NETWORKS.items()}
+"""The configs by their name, the `kind` in a `[model]` table."""
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:
     """Returns the network of a config, a Flax NNX module; the options are `seed` or `parameters`."""
-    return _MODULES[type(config)](config, **options)
+    return dict(_NETWORKS.values())[type(config)](config, **options)
 
 
 def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type | None:

@@ -14,7 +14,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,26 @@ MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
 """Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
 
 SOFTMAX = Softmax()
+
+Tokens: TypeAlias = Int[Array, " n"]
+Index: TypeAlias = Int[Array, ""]
+"""A symbol, a position or a head, 0-based."""
+
+Row: TypeAlias = Float[Array, " width"]
+Outputs: TypeAlias = Float[Array, " outputs"]
+AllRows: TypeAlias = Float[Array, "n width"]
+SomeRows: TypeAlias = Float[Array, "m width"]
+Places: TypeAlias = Int[Array, " m"]
+"""The positions of `SomeRows`."""
+
+Vector: TypeAlias = Float[Array, " head_width"]
+Queries: TypeAlias = Float[Array, "m head_width"]
+Keys: TypeAlias = Float[Array, "k head_width"]
+Number: TypeAlias = Float[Array, ""]
+ScoreTable: TypeAlias = Float[Array, "m k"]
+Attended: TypeAlias = Float[Array, "heads value_width"]
+SomeAttended: TypeAlias = Float[Array, "m heads value_width"]
+"""Of one row, and of some."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +145,12 @@ class Layered(abc.ABC):
         """Returns how the rows of a layer attend to each other."""
 
     @abc.abstractmethod
-    def embed(
-        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""], /
-    ) -> Float[Array, " width"]:
+    def embed(self, parameters: Any, symbol: Index, position: Index, /) -> Row:
         """Returns the first layer's input row for a symbol at a position."""
 
     @abc.abstractmethod
     def project(
-        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""], /
+        self, parameters: Any, layer: int, row: Row, position: Index, /
     ) -> tuple[
         Float[Array, "heads head_width"],
         Float[Array, "key_heads head_width"],
@@ -141,41 +159,24 @@ class Layered(abc.ABC):
         """Returns a row's queries, keys and values in a layer, after normalisation and rotation, if any."""
 
     @abc.abstractmethod
-    def merge(
-        self,
-        parameters: Any,
-        layer: int,
-        row: Float[Array, " width"],
-        attended: Float[Array, "heads value_width"],
-        /,
-    ) -> Float[Array, " width"]:
+    def merge(self, parameters: Any, layer: int, row: Row, attended: Attended, /) -> Row:
         """Returns a layer's output row from its input row and what its heads attended to."""
 
     @abc.abstractmethod
-    def read(self, parameters: Any, row: Float[Array, " width"], /) -> Float[Array, " outputs"]:
+    def read(self, parameters: Any, row: Row, /) -> Outputs:
         """Returns the output from the last layer's row: the final normalisation and the head, if any.
 
         A number counts as a vector of one output.
         """
 
-    def score(
-        self,
-        parameters: Any,
-        layer: int,
-        head: Int[Array, ""],
-        query: Float[Array, " head_width"],
-        key: Float[Array, " head_width"],
-        /,
-    ) -> Float[Array, ""]:
+    def score(self, parameters: Any, layer: int, head: Index, query: Vector, key: Vector, /) -> Number:
         """Returns the score of a query and a key. Override it only if it is not a scaled dot product: it is then
         evaluated for each pair, without matrix products."""
         del parameters, head
         scale = self.attention(layer).scale
         return jnp.vdot(query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
 
-    def position_score(
-        self, layer: int, head: Int[Array, ""], query: Int[Array, ""], key: Int[Array, ""], /
-    ) -> Float[Array, ""] | float | None:
+    def position_score(self, layer: int, head: Index, query: Index, key: Index, /) -> Number | float | None:
         """Returns what two positions add to the score before the temperature, as ALiBi does; None for nothing.
 
         -inf hides the key from the query, but a mask does so at a lower cost.
@@ -183,14 +184,8 @@ class Layered(abc.ABC):
         del layer, head, query, key
 
     def placed_score(
-        self,
-        parameters: Any,
-        layer: int,
-        head: Int[Array, ""],
-        query: Int[Array, ""],
-        key: Int[Array, ""],
-        /,
-    ) -> Float[Array, ""] | float | None:
+        self, parameters: Any, layer: int, head: Index, query: Index, key: Index, /
+    ) -> Number | float | None:
         """Returns what `position_score` does; override this instead if it depends on parameters, as T5's does."""
         del parameters
         return self.position_score(layer, head, query, key)
@@ -200,7 +195,7 @@ class Layered(abc.ABC):
         del n
         return self
 
-    def __call__(self, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, " outputs"]:
+    def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:
         """Returns the output on one input, in O(layers n^2 width) operations."""
         return forward(self, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens), self.readout)
 
@@ -233,7 +228,7 @@ Projections = tuple[
 
 
 def projected_rows(
-    model: Layered, parameters: Any, layer: int, rows: Float[Array, "m width"], positions: Int[Array, " m"]
+    model: Layered, parameters: Any, layer: int, rows: SomeRows, positions: Places
 ) -> Projections:
     """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads them.
 
@@ -262,13 +257,13 @@ def head_scores(
     model: Layered,
     parameters: Any,
     layer: int,
-    head: Int[Array, ""],
-    queries: Float[Array, "m head_width"],
-    keys: Float[Array, "k head_width"],
-    rows: Int[Array, " m"],
+    head: Index,
+    queries: Queries,
+    keys: Keys,
+    rows: Places,
     columns: Int[Array, " k"],
     n: int,
-) -> Float[Array, "m k"]:
+) -> ScoreTable:
     """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
     s = unplaced_scores(model, parameters, layer, head, queries, keys)
 
@@ -281,13 +276,8 @@ def head_scores(
 
 
 def unplaced_scores(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    head: Int[Array, ""],
-    queries: Float[Array, "m head_width"],
-    keys: Float[Array, "k head_width"],
-) -> Float[Array, "m k"]:
+    model: Layered, parameters: Any, layer: int, head: Index, queries: Queries, keys: Keys
+) -> ScoreTable:
     """Returns one head's scores, without position scores and temperature: scaled dot products, or the model's own."""
     if model.scored_in_pairs:
 
@@ -300,16 +290,12 @@ def unplaced_scores(
     return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
 
 
-def tempered(
-    model: Layered, layer: int, scores: Float[Array, "m k"], rows: Int[Array, " m"], n: int
-) -> Float[Array, "m k"]:
+def tempered(model: Layered, layer: int, scores: ScoreTable, rows: Places, n: int) -> ScoreTable:
     """Returns scores, or changes of scores, of some rows divided by the temperature."""
     return model.attention(layer).weighting.tempered(scores[None], rows, n)[0]
 
 
-def forward(
-    model: Layered, parameters: Any, tokens: Int[Array, " n"], readout: int | str
-) -> Float[Array, " outputs"]:
+def forward(model: Layered, parameters: Any, tokens: Tokens, readout: int | str) -> Outputs:
     """Returns the output on one input: the plain forward pass, which is the specification of the model."""
     n = tokens.shape[0]
     row = readout_row(readout, n)
@@ -318,13 +304,13 @@ def forward(
     return model.at_length(n).read(parameters, _last_rows(model, parameters, tokens)[row])
 
 
-def rows_of(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, "n outputs"]:
+def rows_of(model: Layered, parameters: Any, tokens: Tokens) -> Float[Array, "n outputs"]:
     """Returns the output of every row."""
     read = model.at_length(tokens.shape[0]).read
     return jax.vmap(lambda y: read(parameters, y))(_last_rows(model, parameters, tokens))
 
 
-def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Float[Array, "n width"]:
+def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     n = tokens.shape[0]
     model = model.at_length(n)
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
@@ -333,9 +319,7 @@ def _last_rows(model: Layered, parameters: Any, tokens: Int[Array, " n"]) -> Flo
     return x
 
 
-def layer_output(
-    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"]
-) -> Float[Array, "n width"]:
+def layer_output(model: Layered, parameters: Any, layer: int, x: AllRows) -> AllRows:
     """Returns a layer's output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
 
     Raises:
@@ -344,7 +328,7 @@ def layer_output(
     n = x.shape[0]
     q, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
 
-    def rows(block: Int[Array, " m"]) -> Float[Array, "heads m value_width"]:
+    def rows(block: Places) -> Float[Array, "heads m value_width"]:
         return attended_rows(model, parameters, layer, q[:, block], keys, values, block).swapaxes(0, 1)
 
     b = over_row_blocks(rows, model.attention(layer).heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
@@ -355,9 +339,7 @@ def layer_output(
     return y
 
 
-def embedded_rows(
-    model: Layered, parameters: Any, symbols: Int[Array, " m"], positions: Int[Array, " m"]
-) -> Float[Array, "m width"]:
+def embedded_rows(model: Layered, parameters: Any, symbols: Places, positions: Places) -> SomeRows:
     """Returns the first layer's input rows for symbols at positions."""
     return jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
 
@@ -369,8 +351,8 @@ def attended_rows(
     queries: Float[Array, "heads m head_width"],
     keys: Float[Array, "heads n head_width"],
     values: Float[Array, "heads n value_width"],
-    rows: Int[Array, " m"],
-) -> Float[Array, "m heads value_width"]:
+    rows: Places,
+) -> SomeAttended:
     """Returns what some rows, whose queries are given, attend to, one head at a time."""
     n, attention = keys.shape[1], model.attention(layer)
     columns = jnp.arange(n)
@@ -387,11 +369,7 @@ def attended_rows(
 
 
 def merged_rows(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    rows: Float[Array, "m width"],
-    attended: Float[Array, "m heads value_width"],
-) -> Float[Array, "m width"]:
+    model: Layered, parameters: Any, layer: int, rows: SomeRows, attended: SomeAttended
+) -> SomeRows:
     """Returns a layer's output rows from its input rows and what they attended to."""
     return jax.vmap(lambda row, b: model.merge(parameters, layer, row, b))(rows, attended)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxsens.errors import rule_for
 from jaxsens.models import layers
 from jaxsens.models.choices import SCORES
 from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.layered import Attention, Layered
+from jaxsens.models.layered import Attended, Attention, Index, Layered, Number, Outputs, Row, Vector
 from jaxsens.models.maps import layer_norm
-from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.models.products import rows_times
+from jaxsens.models.parameters import LayerParameters, TransformerParameters
 from jaxsens.models.scores import penalty, projected, turned
 from jaxsens.models.trace import after_attention
 
@@ -44,9 +43,7 @@ class LayeredTransformer(Layered):
         """The transformer for inputs of length n, on which position embeddings depend."""
         return type(self)(self.config, n)
 
-    def embed(
-        self, parameters: TransformerParameters, symbol: Int[Array, ""], position: Int[Array, ""]
-    ) -> Float[Array, " width"]:
+    def embed(self, parameters: TransformerParameters, symbol: Index, position: Index) -> Row:
         """The symbol's embedding plus the position's."""
         return (
             parameters.embedding[symbol]
@@ -54,11 +51,7 @@ class LayeredTransformer(Layered):
         )
 
     def project(
-        self,
-        parameters: TransformerParameters,
-        layer: int,
-        row: Float[Array, " width"],
-        position: Int[Array, ""],
+        self, parameters: TransformerParameters, layer: int, row: Row, position: Index
     ) -> tuple[Array, Array, Array]:
         """Queries, keys and values of one row."""
         config, own = self._layer(parameters, layer)
@@ -71,36 +64,18 @@ class LayeredTransformer(Layered):
         )
         return q, k, projected(config, z, own.value)[:, 0]
 
-    def merge(
-        self,
-        parameters: TransformerParameters,
-        layer: int,
-        row: Float[Array, " width"],
-        attended: Float[Array, "heads head_width"],
-    ) -> Float[Array, " width"]:
+    def merge(self, parameters: TransformerParameters, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, skips, normalisation and the per-position map of one row."""
         config, own = self._layer(parameters, layer)
-        x, none = row[None], row[:0]
-        return after_attention(config, own, x, x, none, none, none, none, attended[:, None])[1][0]
+        return after_attention(config, own, row[None], attended[:, None]).y[0]
 
-    def read(
-        self, parameters: TransformerParameters, row: Float[Array, " width"]
-    ) -> Float[Array, " outputs"]:
+    def read(self, parameters: TransformerParameters, row: Row) -> Outputs:
         """The row itself, or the linear head's logits."""
-        if parameters.head is None:
-            return row
-        return rows_times(row, parameters.head, self.config.exact_rows) + needed(
-            parameters.head_bias, "head_bias"
-        )
+        return layers.through_head(self.config, parameters, row)
 
     def placed_score(
-        self,
-        parameters: TransformerParameters,
-        layer: int,
-        head: Int[Array, ""],
-        query: Int[Array, ""],
-        key: Int[Array, ""],
-    ) -> Float[Array, ""] | None:
+        self, parameters: TransformerParameters, layer: int, head: Index, query: Index, key: Index
+    ) -> Number | None:
         """The sum of what the position terms add, such as ALiBi's penalties."""
         config, own = self._layer(parameters, layer)
         added = penalty(config, own, query[None], key[None], own.query.dtype, head)
@@ -114,13 +89,8 @@ class PairwiseTransformer(LayeredTransformer):
     """A transformer whose scores are evaluated for each pair, by the function of their entry in `SCORES`."""
 
     def score(
-        self,
-        parameters: TransformerParameters,
-        layer: int,
-        head: Int[Array, ""],
-        query: Float[Array, " head_width"],
-        key: Float[Array, " head_width"],
-    ) -> Float[Array, ""]:
+        self, parameters: TransformerParameters, layer: int, head: Index, query: Vector, key: Vector
+    ) -> Number:
         """The layer's score of one query and one key."""
         config, own = self._layer(parameters, layer)
         of_head = None if own.additive is None else own.additive[head][None]

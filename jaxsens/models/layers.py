@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import no_rule, rule_for
 from jaxsens.models.centred import REFINEMENTS
 from jaxsens.models.choices import OUTPUT_GATES
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layered import readout_row
+from jaxsens.models.layered import AllRows, Outputs, Row, Tokens, readout_row
 from jaxsens.models.parameters import TransformerParameters, needed
 from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.products import rows_times
 from jaxsens.models.trace import LayerTrace, transformer_layer, transformer_row
 
 
-def position_embedding(
-    config: TransformerConfig, parameters: TransformerParameters, n: int
-) -> Float[Array, "n width"]:
+def position_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> AllRows:
     """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n."""
     total = jnp.zeros((n, config.width), config.dtype)
     row = 0
@@ -44,26 +41,19 @@ def position_embedding(
     return total
 
 
-def embed(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> Float[Array, "n width"]:
+def embed(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> AllRows:
     """Returns y^(0): the symbol embeddings plus the position embeddings."""
     return parameters.embedding[tokens] + position_embedding(config, parameters, tokens.shape[0])
 
 
-def activations(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> Float[Array, "n width"]:
+def activations(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> AllRows:
     """Returns y^(L) at every position, in O(L n^2 d + L n d (d + d_ff)) operations."""
     return trace(config, parameters, tokens)[1]
 
 
 def trace(
-    config: TransformerConfig,
-    parameters: TransformerParameters,
-    tokens: Int[Array, " n"],
-    row: int | None = None,
-) -> tuple[tuple[LayerTrace, ...], Float[Array, "n width"]]:
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens, row: int | None = None
+) -> tuple[tuple[LayerTrace, ...], AllRows]:
     """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
     x = embed(config, parameters, tokens)
     kept = []
@@ -79,26 +69,20 @@ def readout_position(config: TransformerConfig, n: int) -> int | None:
     return readout_row(config.readout, n)
 
 
-def read_out(
-    config: TransformerConfig, parameters: TransformerParameters, y: Float[Array, "n width"]
-) -> Float[Array, " outputs"]:
+def read_out(config: TransformerConfig, parameters: TransformerParameters, y: AllRows) -> Outputs:
     """Returns the model's output from y^(L): the readout row or the mean, through the linear head if any."""
     position = readout_position(config, y.shape[0])
     return through_head(config, parameters, jnp.mean(y, axis=0) if position is None else y[position])
 
 
-def through_head(
-    config: TransformerConfig, parameters: TransformerParameters, row: Float[Array, " width"]
-) -> Float[Array, " outputs"]:
+def through_head(config: TransformerConfig, parameters: TransformerParameters, row: Row) -> Outputs:
     """Returns the linear head's output of the readout row or mean; the row itself without a head."""
     if parameters.head is None:
         return row
     return rows_times(row, parameters.head, config.exact_rows) + needed(parameters.head_bias, "head_bias")
 
 
-def apply(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> Float[Array, " outputs"]:
+def apply(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> Outputs:
     """Returns the model's output on one input: `read_out` of `activations`. Of the last layer, only what is read out.
 
     It takes `apply_operations` operations.

@@ -17,19 +17,9 @@ Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
 """The first of some successive positions, and the one after the last: known when compiling, or computed."""
 
 
-@dataclass(frozen=True)
-class KeyMask:
-    """The keys that a query may see, and so the rows that can change when one key does.
+class Sides:
+    """What follows from the sides on which a query may see keys: `earlier` and `later`."""
 
-    Attributes:
-        meaning: a description of the mask.
-        sees: maps query and key positions, which broadcast, to whether the query sees the key.
-        earlier: whether a query may see a later key, so that a key can change earlier rows.
-        later: whether a query may see an earlier key, so that a key can change later rows.
-    """
-
-    meaning: str
-    sees: Callable[[Array, Array], Bool[Array, "*b"]]
     earlier: bool
     later: bool
 
@@ -45,6 +35,23 @@ class KeyMask:
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys, of n, outside of which none is seen by a row of the span."""
         return (0 if self.later else rows[0]), (n if self.earlier else rows[1])
+
+
+@dataclass(frozen=True)
+class KeyMask(Sides):
+    """The keys that a query may see, and so the rows that can change when one key does.
+
+    Attributes:
+        meaning: a description of the mask.
+        sees: maps query and key positions, which broadcast, to whether the query sees the key.
+        earlier: whether a query may see a later key, so that a key can change earlier rows.
+        later: whether a query may see an earlier key, so that a key can change later rows.
+    """
+
+    meaning: str
+    sees: Callable[[Array, Array], Bool[Array, "*b"]]
+    earlier: bool
+    later: bool
 
 
 def _all(queries: Array, keys: Array) -> Bool[Array, "*b"]:
@@ -82,35 +89,22 @@ MASKS: dict[str, KeyMask] = {
 0 on every key, so its head's output is the zero vector."""
 
 
-class TypedMask(Part):
+class TypedMask(Part, Sides):
     """A mask with parameters: a typed value instead of a name. It behaves as a `KeyMask` does."""
 
     @property
     @abc.abstractmethod
-    def earlier(self) -> bool:
+    def earlier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether a query may see a later key, so that a key can change earlier rows."""
 
     @property
     @abc.abstractmethod
-    def later(self) -> bool:
+    def later(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether a query may see an earlier key, so that a key can change later rows."""
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether no query sees keys on one of its sides."""
-        return not (self.earlier and self.later)
 
     @abc.abstractmethod
     def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
-
-    @abc.abstractmethod
-    def rows_that_see(self, keys: Span, n: int) -> Span:
-        """Returns the rows, of n, outside of which none sees a key of the span."""
-
-    @abc.abstractmethod
-    def keys_seen_by(self, rows: Span, n: int) -> Span:
-        """Returns the keys, of n, outside of which none is seen by a row of the span."""
 
 
 WIDEST_WINDOW = 2**30

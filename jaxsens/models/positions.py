@@ -98,11 +98,6 @@ class CoordinateTerm(PositionTerm):
     def label(self) -> str:
         """Its name among a model's coordinates. Random initialisation draws the vector by this name."""
 
-    @property
-    @abc.abstractmethod
-    def bounded(self) -> bool:
-        """Whether |p_n(i)| stays bounded over all i and n."""
-
     @abc.abstractmethod
     def values(self, n: int) -> Float[np.ndarray, " n"]:
         """p_n(1), ..., p_n(n), float64."""

@@ -1,4 +1,7 @@
-"""Position embeddings that enter attention scores: rotations of queries and keys, and terms added to the scores."""
+"""Position embeddings that enter attention scores: rotations of queries and keys, and terms added to the scores.
+
+And all position embeddings by name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,17 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import Problems
 from jaxsens.inputs import is_count, keep_plain
-from jaxsens.models.positions import ScoreTerm, angles_of, check_base
+from jaxsens.models.positions import (
+    COMPONENTS,
+    Component,
+    Learned,
+    Limb,
+    PositionTerm,
+    ScoreTerm,
+    Sinusoidal,
+    angles_of,
+    check_base,
+)
 
 Indices = TypeVar("Indices", np.ndarray, jax.Array)
 """Whole numbers of NumPy or JAX."""
@@ -289,3 +302,29 @@ def _share(fraction: float, whole: int) -> int | None:
 def _check_fraction(term: PartialRotary | PartialAlibi, fraction: object, problems: Problems) -> None:
     if isinstance(fraction, bool) or not (isinstance(fraction, int | float) and 0 < fraction <= 1):
         problems.add("positions", term, "a fraction above 0 and at most 1")
+
+
+POSITION_TYPES: tuple[type[PositionTerm], ...] = (
+    Component,
+    Limb,
+    Sinusoidal,
+    Learned,
+    Rotary,
+    PartialRotary,
+    Alibi,
+    PartialAlibi,
+    RelativeBias,
+)
+"""The terms that a config file can describe; a `TransformerConfig` takes `FunctionComponent`s too."""
+
+POSITION_NAMES: dict[str, PositionTerm] = {
+    "sinusoidal": Sinusoidal(),
+    "learned": Learned(),
+    "rotary": Rotary(),
+    "partial-rotary": PartialRotary(),
+    "alibi": Alibi(),
+    "partial-alibi": PartialAlibi(),
+    "relative-bias": RelativeBias(),
+    **{name: Component(name) for name in COMPONENTS},
+}
+"""The named position embeddings; "none" is the empty tuple of terms."""

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from jaxsens.errors import InputError
 from jaxsens.inputs import is_count
+from jaxsens.strict import naming_arguments
 
 _CALLING = threading.Lock()
 """PyTorch spreads one call over all cores, and modules may keep state between calls: one call at a time."""
@@ -179,6 +180,7 @@ class TorchModel:
         return found.reshape(*ids.shape[:-1], *found.shape[1:])
 
 
+@naming_arguments
 def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
     """Returns a model for `flip_sensitivity` that runs a PyTorch module, outside JAX: slow and exact.
 

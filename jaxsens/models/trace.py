@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.centred import centred_scores
 from jaxsens.models.config import LayerConfig
-from jaxsens.models.gates import gated
-from jaxsens.models.maps import activation, layer_norm
+from jaxsens.models.maps import activation, gated, layer_norm
 from jaxsens.models.masks import visible
 from jaxsens.models.parameters import LayerParameters, needed
 from jaxsens.models.products import rows_times
@@ -65,12 +64,16 @@ class LayerTrace:
     mapped: Float[Array, "n width"] | None
 
 
+Block: TypeAlias = Int[Array, " m"]
+OfHeads: TypeAlias = Float[Array, "heads n head_width"]
+"""Queries, keys or values of all rows."""
+
+SomeHeads: TypeAlias = Float[Array, "heads m head_width"]
+"""Those of the rows of a block."""
+
+
 def over_row_blocks(
-    rows: Callable[[Int[Array, " m"]], Any],
-    heads: int,
-    n: int,
-    only: int | None = None,
-    size: int | None = None,
+    rows: Callable[[Block], Any], heads: int, n: int, only: int | None = None, size: int | None = None
 ) -> Any:
     """Returns `rows(positions)` for all n positions, in blocks of `size` rows, by default those within
     `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
@@ -117,11 +120,7 @@ def scores_leave_cache(heads: int, n: int, platform: str | None = None) -> bool:
 
 
 def row_scores(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    queries: Float[Array, "heads n head_width"],
-    keys: Float[Array, "heads n head_width"],
-    block: Int[Array, " m"],
+    layer: LayerConfig, parameters: LayerParameters, queries: OfHeads, keys: OfHeads, block: Block
 ) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
     """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
     return scores_of_rows(layer, parameters, queries[:, block], keys, block)
@@ -130,9 +129,9 @@ def row_scores(
 def scores_of_rows(
     layer: LayerConfig,
     parameters: LayerParameters,
-    queries: Float[Array, "heads m head_width"],
-    keys: Float[Array, "heads n head_width"],
-    block: Int[Array, " m"],
+    queries: SomeHeads,
+    keys: OfHeads,
+    block: Block,
     head: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
     """`row_scores` from the queries of the rows `block`; with `head`, of that head alone: (1, ..., head_width)."""
@@ -149,11 +148,11 @@ def scores_of_rows(
 def attention_of_rows(
     layer: LayerConfig,
     parameters: LayerParameters,
-    queries: Float[Array, "heads m head_width"],
-    keys: Float[Array, "heads n head_width"],
-    values: Float[Array, "heads n head_width"],
-    block: Int[Array, " m"],
-) -> tuple[Float[Array, "heads m head_width"], Float[Array, "heads m"]]:
+    queries: SomeHeads,
+    keys: OfHeads,
+    values: OfHeads,
+    block: Block,
+) -> tuple[SomeHeads, Float[Array, "heads m"]]:
     """Returns the heads' outputs b and the `Weighting.log_normaliser` of the rows `block`, whose queries are given."""
 
     def some(q: Array, k: Array, v: Array, head: Array | None = None) -> tuple[Array, Array]:
@@ -183,12 +182,13 @@ def transformer_layer(
     keys = turned(layer, projected(layer, z, parameters.key), everywhere, n)
     values = projected(layer, z, parameters.value)
 
-    def rows(block: Int[Array, " m"]) -> tuple[Array, Array]:
+    def rows(block: Block) -> tuple[Array, Array]:
         return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
     size = rows_at_once(layer.heads * n, leaves_cache(layer, n))
     b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
-    return after_attention(layer, parameters, x, z, queries, keys, values, normaliser, b)
+    after = after_attention(layer, parameters, x, b)
+    return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
 
 
 def transformer_row(
@@ -202,21 +202,23 @@ def transformer_row(
     keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
     values = projected(layer, z, parameters.value)
     b = attention_of_rows(layer, parameters, queries, keys, values, here)[0]
-    none = x[:0]
-    return after_attention(layer, parameters, x[here], none, none, none, none, none, b)[1][0]
+    return after_attention(layer, parameters, x[here], b).y[0]
+
+
+class AfterAttention(NamedTuple):
+    """What follows from the heads' outputs in a layer, for any rows: y is the layer's output, and the rest of
+    `LayerTrace`."""
+
+    attended: Float[Array, "m width"]
+    c: Float[Array, "m width"]
+    h: Float[Array, "m hidden"] | None
+    mapped: Float[Array, "m width"] | None
+    y: Float[Array, "m width"]
 
 
 def after_attention(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    x: Float[Array, "m width"],
-    z: Float[Array, "m width"],
-    queries: Array,
-    keys: Array,
-    values: Array,
-    normaliser: Array,
-    b: Float[Array, "heads m head_width"],
-) -> tuple[LayerTrace, Float[Array, "m width"]]:
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], b: SomeHeads
+) -> AfterAttention:
     """The rest of a layer, from the heads' outputs b of any rows: gates, output projection, skips, per-position map."""
     exact, places = layer.exact_rows, layer.norm
     open_b = gated(layer, parameters, x, b)
@@ -225,10 +227,10 @@ def after_attention(
     )
     c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
     if not layer.feed_forward:
-        return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, None, None), c
+        return AfterAttention(attended, c, None, None, c)
     inner = layer_norm(layer, parameters.feed_forward_norm, c) if places.before else c
     h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
     out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
     mapped = c + out
     y = layer_norm(layer, parameters.feed_forward_norm, mapped) if places.after else mapped
-    return LayerTrace(x, z, queries, keys, values, normaliser, b, attended, c, h, mapped), y
+    return AfterAttention(attended, c, h, mapped, y)

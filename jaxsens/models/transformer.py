@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
 
 from jaxsens.errors import Problems
 from jaxsens.memory import check_fits
 from jaxsens.models import layers
 from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import check_input, checked_making, checked_parameters, on_device
+from jaxsens.models.given import check_input, checked_making, checked_parameters
+from jaxsens.models.network import Network
 from jaxsens.models.parameters import TransformerParameters, initialise, shapes
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled
 
 
-class Transformer(nnx.Module):
+class Transformer(Network[TransformerConfig, TransformerParameters]):
     """A transformer described by a `TransformerConfig`.
 
     `model(tokens)` is the readout y_r^(L) (or a linear head's logits); `model.activations(tokens)` is y^(L) at every
@@ -37,48 +31,20 @@ class Transformer(nnx.Module):
         InputError: naming each unusable argument.
     """
 
+    output_of = staticmethod(layers.apply)
+    rows_of = staticmethod(layers.activations)
+
     def __init__(
         self, config: TransformerConfig, seed: int = 0, parameters: TransformerParameters | None = None
     ) -> None:
         config, seed = checked_making(type(self).__name__, config, TransformerConfig, seed)
-        self.config = config
         if parameters is None:
-            given = initialise(config, seed)
+            super().__init__(config, initialise(config, seed))
         else:
-            given = checked_parameters(shapes(config), parameters, config.dtype)
-        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
+            super().__init__(config, checked_parameters(shapes(config), parameters, config.dtype))
 
-    @property
-    def parameters(self) -> TransformerParameters:
-        """The parameters as a pytree of plain arrays."""
-        return jax.tree.map(
-            lambda variable: variable[...],
-            self.variables,
-            is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
-        )
-
-    def __call__(self, tokens: ArrayLike) -> Float[Array, "*batch outputs"]:
-        """Returns the output on each input: (width,), or (logits,) with a linear head. Compiled once per shape."""
-        return self._run(_apply, tokens)
-
-    def activations(self, tokens: ArrayLike) -> Float[Array, "*batch n width"]:
-        """Returns y^(L) at every position of each input. Compiled once per shape."""
-        return self._run(_activations, tokens)
-
-    def _run(self, function: Callable[..., Array], tokens: ArrayLike) -> Array:
+    def _check(self, tokens: ArrayLike) -> None:
         check_tokens(self.config, tokens)
-        with numerics(self.config.dtype):
-            return function(self.config, self.parameters, on_device(tokens))
-
-
-@compiled(static=1)
-def _apply(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
-    return jnp.vectorize(partial(layers.apply, config, parameters), signature="(n)->(d)")(tokens)
-
-
-@compiled(static=1)
-def _activations(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
-    return jnp.vectorize(partial(layers.activations, config, parameters), signature="(n)->(n,d)")(tokens)
 
 
 def check_length(config: TransformerConfig, n: int, problems: Problems) -> None:

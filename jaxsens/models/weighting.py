@@ -12,7 +12,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,18 @@ from jaxsens.models.products import quotients, weighted_sums
 from jaxsens.models.schedules import SCHEDULES, Schedule
 from jaxsens.models.thresholds import entmax_shares, sparsemax_threshold
 from jaxsens.strict import checked_by
+
+Keys: TypeAlias = Float[Array, "*rows keys"]
+"""A number for each key of some rows: scores, shares or weights."""
+
+Seen: TypeAlias = Bool[Array, "*rows keys"]
+"""Whether each row sees each key."""
+
+Shares: TypeAlias = tuple[Keys, Float[Array, "*rows 1"]]
+"""What keys' weights are proportional to, and what divides it."""
+
+OfHeads: TypeAlias = Float[Array, "heads m k"]
+"""Scores of heads, queries and keys."""
 
 
 def _finite_numbers(name: str, value: Any, problems: Problems) -> tuple[float, ...]:
@@ -45,9 +57,7 @@ class Weighting(Part):
         """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
 
     @abc.abstractmethod
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns shares, to which the keys' weights are proportional, and the divisor that turns them into weights.
 
         Invisible keys have shares of 0. A row without visible keys has shares of 0 and a divisor of 1. Every share is a
@@ -55,16 +65,12 @@ class Weighting(Part):
         less than 1, as with a sink, or to anything, as those of sigmoid attention.
         """
 
-    def tempered(
-        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
-    ) -> Float[Array, "heads m k"]:
+    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
         """Returns the scores divided by the temperature of each query's row (0-based), if there is a temperature."""
         del query_positions, n
         return scores
 
-    def log_normaliser(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows"]:
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns the log of each row's sum of exponentiated scores; 0 for weightings without exponentials."""
         del visible
         return jnp.zeros(scores.shape[:-1], scores.dtype)
@@ -126,9 +132,7 @@ class Tempered(Weighting):
             return jnp.full(query_positions.shape, schedule(n), dtype)
         return jnp.asarray(schedule(np.arange(1, n + 1)), dtype)[query_positions]
 
-    def tempered(
-        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
-    ) -> Float[Array, "heads m k"]:
+    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
         """Returns the scores of each query's row times 1/tau."""
         return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
 
@@ -137,17 +141,13 @@ class Tempered(Weighting):
 class Softmax(Tempered):
     """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau)."""
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns exp(s_j - max s) of tempered scores, and their sum."""
         unnormalised, _ = _powers(scores, visible)
         total = jnp.sum(unnormalised, axis=-1, keepdims=True)
         return unnormalised, jnp.where(total > 0, total, 1)
 
-    def log_normaliser(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows"]:
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
         return _log_sum(scores, visible)
 
@@ -171,16 +171,12 @@ class SinkSoftmax(Tempered):
         """Returns -log n, or -logit if less: the sink then takes nearly everything."""
         return min(super().log_share(n), -self.logit)
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns exp(s_j - m) and their sum with the sink's, where m is the largest of the scores and the logit."""
         unnormalised, largest = _powers(scores, visible, self.logit)
         return unnormalised, jnp.sum(unnormalised, axis=-1, keepdims=True) + jnp.exp(self.logit - largest)
 
-    def log_normaliser(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows"]:
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns log (exp(logit) + sum_j exp(s_j)) over the visible keys; 0 for a row that sees none."""
         found = jnp.logaddexp(_log_sum(scores, visible), jnp.asarray(self.logit, scores.dtype))
         return jnp.where(jnp.any(visible, axis=-1), found, 0)
@@ -225,21 +221,15 @@ class AdaptiveSoftmax(Tempered):
         leading = np.trim_zeros(self.polynomial, "f")
         return self.inverse_temperature.bounded and (len(leading) <= 1 or leading[0] < 0)
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns the shares of softmax, of tempered scores times beta."""
         return Softmax().shares(self._sharpened(scores, visible), visible)
 
-    def log_normaliser(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows"]:
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns log sum_j exp(beta s_j) over the visible keys; 0 for a row that sees none."""
         return _log_sum(self._sharpened(scores, visible), visible)
 
-    def _sharpened(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows keys"]:
+    def _sharpened(self, scores: Keys, visible: Seen) -> Keys:
         shares, total = Softmax().shares(scores, visible)
         p = shares / total
         entropy = -jnp.sum(p * jnp.log(jnp.where(p > 0, p, 1)), axis=-1, keepdims=True)
@@ -273,23 +263,17 @@ class Sigmoid(Tempered):
             lambda length: self.bias + self.log_bias * np.log(length), query_positions, n, dtype
         )
 
-    def tempered(
-        self, scores: Float[Array, "heads m k"], query_positions: Int[Array, " m"], n: int
-    ) -> Float[Array, "heads m k"]:
+    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
         """Returns the scores of each query's row times 1/tau, plus its bias."""
         biases = self.biases(query_positions, n, scores.dtype)[:, None]
         return super().tempered(scores, query_positions, n) + biases
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns the weights themselves, and 1."""
         shares = jnp.where(visible, jax.nn.sigmoid(scores), 0)
         return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
-    def log_normaliser(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> Float[Array, "*rows"]:
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns log sum_j exp(s_j), which tells how large scores are; no weight depends on it."""
         return _log_sum(scores, visible)
 
@@ -304,12 +288,10 @@ class HardWeighting(Weighting):
         return True
 
     @abc.abstractmethod
-    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+    def winners(self, ties: Seen) -> Seen:
         """Returns the keys that get weight among `ties`, those with the largest score; none if there are none."""
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns 1 for every winner, and the number of winners."""
         masked, best = _masked(scores, visible)
         chosen = self.winners((masked == best) & visible).astype(scores.dtype)
@@ -322,7 +304,7 @@ class HardWeighting(Weighting):
 class LeftmostHard(HardWeighting):
     """All weight on the first key with the largest score (Yang et al., lhardmax; Hahn's hard attention)."""
 
-    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+    def winners(self, ties: Seen) -> Seen:
         """The first of them."""
         return (jnp.arange(ties.shape[-1]) == jnp.argmax(ties, axis=-1)[..., None]) & ties
 
@@ -331,7 +313,7 @@ class LeftmostHard(HardWeighting):
 class RightmostHard(HardWeighting):
     """All weight on the last key with the largest score (Yang et al., rhardmax)."""
 
-    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+    def winners(self, ties: Seen) -> Seen:
         """The last of them."""
         keys = ties.shape[-1]
         last = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
@@ -342,7 +324,7 @@ class RightmostHard(HardWeighting):
 class AverageHard(HardWeighting):
     """Equal weight on every key with the largest score (Yang et al., ahardmax)."""
 
-    def winners(self, ties: Bool[Array, "*rows keys"]) -> Bool[Array, "*rows keys"]:
+    def winners(self, ties: Seen) -> Seen:
         """All of them."""
         return ties
 
@@ -356,9 +338,7 @@ class Sparsemax(Weighting):
         """False: the weights are continuous in the scores."""
         return False
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """The weights themselves, and 1."""
         shifted, best = _below_best(scores, visible)
         shares = jnp.where(visible, jnp.maximum(shifted - sparsemax_threshold(shifted), 0), 0)
@@ -384,9 +364,7 @@ class Entmax(Tempered):
             remedy = 'above 1 and at most 2; softmax is the limit at 1: weighting = "softmax"'
             problems.add("alpha", self.alpha, remedy)
 
-    def shares(
-        self, scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-    ) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+    def shares(self, scores: Keys, visible: Seen) -> Shares:
         """The weights, up to rounding, and their sum."""
         alpha = float(self.alpha)
         shares = jnp.where(visible, entmax_shares((alpha - 1) * _below_best(scores, visible)[0], alpha), 0)
@@ -394,17 +372,13 @@ class Entmax(Tempered):
         return shares, jnp.where(total > 0, total, 1)
 
 
-def _masked(
-    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+def _masked(scores: Keys, visible: Seen) -> Shares:
     """Returns the scores, with -inf for invisible keys, and each row's largest."""
     masked = jnp.where(visible, scores, -jnp.inf)
     return masked, jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
 
 
-def _powers(
-    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"], least: float = -math.inf
-) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+def _powers(scores: Keys, visible: Seen, least: float = -math.inf) -> Shares:
     """Returns exp(s_j - m), 0 for invisible keys, and m: each row's largest score or `least`; 0 if infinite."""
     masked, best = _masked(scores, visible)
     # It cancels in the quotient, and so does its derivative.
@@ -413,15 +387,13 @@ def _powers(
     return jnp.exp(masked - best), best  # 0 for -inf, an invisible key
 
 
-def _log_sum(scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]) -> Float[Array, "*rows"]:
+def _log_sum(scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
     """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
     found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
     return jnp.where(jnp.any(visible, axis=-1), found, 0)
 
 
-def _below_best(
-    scores: Float[Array, "*rows keys"], visible: Bool[Array, "*rows keys"]
-) -> tuple[Float[Array, "*rows keys"], Float[Array, "*rows 1"]]:
+def _below_best(scores: Keys, visible: Seen) -> Shares:
     """Returns the scores relative to each row's largest, -inf for invisible keys, and that largest."""
     masked, best = _masked(scores, visible)
     return jnp.where(visible, masked - jnp.where(jnp.isfinite(best), best, 0), -jnp.inf), best
@@ -479,11 +451,7 @@ WEIGHTINGS: dict[str, Weighting] = {
 """The named weighting functions."""
 
 
-def weights(
-    weighting: Weighting,
-    scores: Float[Array, "*rows keys"],
-    visible: Bool[Array, "*rows keys"],
-) -> Float[Array, "*rows keys"]:
+def weights(weighting: Weighting, scores: Keys, visible: Seen) -> Keys:
     """Returns the attention weights of each row of scores; they are 0 for invisible keys.
 
     The scores must already be tempered (`Weighting.tempered`). A row without visible keys gets weight 0 everywhere.

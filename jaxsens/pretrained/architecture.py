@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxsens.errors import no_rule, rule_for
-from jaxsens.models.layered import Attention, Layered
+from jaxsens.models.layered import Attended, Attention, Index, Layered, Outputs, Row
 from jaxsens.models.masks import SlidingWindow
-from jaxsens.pretrained.activations import ACTIVATIONS
 from jaxsens.pretrained.rotary import RotaryAngles, turned
 
 Output = Literal["hidden", "logits"]
 """What is read from a row of the last layer: the row itself, or what the language-model head makes of it."""
 
 NormKind = Literal["layer", "rms"]
+
+Activation = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
+
+_erf: Activation = partial(jax.nn.gelu, approximate=False)
+_tanh: Activation = partial(jax.nn.gelu, approximate=True)
+
+
+def _quick(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _erf,
+    "gelu_python": _erf,
+    "gelu_new": _tanh,
+    "gelu_pytorch_tanh": _tanh,
+    "gelu_python_tanh": _tanh,
+    "gelu_accurate": _tanh,
+    "gelu_fast": _tanh,  # its constant is sqrt(2 / pi) to ten digits
+    "quick_gelu": _quick,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+"""The activations under the names that `config.json` uses: Gaussian error linear units with erf, with tanh, or with a
+sigmoid, and others."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +134,13 @@ class PublishedTransformer(Layered):
         architecture: the shape and choices.
         output: "hidden" or "logits".
         n: the length of the input, if the rotary angles depend on it; otherwise 0.
+        pooling: the readout that the model's folder names; None for that of its family.
     """
 
     architecture: Architecture
     output: Output = "hidden"
     n: int = 0
+    pooling: int | str | None = None
 
     @property
     def layers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -119,7 +149,9 @@ class PublishedTransformer(Layered):
 
     @property
     def readout(self) -> int | str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The last row if the future is masked, otherwise the first, which belongs to [CLS]."""
+        """That of the folder's pooling; else the last row if the future is masked, otherwise the first, of [CLS]."""
+        if self.pooling is not None:
+            return self.pooling
         return "last" if self.architecture.causal else 0
 
     @property
@@ -148,9 +180,7 @@ class PublishedTransformer(Layered):
             self, architecture=dataclasses.replace(a, windows=windows), n=n if depends else 0
         )
 
-    def embed(
-        self, parameters: Any, symbol: Int[Array, ""], position: Int[Array, ""]
-    ) -> Float[Array, " width"]:
+    def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
         """The symbol's embedding, plus the first token type's and the position's, normalised."""
         row = parameters["embedding"][symbol]
         if self.architecture.token_types:
@@ -159,9 +189,7 @@ class PublishedTransformer(Layered):
             row = row + parameters["positions"][position]
         return self._normed(parameters["embedding_norm"], row) if self.architecture.embedding_norm else row
 
-    def project(
-        self, parameters: Any, layer: int, row: Float[Array, " width"], position: Int[Array, ""]
-    ) -> tuple[Array, Array, Array]:
+    def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
         """Queries, keys and values of one row."""
         a, own = self.architecture, parameters["layers"][layer]
         z = self._normed(own["attention_norm"], row) if a.norm_first else row
@@ -175,13 +203,7 @@ class PublishedTransformer(Layered):
             q, k = (turned(a.rotary, x, position, self.n) for x in (q, k))
         return q, k, v
 
-    def merge(
-        self,
-        parameters: Any,
-        layer: int,
-        row: Float[Array, " width"],
-        attended: Float[Array, "heads head_width"],
-    ) -> Float[Array, " width"]:
+    def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""
         own = parameters["layers"][layer]
         row = row + linear(own["output"], attended.reshape(-1))
@@ -190,7 +212,7 @@ class PublishedTransformer(Layered):
         row = self._normed(own["attention_norm"], row)
         return self._normed(own["map_norm"], row + self._mapped(own, row))
 
-    def read(self, parameters: Any, row: Float[Array, " width"]) -> Float[Array, " outputs"]:
+    def read(self, parameters: Any, row: Row) -> Outputs:
         """The row after the final normalisation, or the logits of the language-model head."""
         if self.architecture.norm_first:
             row = self._normed(parameters["final_norm"], row)

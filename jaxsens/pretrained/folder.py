@@ -19,6 +19,11 @@ TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+POOLING = "1_Pooling/config.json"
+
+READOUTS: dict[str, int | str] = {"mean": "mean", "cls": 0, "lasttoken": "last"}
+"""The readouts that poolings of sentence encoders are."""
+
 MOST_BYTES = 2**28
 """The bytes of the longest JSON file that is read. Tokenizers of 250,000 words have about 2^25."""
 
@@ -85,8 +90,43 @@ class Folder:
             )
         if (self.path / "snapshots").is_dir():
             absent = "it is the hub's cache of a model; give a folder within its snapshots"
+        if within := self.models_within():
+            absent = f"give the folder of a model: {' or '.join(repr(str(one)) for one in within[:4])}"
         path = self.file(CONFIG, problems, named_by="folder", absent=absent)
         return {} if path is None else read_json(path, problems)
+
+    def models_within(self) -> list[Path]:
+        """Returns the folders of models within this one, which is their parent, the hub's cache of a model, or of all
+        models."""
+        places = ("*", "snapshots/*", "models--*/snapshots/*")
+        found = [path.parent for place in places for path in self.path.glob(f"{place}/{CONFIG}")]
+        return sorted(folder for folder in found if any(folder.glob("*.safetensors")))
+
+    @property
+    def name(self) -> str:
+        """What the model is called: its name at the hub if the folder is in the hub's cache, else the folder's."""
+        here = self.path.resolve()
+        if here.parent.name == "snapshots":
+            return here.parent.parent.name.removeprefix("models--").replace("--", "/")
+        return here.name
+
+    def pooling(self, problems: Problems) -> int | str | None:
+        """Returns the readout that a sentence encoder's 1_Pooling/config.json names; None if there is no such file.
+
+        Adds an error for a pooling that is no readout.
+        """
+        if not (self.path / POOLING).is_file():
+            return None
+        path = self.file(POOLING, problems, named_by="folder", absent="")
+        table = {} if path is None else read_json(path, problems)
+        flags = [key.removeprefix("pooling_mode_") for key, on in table.items() if on is True]
+        asked = table.get("pooling_mode", " and ".join(one for one in flags if one != "include_prompt"))
+        name = str(asked).removesuffix("_tokens").removesuffix("_token")
+        if name not in READOUTS and path is not None:
+            known = ", ".join(READOUTS)
+            remedy = f"not served; one of {known}. Without this file, [CLS] or a decoder's last row is read"
+            problems.add(f"{POOLING}: pooling_mode", asked, remedy)
+        return READOUTS.get(name)
 
     def weight_files(self, problems: Problems) -> tuple[list[Path], dict[str, str]]:
         """Returns the files that hold the weights, and the index's map from a tensor's name to its file's, if any."""

@@ -21,9 +21,8 @@ from jaxsens.pretrained.families.named import FAMILIES
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor, matched, parameters_of
+from jaxsens.pretrained.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
 from jaxsens.pretrained.tokenizer import read_tokenizer
-from jaxsens.pretrained.weights import StoredTensor, stored_tensors
 from jaxsens.strict import naming_arguments
 
 
@@ -34,7 +33,8 @@ def load_pretrained(
     """Returns a published model from a folder in the Hugging Face layout.
 
     The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
-    Nothing is downloaded, and nothing is unpickled. Families: bert, roberta, distilbert, gpt2, llama, mistral, qwen2
+    A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]. Nothing is downloaded, and
+    nothing is unpickled. Families: bert, roberta, distilbert, gpt2, llama, mistral, qwen2
     and qwen3; `docs/pretrained.md` lists their options. It needs the extra `pretrained`:
     `pip install "jaxsens[pretrained]"`.
 
@@ -55,12 +55,15 @@ def load_pretrained(
     _check_installed()
     problems = Problems(f"load_pretrained({str(here.path)!r})")
     options = here.config(problems)
+    if here.models_within():
+        problems.raise_if_any()
     family = _family(options, problems) if not problems else None
     architecture = _architecture(family, options, problems) if family is not None else None
     files, index = here.weight_files(problems)
     path = here.file(TOKENIZER, problems, named_by="folder", absent=_make_tokenizer(here))
     symbols = 0 if architecture is None else architecture.symbols
     tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
+    pooling = here.pooling(problems) if output == "hidden" else None
     stored = stored_tensors(files, index, problems)
     problems.raise_if_any()
     if family is None or architecture is None or tokenizer is None:
@@ -75,11 +78,12 @@ def load_pretrained(
     with numerics(dtype):
         parameters = parameters_of(found, architecture.layers, dtype)
     return PretrainedModel(
-        PublishedTransformer(architecture, output),
+        PublishedTransformer(architecture, output, pooling=pooling),
         parameters,
         tokenizer,
         family.name,
         here.path,
+        here.name,
         dtype,
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
     )

@@ -28,7 +28,8 @@ class PretrainedModel(LayeredModel):
     """A published model, made by `jaxsens.load_pretrained`: a model for every function of jaxsens.
 
     `model(ids)` returns the output of every row; `flip_sensitivity(model, model.encode(text))` measures that of the
-    row that `readout` selects: by default the last one of a decoder, and the first of an encoder, [CLS].
+    row that `readout` selects: by default the last one of a decoder, and the first of an encoder, [CLS], or what the
+    folder's 1_Pooling/config.json names.
     No special tokens are added to ids: `encode` adds them to a text.
 
     Attributes:
@@ -37,6 +38,7 @@ class PretrainedModel(LayeredModel):
         tokenizer: the folder's.
         family: its `model_type`.
         folder: where it was read from.
+        name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
         dtype: "float32" or "float64".
         padding: the id that the family leaves out when it counts positions; None if it counts all.
     """
@@ -46,6 +48,7 @@ class PretrainedModel(LayeredModel):
     tokenizer: FolderTokenizer
     family: str
     folder: Path
+    name: str
     dtype: str
     padding: int | None = None
 
@@ -128,6 +131,23 @@ class PretrainedModel(LayeredModel):
             InputError: for ids that the model does not read.
         """
         return [self.tokenizer.piece(one) for one in self._checked("tokens", ids)]
+
+    def token_id(self, text: str) -> int:
+        """Returns the id of a text that is one token. Within a text, a token often begins with a space.
+
+        Raises:
+            InputError: if it is not one token.
+        """
+        with collecting("token_id") as problems:
+            if not isinstance(text, str) or not text:
+                problems.add("text", text, "a text of one token")
+        ids = self.encode(text, special=False)
+        with collecting("token_id") as problems:
+            if len(ids) != 1:
+                pieces = ", ".join(map(repr, self.tokens(ids)))
+                remedy = f"one token; these are {len(ids)}: {pieces}. A token within a text often begins with a space"
+                problems.add("text", text, remedy)
+        return ids[0]
 
     def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
         """Returns every row's output: (n, width), or (n, symbols) of logits. Compiled once per length.

@@ -12,36 +12,29 @@ from jaxsens.strict import did_you_mean
 
 REQUIRED: Any = object()
 
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "is_encoder_decoder": (False, None),
-    "is_decoder": (False, None),
-    "add_cross_attention": (False, None),
-    "cross_attention_hidden_size": (None,),
-    "pruned_heads": ({}, None),
-    "per_layer_config": ({}, None),
-    "quantization_config": (None,),
-    "compression_config": (None,),
-    "auto_map": ({}, None),
-    "partial_rotary_factor": (1, 1.0, None),
-    "rope_interleaved": (False, None),
-    "position_embedding_type": ("absolute", None),
-}
-"""Options that change a forward pass, and the values with which they do not. Any other value is refused."""
+QUANTISED = "quantised weights are not served; get the model's weights in bfloat16, float16 or float32"
 
-REASONS = {
-    "is_encoder_decoder": "models of two parts are not served",
-    "is_decoder": "a bert-like decoder is not served",
-    "add_cross_attention": "attention to a second input is not served",
-    "cross_attention_hidden_size": "attention to a second input is not served",
-    "pruned_heads": "pruned heads are not served",
-    "per_layer_config": "layers of different shapes are not served",
-    "quantization_config": "quantised weights are not served; get the model's weights in bfloat16, float16 or float32",
-    "compression_config": "compressed weights are not served; get the model's weights in bfloat16 or float32",
-    "auto_map": "the folder names code of its own, which is not run; only the families' own forward passes are served",
-    "partial_rotary_factor": "turning a part of each head is not served",
-    "rope_interleaved": "only pairs that are half a head apart are served",
-    "position_embedding_type": 'only "absolute" positions are served',
+HARMLESS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "is_encoder_decoder": ((False, None), "models of two parts are not served"),
+    "is_decoder": ((False, None), "a bert-like decoder is not served"),
+    "add_cross_attention": ((False, None), "attention to a second input is not served"),
+    "cross_attention_hidden_size": ((None,), "attention to a second input is not served"),
+    "pruned_heads": (({}, None), "pruned heads are not served"),
+    "per_layer_config": (({}, None), "layers of different shapes are not served"),
+    "quantization_config": ((None,), QUANTISED),
+    "compression_config": (
+        (None,),
+        "compressed weights are not served; get the model's weights in bfloat16 or float32",
+    ),
+    "auto_map": (
+        ({}, None),
+        "the folder names code of its own, which is not run; only the families' own forward passes are served",
+    ),
+    "partial_rotary_factor": ((1, 1.0, None), "turning a part of each head is not served"),
+    "rope_interleaved": ((False, None), "only pairs that are half a head apart are served"),
+    "position_embedding_type": (("absolute", None), 'only "absolute" positions are served'),
 }
+"""Options that change a forward pass, the values with which they do not, and why any other value is refused."""
 
 _IRRELEVANT = """
     model_type architectures transformers_version name_or_path tokenizer_class torch_dtype dtype
@@ -160,8 +153,8 @@ class Options:
 
         Those that begin with an underscore are notes of the transformers library, and null is no option.
         """
-        for name, harmless in HARMLESS.items():
-            self.only(name, harmless, REASONS[name])
+        for name, (harmless, reason) in HARMLESS.items():
+            self.only(name, harmless, reason)
         self.ignore(*IRRELEVANT)
         self.finish_table(
             f"no option of {family} that is known here; remove it if its forward pass ignores it"

@@ -1,17 +1,21 @@
 """Rotary position embeddings of published models: the angle of each coordinate pair per position, with its scalings.
 
 The two coordinates of a pair are half a head apart: coordinate c is turned with coordinate c + head_width / 2. All
-frequencies are computed in float64 and then rounded to the model's dtype.
+frequencies are computed in float64 and then rounded to the model's dtype. Old folders write the options as
+`rope_scaling`, new ones as `rope_parameters`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+
+from jaxsens.pretrained.options import Options
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,12 @@ class RotaryAngles:
 
     base: float
     width: int
+
+    @classmethod
+    def read(cls, own: Options, base: float, width: int, longest: int) -> tuple[Self, int]:
+        """Returns the angles that the options of their table say, and the length of the longest input."""
+        del own
+        return cls(base, width), longest
 
     @property
     def amplitude(self) -> float:
@@ -52,6 +62,12 @@ class LinearAngles(RotaryAngles):
 
     factor: float
 
+    @classmethod
+    def read(cls, own: Options, base: float, width: int, longest: int) -> tuple[Self, int]:
+        """The longest input is as many times longer."""
+        factor = own.number("factor")
+        return cls(base, width, factor), max(longest, int(longest * factor))
+
     def frequencies(self, n: int) -> Float[np.ndarray, " pairs"]:
         """The unscaled frequencies, divided by the factor."""
         return super().frequencies(n) / self.factor
@@ -68,6 +84,16 @@ class DynamicAngles(RotaryAngles):
 
     factor: float
     trained_length: int
+
+    @classmethod
+    def read(cls, own: Options, base: float, width: int, longest: int) -> tuple[Self, int]:
+        """The longest input is as many times longer."""
+        factor = own.number("factor")
+        if width <= 2:
+            own.refuse("rope_type", f"heads wider than {width}")
+        if factor < 1:
+            own.refuse("factor", "a number of at least 1")
+        return cls(base, width, factor, longest), max(longest, int(longest * factor))
 
     @property
     def depends_on_length(self) -> bool:
@@ -96,6 +122,15 @@ class Llama3Angles(RotaryAngles):
     high: float
     trained_length: int
 
+    @classmethod
+    def read(cls, own: Options, base: float, width: int, longest: int) -> tuple[Self, int]:
+        """`max_position_embeddings` is that of the scaled positions already."""
+        trained = own.count("original_max_position_embeddings", longest)
+        low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
+        if own.given("low_freq_factor") and own.given("high_freq_factor") and high <= low:
+            own.refuse("high_freq_factor", f"a number above low_freq_factor = {low:g}")
+        return cls(base, width, own.number("factor"), low, high, trained), longest
+
     def frequencies(self, n: int) -> Float[np.ndarray, " pairs"]:
         """The scaled frequencies."""
         unscaled = super().frequencies(n)
@@ -123,6 +158,20 @@ class YarnAngles(RotaryAngles):
     trained_length: int
     attention_factor: float
     truncate: bool
+
+    @classmethod
+    def read(cls, own: Options, base: float, width: int, longest: int) -> tuple[Self, int]:
+        """The longest input is `factor` times as long as those of training."""
+        trained = own.count("original_max_position_embeddings", longest)
+        factor = own.number("factor", longest / trained)
+        own_scale, all_scale = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
+        amplitude = _longer(factor, 1.0)
+        if own_scale and all_scale:
+            amplitude = _longer(factor, own_scale) / _longer(factor, all_scale)
+        fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
+        amplitude, truncate = own.number("attention_factor", amplitude), own.flag("truncate", True)
+        angles = cls(base, width, factor, fast, slow, trained, amplitude, truncate)
+        return angles, max(longest, int(trained * factor))
 
     @property
     def amplitude(self) -> float:
@@ -153,3 +202,47 @@ def turned(
     cos, sin = (part * jnp.asarray(angles.amplitude, x.dtype) for part in (jnp.cos(angle), jnp.sin(angle)))
     a, b = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def _longer(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+KINDS: dict[str, type[RotaryAngles]] = {
+    "default": RotaryAngles,
+    "linear": LinearAngles,
+    "dynamic": DynamicAngles,
+    "llama3": Llama3Angles,
+    "yarn": YarnAngles,
+}
+"""The angles of each `rope_type`."""
+
+
+def rotary_angles(options: Options, width: int, longest: int) -> tuple[RotaryAngles, int]:
+    """Returns the angles of rotary positions, and the length of the longest input.
+
+    Args:
+        options: those of config.json.
+        width: the width of a head.
+        longest: `max_position_embeddings`; "linear" and "dynamic" scale it.
+    """
+    new, old = options.value("rope_parameters", {}), options.value("rope_scaling", {})
+    if new and old and new != old:
+        options.refuse("rope_scaling", "rope_parameters says something else; keep one of them")
+    name, table = ("rope_parameters", new) if new else ("rope_scaling", old)
+    theta = options.number("rope_theta", 10000.0)
+    if not isinstance(table, dict):
+        options.refuse(name, "a table with rope_type")
+        table = {}
+    own = Options(table, f"{options.where}: {name}", options.problems)
+    if width % 2:
+        options.refuse("head_dim", f"an even width of heads, which is {width}: positions turn pairs")
+    kind = own.choice("rope_type", KINDS, own.choice("type", KINDS, "default"))
+    base = own.number("rope_theta", theta, least=1.0)
+    if own.failed:
+        return RotaryAngles(base, width), longest
+    own.only("partial_rotary_factor", (1, 1.0, None), "turning a part of each head is not served")
+    own.ignore("finetuned")
+    made = KINDS[kind].read(own, base, width, longest)
+    own.finish_table(f"no option of rope_type {kind} that is served")
+    return made

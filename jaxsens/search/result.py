@@ -8,24 +8,18 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from jaxsens.errors import InputError
 from jaxsens.notebook import facts
-from jaxsens.records import read_record
-from jaxsens.sealed import write_sealed
+from jaxsens.records import SavedResult
 from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engine import EngineChoice
-
-KIND = "result of worst_input"
-ADVICE = "give a file of WorstInput.save, or search again"
 
 MOST_SHOWN = 100
 """The symbols of a word that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
-class WorstInput:
+class WorstInput(SavedResult):
     """The word with the largest sensitivity that was found, and how it was found.
 
     Attributes:
@@ -52,7 +46,7 @@ class WorstInput:
         versions: The versions of jaxsens, jax, numpy and the device.
     """
 
-    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+    kind = "result of worst_input"
     value: float
     tokens: Int[np.ndarray, " n"]
     position: int
@@ -96,10 +90,6 @@ class WorstInput:
         """Everything, as JSON values."""
         return {**asdict(self), "tokens": self.tokens.tolist()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one JSON file with a checksum, atomically."""
-        write_sealed(path, KIND, self.description())
-
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         how = f"all {self.words} words" if self.exact else f"a search with {len(self.restarts)} starts"
@@ -131,12 +121,7 @@ def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
     Raises:
         InputError: If the file is missing, damaged, or not such a result.
     """
-    table = read_record(path, KIND, ADVICE)
-    try:
-        table["tokens"] = np.array(table["tokens"], np.int32)
-        return TypeAdapter(WorstInput).validate_python(table)
-    except (ValidationError, KeyError) as error:
-        raise InputError(f"path = {error}; {ADVICE}") from error
+    return WorstInput.load(path)
 
 
 class SearchInterrupted(KeyboardInterrupt):

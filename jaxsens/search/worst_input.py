@@ -119,7 +119,7 @@ def worst_input(
         if devices.group is not None:
             devices.agree((identity(problem), exact, restarts, budget, checkpoint is None))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-        blurred = checked_scores(problem.subject, first, problem.engine.widens)
+        blurred = checked_scores(problem.subject, first, problem.engine.widens).doubt
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)
         if _enumerable(problem, exact):

@@ -64,10 +64,10 @@ def check_alone(
     named = [len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1]
     others = np.random.default_rng(len(values)).permutation(len(values)).tolist()
     chosen = np.array(list(dict.fromkeys([*named, *others]))[:MEASURED_ALONE])
-    before = {b: _output(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
+    before = {b: called_alone(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
     moved = False
     for k, word in zip(chosen.tolist(), edited(words, flips, edit, chosen), strict=True):
-        y, new = before[int(flips.inputs[k])], _output(subject, word)
+        y, new = before[int(flips.inputs[k])], called_alone(subject, word)
         moved = moved or not np.array_equal(y, new)
         share = 0.0 if is_whole(y) else ALONE["float64" if y.dtype == np.float64 else "float32"]
         found = values[k]
@@ -82,7 +82,7 @@ def check_alone(
     return moved
 
 
-def _output(subject: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray:
+def called_alone(subject: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray:
     """Returns the output on one word, as the user would call the model: a vector, or rows."""
     if subject.given_layers is not None:
         return compiled_output(subject.apply, subject.parameters, word)

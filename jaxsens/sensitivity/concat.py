@@ -60,12 +60,22 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         tokens=tokens,
         asked=results[0].asked,
         engine=_engine(parts),
-        run=Run(results[0].dtype, _versions(results)),
+        run=Run(results[0].dtype, _versions(results), _model(results), _scales(results)),
         estimated=_estimated(results),
         names=_names(results),
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
         parts=parts,
     )
+
+
+def _model(results: Sequence[FlipSensitivity]) -> str | None:
+    names = {one.run.model for one in results}
+    return names.pop() if len(names) == 1 else None
+
+
+def _scales(results: Sequence[FlipSensitivity]) -> tuple[float | None, ...] | None:
+    scales = [scale for one in results for scale in one.run.scales or [None] * len(one.tokens)]
+    return tuple(scales) if any(scales) else None
 
 
 def _checked(results: Any) -> list[FlipSensitivity]:

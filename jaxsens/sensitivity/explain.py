@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from jaxsens import inputs
 from jaxsens.asked.engines import AskedEngine, FirstOrder
@@ -92,38 +93,43 @@ class Explanation:
 @naming_arguments
 def explain(
     model: Any,
-    n: Any,
+    n: int | str,
     flips: Any = None,
     measure: Any = "l2",
     *,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
     engine: Any = "auto",
 ) -> Explanation:
-    """Reports which engine would measure all flips of an input of length n, why, and at what cost.
+    """Reports which engine would measure all flips of an input of length n, or of a text, why, and at what cost.
 
     It measures only the speed of one matrix product, once per process (a few milliseconds).
 
     Args:
         model: as for `flip_sensitivity`.
-        n: the input's length; or a text, for a model that encodes text.
+        n: the input's length, or for a model that encodes text, such as a published one, a text.
         flips, measure, readout, engine: as for `flip_sensitivity`. Flips that would put back the symbol that stands
-            there are counted, unless an alphabet's symbols are inserted: there may be fewer.
+            there are counted, except of a text or of an alphabet: there may be fewer.
 
     Raises:
         InputError: for unusable arguments, an engine that does not support the model, or a model that
             `flip_sensitivity` rejects.
     """
-    n = len(encoded(model, n)) if isinstance(n, str) and hasattr(model, "encode") else n
     subject = measurable(model)
+    word = encoded(model, n) if isinstance(n, str) else None
     with collecting("explain") as problems:
-        n = inputs.length(n, problems)
+        n = inputs.length(len(word) if isinstance(word, list) else n, problems)
         if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
             subject.check_length(n, problems)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped = default_flips(subject) if flips is None else read(Flips, flips, problems)
+        flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        count = 0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, problems)
+        known = None if word is None or problems else np.array(word, np.int32)
+        count = (
+            0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, known, problems)
+        )
+    if flipped is None:
+        raise TypeError("unusable flips without an error")
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
     platform = jax.default_backend()
@@ -197,11 +203,14 @@ def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, A
     return parameters, jax.ShapeDtypeStruct((n,), jnp.int32)
 
 
-def _count_flips(flips: Flips, subject: Measurable, n: int, problems: Problems) -> int:
-    """Returns the number of flips of an input of length n; adds the errors of what says them."""
+def _count_flips(
+    flips: Flips, subject: Measurable, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
+) -> int:
+    """Returns the number of flips of an input of length n, if it is `known`; else at most that. Adds the errors of what
+    says them."""
     special = set(subject.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
-    word = np.full((1, n) if n else (0, 0), ordinary, np.int32)
+    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
     selection = select(flips, subject, word, problems)
     if problems:
         return 0
@@ -210,7 +219,7 @@ def _count_flips(flips: Flips, subject: Measurable, n: int, problems: Problems) 
     of_alphabet = (
         isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
     )
-    return selection.number(word, own=of_alphabet)
+    return selection.number(word, own=known is not None or of_alphabet)
 
 
 def _explanation(

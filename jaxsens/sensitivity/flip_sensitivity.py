@@ -26,7 +26,7 @@ from jaxsens.models.transformer import activation_bytes
 from jaxsens.precision import numerics
 from jaxsens.sensitivity import placement as placing
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
-from jaxsens.sensitivity.alone import check_alone, warn_of_no_change
+from jaxsens.sensitivity.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.doubt import output_doubts
 from jaxsens.sensitivity.edits import edit_of
@@ -41,6 +41,7 @@ from jaxsens.sensitivity.functions import checked_function
 from jaxsens.sensitivity.index_check import check_reads
 from jaxsens.sensitivity.output import check_estimates_finite, check_finite, checked_output
 from jaxsens.sensitivity.placement import Placement, checked_placement
+from jaxsens.sensitivity.premises import premises
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.refined import HOW, refined
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
@@ -160,7 +161,7 @@ def flip_sensitivity(
     if selection is None:
         raise TypeError("unusable flips without an error")
     call = dataclasses.replace(call, measure=with_token(model, call.measure))
-    return _measured_words(subject, words, selection, call)
+    return _measured_words(model, subject, words, selection, call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +184,7 @@ class _Call:
 
 
 def _measured_words(
-    subject: Measurable, words: Int[np.ndarray, "batch n"], selection: Selection, call: _Call
+    model: Any, subject: Measurable, words: Int[np.ndarray, "batch n"], selection: Selection, call: _Call
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
@@ -193,24 +194,16 @@ def _measured_words(
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
-        _warn_of_rounding(subject, words, runner)
+        output = _warn_of_rounding(subject, words, runner)
         flips = selection.flips(words)
         flips = dataclasses.replace(flips, alphabet=selection.alphabet)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
-        nothing = np.full(len(flips), np.nan)
-        whole = FlipSensitivity(
-            nothing,
-            nothing,
-            flips,
-            words,
-            asked,
-            choice,
-            Run(dtype, versions()),
-            names=_names(subject, words, flips),
-        )
+        run = Run(dtype, versions(), *premises(model, output, runner, len(words)))
+        names, nothing = _names(subject, words, flips), np.full(len(flips), np.nan)
+        whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)
         found = _measured(subject, whole, runner, call)
@@ -241,16 +234,18 @@ def _telling_duration(
     return tell
 
 
-def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> None:
+def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> np.ndarray:
     """Warns if the input is too long for a model that promises to be exact, or the scores too large for the dtype.
+    Returns the output on the first input.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    blurred = checked_scores(subject, words, runner.widens)
+    blurred, output = checked_scores(subject, words, runner.widens)
     said = beyond_precision(subject, words.shape[1]) or blurred
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=5)
+    return called_alone(subject, words[0]) if output is None else output
 
 
 def _asked(

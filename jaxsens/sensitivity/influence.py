@@ -32,7 +32,7 @@ from jaxsens.models.masks import Span, mask_of
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.programs import compiled
-from jaxsens.records import read_record, write_record
+from jaxsens.records import SavedResult
 from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.alone import check_alone
 from jaxsens.sensitivity.edits import SUBSTITUTE, read_substitution
@@ -74,11 +74,8 @@ class LayeredRows:
         return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
 
 
-KIND = "influence matrix"
-
-
 @dataclass(frozen=True, eq=False)
-class InfluenceMatrix:
+class InfluenceMatrix(SavedResult):
     """||y_j(x) - y_j(x')|| for every row j and the flips x' of one input x.
 
     Attributes:
@@ -94,6 +91,7 @@ class InfluenceMatrix:
         names: how to write the symbols of the input, if the model knows strings; otherwise None.
     """
 
+    kind = "influence matrix"
     norms: Float[np.ndarray, "flips n"]
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
@@ -169,10 +167,6 @@ class InfluenceMatrix:
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
         return draw_influence(self.matrix(statistic), self.measure, written, axes)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one JSON file with a checksum, atomically; about 20 bytes a number."""
-        write_record(path, KIND, self)
-
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         own = self.norms[np.arange(len(self.positions)), self.positions]
@@ -194,10 +188,7 @@ def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
     Raises:
         InputError: if the file is missing, damaged, or no such result.
     """
-    record = read_record(path, KIND, "give a file of InfluenceMatrix.save")
-    if record["names"] is not None:  # JSON has no whole numbers as keys
-        record["names"] = {int(symbol): name for symbol, name in record["names"].items()}
-    return InfluenceMatrix(**record)
+    return InfluenceMatrix.load(path)
 
 
 @naming_arguments

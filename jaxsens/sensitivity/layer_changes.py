@@ -31,7 +31,7 @@ from jaxsens.models.transformer import Transformer, check_runs
 from jaxsens.notebook import facts
 from jaxsens.precision import numerics
 from jaxsens.programs import compiled
-from jaxsens.records import read_record, write_record
+from jaxsens.records import SavedResult
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.edits import read_substitution
 from jaxsens.sensitivity.flip_table import FlipTable
@@ -44,8 +44,6 @@ from jaxsens.versions import versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-KIND = "layer changes"
 
 SYMBOLS_AT_ONCE = 2**12
 """The default number of symbols in a batch of flipped words: larger batches do not fit in a CPU's cache."""
@@ -63,7 +61,7 @@ class LayerChange(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LayerChanges:
+class LayerChanges(SavedResult):
     """||y_j^(k)(x) - y_j^(k)(x')|| for flips x' of one input x. Layer k = 0 is the embedding, k = L the last.
 
     Attributes:
@@ -81,13 +79,14 @@ class LayerChanges:
         versions: the versions of jaxsens, jax and numpy, and the device.
     """
 
-    own: Float[np.ndarray, "flips layers+1"]
-    others_max: Float[np.ndarray, "flips layers+1"]
-    others_mean: Float[np.ndarray, "flips layers+1"]
+    kind = "layer changes"
+    own: Float[np.ndarray, "flips levels"]
+    others_max: Float[np.ndarray, "flips levels"]
+    others_mean: Float[np.ndarray, "flips levels"]
     positions: Int[np.ndarray, " flips"]
     symbols: Int[np.ndarray, " flips"]
     kept: Int[np.ndarray, " kept"]
-    changes: Float[np.ndarray, "kept layers+1 n"]
+    changes: Float[np.ndarray, "kept levels n"]
     tokens: Int[np.ndarray, " n"]
     population: int
     measure: str
@@ -121,10 +120,6 @@ class LayerChanges:
             for f in range(len(self))
             for k in range(self.layers + 1)
         ]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one JSON file with a checksum, atomically."""
-        write_record(path, KIND, self)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the mean change of the flipped row and of the others against the layer, on a logarithmic axis, into new
@@ -167,7 +162,7 @@ def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
     Raises:
         InputError: if the file is missing, damaged, or no such result.
     """
-    return LayerChanges(**read_record(path, KIND, "give a file of LayerChanges.save"))
+    return LayerChanges.load(path)
 
 
 @naming_arguments
@@ -374,7 +369,7 @@ def _checked(
     if config is not None and asked is not None:
         selection = select(asked, measurable(model), words, problems)
     problems.raise_if_any()
-    if config is None or selection is None:
+    if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
     return config, words[0], selection.flips(words), norm
 

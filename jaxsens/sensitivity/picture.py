@@ -78,6 +78,47 @@ class ShownFlip:
     exact: bool
 
 
+@dataclass(frozen=True)
+class ShownParts:
+    """What a page, a notebook and a picture show.
+
+    Attributes:
+        explained: what colours stand for.
+        premises: the model, what was flipped, and the size of the output, a sentence each.
+        inputs: the paragraphs.
+        hidden_inputs: how many inputs are left out.
+        steps: the colours of the legend.
+        unflipped, blurred: whether there are tokens that were not flipped, or are not resolved.
+        numbers: whether symbols are numbers only.
+        facts: how many flips there are, and how they were measured.
+        top: the most sensitive positions.
+    """
+
+    explained: str
+    premises: Sequence[str]
+    inputs: Sequence[ShownInput]
+    hidden_inputs: int
+    steps: Sequence[Step]
+    unflipped: bool
+    blurred: bool
+    numbers: bool
+    facts: str
+    top: Sequence[ShownFlip]
+
+    @property
+    def legend(self) -> list[ShownToken]:
+        """The legend, as tokens."""
+        found = [ShownToken(one.text, "  ", one.strength, one.kind, False, False, "") for one in self.steps]
+        nothing = "no change is resolved" if self.blurred else "no flip changes anything"
+        if not self.steps:
+            found.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
+        if self.unflipped:
+            found.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
+        if self.blurred:
+            found.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
+        return found
+
+
 def page(view: ResultView, by: By | None, title: str) -> str:
     """Returns a whole page.
 
@@ -87,12 +128,14 @@ def page(view: ResultView, by: By | None, title: str) -> str:
             mean of decisions.
         title: of the page.
     """
-    return _template().render(whole=True, title=title, **_parts(view, by, MOST_ON_PAGE))
+    return _template().render(whole=True, title=title, view=view, **vars(shown_parts(view, by, MOST_ON_PAGE)))
 
 
 def fragment(view: ResultView, by: By | None = None) -> str:
     """Returns what a notebook shows; its first positions only if there are many. Arguments as for `page`."""
-    return _template().render(whole=False, title="", **_parts(view, by, MOST_IN_NOTEBOOK))
+    return _template().render(
+        whole=False, title="", view=view, **vars(shown_parts(view, by, MOST_IN_NOTEBOOK))
+    )
 
 
 @cache
@@ -107,7 +150,8 @@ def _template() -> jinja2.Template:
     return environment.get_template("picture.html")
 
 
-def _parts(view: ResultView, by: By | None, most: int) -> dict[str, object]:
+def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
+    """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
     by = by or ("mean" if isinstance(view.measure, Decision) else "largest")
     shown, left, scale = [], most, _scale(view, by)
     for k, one in enumerate(view.inputs):
@@ -117,18 +161,18 @@ def _parts(view: ResultView, by: By | None, most: int) -> dict[str, object]:
             tokens = list(_tokens(view, k, by, scale, taken))
             shown.append(ShownInput(heading, tokens, len(one.tokens) - taken))
         left -= taken
-    return {
-        "view": view,
-        "inputs": shown,
-        "hidden_inputs": len(view.inputs) - len(shown),
-        "steps": _steps(view, scale),
-        "numbers": view.names is None,
-        "explained": _explained(view, by),
-        "facts": _facts(view),
-        "unflipped": any(token.strength is None for one in shown for token in one.tokens),
-        "blurred": any(token.blurred for one in shown for token in one.tokens),
-        "top": _most_sensitive(view, by),
-    }
+    return ShownParts(
+        explained=_explained(view, by),
+        premises=_premises(view),
+        inputs=shown,
+        hidden_inputs=len(view.inputs) - len(shown),
+        steps=_steps(view, scale),
+        unflipped=any(token.strength is None for one in shown for token in one.tokens),
+        blurred=any(token.blurred for one in shown for token in one.tokens),
+        numbers=view.names is None,
+        facts=_facts(view),
+        top=_most_sensitive(view, by),
+    )
 
 
 def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
@@ -224,6 +268,22 @@ def _explained(view: ResultView, by: By) -> str:
         f"{view.measure.unit}. x is the text, and x′ "
         f"{view.flipped_input}"
     )
+
+
+def _premises(view: ResultView) -> list[str]:
+    """Returns the model, what was flipped and by what, and the size of the output beside which changes are seen."""
+    flipped, every = (
+        sum(int(one.flipped.sum()) for one in view.inputs),
+        sum(len(one.tokens) for one in view.inputs),
+    )
+    found = [] if view.model is None else [f"Model: {view.model}."]
+    found.append(f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}.")
+    if view.scale is not None:
+        of = " of input 0" if len(view.inputs) > 1 else ""
+        found.append(
+            f"Without a flip, {view.measure.unflipped} = {number(view.scale, view.measure.signed)}{of}."
+        )
+    return found
 
 
 def _facts(view: ResultView) -> str:

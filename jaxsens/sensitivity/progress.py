@@ -30,7 +30,8 @@ def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Pr
 class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    Nothing is written to standard output. In a notebook the bar appears below the cell.
+    It says "compiling" until the first flips are done. Nothing is written to standard output. In a notebook the bar
+    appears below the cell.
     """
 
     def __init__(self, patience: float) -> None:
@@ -59,13 +60,16 @@ class Bar:
         with self._lock:
             self._done, self._total = done, total
             if self._bar is not None:
-                self._bar.update(0, completed=done, total=total)
+                self._bar.update(0, completed=done, total=total, description=self._told())
+
+    def _told(self) -> str:
+        """Returns how far it is; before the first flips are done, a program is being compiled."""
+        return "compiling" if self._total is None else f"{self._done}/{self._total} flips"
 
     def _show(self) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
-            MofNCompleteColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
@@ -77,12 +81,11 @@ class Bar:
                 return
             self._bar = RichProgress(
                 BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TextColumn("flips"),
+                TextColumn("{task.description}"),
                 TimeElapsedColumn(),
                 TextColumn("left:"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
             )
-            self._bar.add_task("", total=self._total, completed=self._done)
+            self._bar.add_task(self._told(), total=self._total, completed=self._done)
             self._bar.start()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxsens.errors import InputError, PrecisionWarning
 from jaxsens.models import layers
@@ -22,8 +22,16 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.result import FlipSensitivity
 
 
-def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> str | None:
-    """Returns why a jaxsens transformer's dtype cannot resolve its scores on these inputs, or None.
+class Scores(NamedTuple):
+    """Why a transformer's scores are not resolved, or None; and its output on the first input."""
+
+    doubt: str | None
+    output: Float[np.ndarray, " outputs"] | None
+
+
+def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> Scores:
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on these inputs, if it cannot, and its first
+    output; nothing of other models.
 
     With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
 
@@ -39,17 +47,28 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
     """
     config = subject.config
     if config is None:
-        return None
-    largest = np.zeros(config.layers)
+        return Scores(None, None)
+    largest, first = np.zeros(config.layers), None
     for k, word in enumerate(words):
-        finite, sizes = _pass(config, subject.parameters, word)
-        if not np.all(finite):
+        output, sizes = _pass(config, subject.parameters, word)
+        first = np.asarray(output) if first is None else first
+        if not np.all(np.isfinite(output)):
             raise InputError(
                 f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
                 "use float64 or smaller weights"
             )
         largest = np.maximum(largest, np.asarray(sizes, np.float64))
-    n = words.shape[1]
+    return Scores(_unresolved(subject, config, words.shape[1], largest, widens), first)
+
+
+def _unresolved(
+    subject: Measurable,
+    config: TransformerConfig,
+    n: int,
+    largest: Float[np.ndarray, " layers"],
+    widens: bool,
+) -> str | None:
+    """Returns why scores of these sizes cannot be resolved, or None."""
     if subject.exact_length is not None and n <= subject.exact_length:
         return None
     dtype = "float64" if widens else subject.dtype
@@ -72,12 +91,11 @@ def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widen
 @compiled(static=1)
 def _pass(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> tuple[Bool[Array, ""], Float[Array, " layers"]]:
-    """Returns whether the output is finite, and the largest |log-normaliser| of each layer."""
+) -> tuple[Float[Array, " outputs"], Float[Array, " layers"]]:
+    """Returns the output, and the largest |log-normaliser| of each layer."""
     traces, y = layers.trace(config, parameters, tokens, layers.readout_position(config, tokens.shape[0]))
     sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
-    output = layers.read_out(config, parameters, y)
-    return jnp.all(jnp.isfinite(output)), jnp.stack(sizes) if sizes else jnp.zeros(0)
+    return layers.read_out(config, parameters, y), jnp.stack(sizes) if sizes else jnp.zeros(0)
 
 
 def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:

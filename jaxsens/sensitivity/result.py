@@ -19,7 +19,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision, Measure
 from jaxsens.asked.request import Request
 from jaxsens.errors import InputError, collecting
-from jaxsens.files import write_text
+from jaxsens.files import check_ending, write_bytes, write_text
 from jaxsens.inputs import choice, is_count
 from jaxsens.precision import resolved
 from jaxsens.sensitivity.accuracy import Accuracy, accuracy_of
@@ -31,7 +31,7 @@ from jaxsens.sensitivity.flip_table import DELETED, DELETED_NAME, FlipTable, Joi
 from jaxsens.sensitivity.mean_ends import MeasuredSample, decision_ends, mean_ends
 from jaxsens.sensitivity.result_file import read_columns, write_columns
 from jaxsens.sensitivity.stratified import quantile_bounds, stratified_mean
-from jaxsens.sensitivity.view import ResultView, flipped_input, input_view
+from jaxsens.sensitivity.view import ResultView, flipped_by, flipped_input, input_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,10 +70,25 @@ class Interval(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What computed a result: the dtype of the arithmetic, the versions of jaxsens, jax and numpy, and the device."""
+    """What computed a result.
+
+    Attributes:
+        dtype: that of the arithmetic.
+        versions: of jaxsens, jax and numpy, and the device.
+        model: what the model is called; None if unknown.
+        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
+            unknown: a measurement knows that of its first input, for norms and functions of the output.
+    """
 
     dtype: str
     versions: dict[str, str]
+    model: str | None = None
+    scales: tuple[float | None, ...] | None = None
+
+    def of_inputs(self, start: int, stop: int) -> Run:
+        """Returns what computed the part of some inputs."""
+        scales = None if self.scales is None else self.scales[start:stop]
+        return self._replace(scales=None if not any(scales or ()) else scales)
 
 
 @dataclass(frozen=True)
@@ -566,6 +581,7 @@ class FlipSensitivity:
             tokens=self.tokens[start:stop, : max(lengths)],
             asked=self.asked if part is None else part.asked,
             engine=self.engine if part is None else part.engine,
+            run=self.run.of_inputs(start, stop),
             estimated=estimated,
             lengths=None,
             parts=None,
@@ -660,7 +676,18 @@ class FlipSensitivity:
             unresolved=self.unresolved,
             engine=self.engine.name,
             flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
+            flipped_by=self._flipped_by(),
+            model=self.run.model,
+            scale=None if self.run.scales is None else self.run.scales[0],
         )
+
+    def _flipped_by(self) -> str:
+        """Returns by what positions were flipped, in words; empty if it is not the same in all parts."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
+        name = lambda symbol: names.get(symbol, str(symbol))  # noqa: E731 - a closure over the names
+        found = {flipped_by(one.flips, self.alphabet, name) for one in asked}
+        return found.pop() if len(found) == 1 else ""
 
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
@@ -696,21 +723,48 @@ class FlipSensitivity:
         in black and white; the values appear on hover. It shows 20,000 positions at most, and says so.
 
         Args:
-            path: of the file.
+            path: of the file, which ends in .html or .htm.
             by: what colours show of the flips of a position: the "largest" sensitivity, or the "mean". By default the
                 largest, and for decisions the mean: the share of flips that change the decision.
             title: of the page.
 
         Raises:
-            InputError: for another `by` or title.
+            InputError: for another `by`, title, or ending of the path.
         """
         from jaxsens.sensitivity.picture import page
 
-        with collecting("to_html") as problems:
-            choice("by", by, ("largest", "mean", None), problems)
-            if not isinstance(title, str):
-                problems.add("title", title, "a text")
+        _check_picture("to_html", path, by, title)
         write_text(Path(path), page(self.view(), by, title))
+
+    def to_png(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
+
+        It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
+        .png.
+        """
+        from jaxsens.sensitivity.text_picture import picture_bytes
+
+        _check_picture("to_png", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "png"))
+
+    def to_svg(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
+        from jaxsens.sensitivity.text_picture import picture_bytes
+
+        _check_picture("to_svg", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "svg"))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: as `to_html`, with 1500 positions at most."""
@@ -741,8 +795,11 @@ class FlipSensitivity:
         the metadata next to the description.
 
         Raises:
-            InputError: for metadata that JSON cannot hold, or under the name "result" or "checksum".
+            InputError: for a path that does not end in .parquet, metadata that JSON cannot hold, or metadata under the
+                name "result" or "checksum".
         """
+        with collecting("save") as problems:
+            check_ending("save", path, problems)
         save_with_metadata(self, path, metadata)
 
     def __repr__(self) -> str:
@@ -830,7 +887,7 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             tokens=np.asarray(fields["tokens"], np.int32),
             asked=Request.from_json(fields["asked"]),
             engine=EngineChoice.from_json(fields["engine"]),
-            run=Run(**fields["run"]),
+            run=_run_of(fields["run"]),
             estimated=estimated,
             names=dict(fields["names"]) if "names" in fields else None,
             lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
@@ -843,6 +900,19 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
     return result, metadata
 
 
+def _check_picture(method: str, path: str | os.PathLike[str], by: object, title: object) -> None:
+    with collecting(method) as problems:
+        check_ending(method, path, problems)
+        choice("by", by, ("largest", "mean", None), problems)
+        if not isinstance(title, str):
+            problems.add("title", title, "a text")
+
+
 def _check_unit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
+
+
+def _run_of(fields: Mapping[str, Any]) -> Run:
+    scales = fields["scales"]
+    return Run(**{**fields, "scales": None if scales is None else tuple(scales)})

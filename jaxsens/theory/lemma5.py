@@ -45,7 +45,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -69,7 +69,7 @@ from jaxsens.models.weighting import (
     Weighting,
 )
 from jaxsens.notebook import facts
-from jaxsens.records import encoded, read_record, write_record
+from jaxsens.records import SavedResult
 from jaxsens.strict import naming_arguments, typed
 from jaxsens.theory.lipschitz import (
     OUTWARD,
@@ -345,8 +345,6 @@ def _over_visible(
     return largest[stop], total[stop]
 
 
-KIND = "bounds of Lemma 5"
-
 ABOUT_CONSTANT = (
     "The closed form falls as 1/n. Its constant contains exp(2A) for every layer, A the largest score that any word "
     "could reach: it is a statement about growth, and mostly far larger than what is measured. `certified_bound` is "
@@ -355,7 +353,7 @@ ABOUT_CONSTANT = (
 
 
 @dataclass(frozen=True, eq=False)
-class Lemma5:
+class Lemma5(SavedResult):
     """Bounds on how far one exchanged symbol moves a model's output, for all words of length n; logs are natural.
 
     The bounds are for exact arithmetic with the model's parameters. A measurement in floating point adds its rounding.
@@ -375,6 +373,7 @@ class Lemma5:
         outputs: the output coordinates that enter the norm; None for all.
     """
 
+    kind = "bounds of Lemma 5"
     n: int
     norm: str
     log_bound: float
@@ -469,15 +468,20 @@ class Lemma5:
         """Whether the bound says next to nothing at this n: it exceeds half of `trivial`."""
         return self.log_bound > self.log_trivial - LOG2
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one JSON file with a checksum, atomically.
-
-        `load_lemma5` reads it where all masks are the package's.
-        """
-        record = encoded(self)
+    def _written(self) -> dict[str, Any]:
+        record = super()._written()
         for layer, table in zip(self.constants, record["constants"], strict=True):
             table["mask"] = plain(layer.mask)
-        write_record(path, KIND, record)
+        return record
+
+    @classmethod
+    def _read(cls, table: dict[str, Any]) -> dict[str, Any]:
+        kinds = {kind.__name__: kind for kind in MASK_TYPES}
+        with collecting("Lemma5.load") as problems:
+            for layer in table["constants"]:
+                if not isinstance(layer["mask"], str):
+                    layer["mask"] = typed("mask", layer["mask"], kinds, problems)
+        return table
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -505,15 +509,7 @@ def load_lemma5(path: str | os.PathLike[str]) -> Lemma5:
     Raises:
         InputError: if the file is missing, damaged, no such bound, or has a mask that this package lacks.
     """
-    record = read_record(path, KIND, "give a file of Lemma5.save")
-    record["by_layer"] = tuple(LayerBound(**table) for table in record["by_layer"])
-    kinds = {kind.__name__: kind for kind in MASK_TYPES}
-    with collecting(f"path = {str(path)!r}") as problems:
-        for table in record["constants"]:
-            if not isinstance(table["mask"], str):
-                table["mask"] = typed("mask", table["mask"], kinds, problems)
-    record["constants"] = tuple(LayerConstants(**table) for table in record["constants"])
-    return Lemma5(**record)
+    return Lemma5.load(path)
 
 
 @naming_arguments

@@ -113,9 +113,5 @@ def log_output_gain(
     head = head if outputs is None else head[:, list(outputs)]
     columns = np.linalg.norm(head, axis=0) * (1 + OUTWARD)
     whole = operator_norm(head)
-    gains = {
-        "l2": whole,
-        "linf": columns.max(),
-        "l1": min(columns.sum(), math.sqrt(head.shape[1]) * whole),
-    }
+    gains = {"l2": whole, "linf": columns.max(), "l1": min(columns.sum(), math.sqrt(head.shape[1]) * whole)}
     return float(log(rule_for("lemma5", "norm", norm, gains)))

@@ -23,6 +23,7 @@ from jaxsens.models.trace import LayerTrace
 from jaxsens.models.transformer import check_tokens
 from jaxsens.precision import numerics
 from jaxsens.programs import compiled
+from jaxsens.strict import naming_arguments
 from jaxsens.training.evaluation import network_of
 
 
@@ -54,6 +55,7 @@ class LayerNormBlowup:
         return np.prod(self.largest, axis=-1)
 
 
+@naming_arguments
 def layer_norm_blowup(subject: Any, tokens: Any) -> LayerNormBlowup:
     """The factors by which layer normalisation scales the rows of a transformer's activations.
 

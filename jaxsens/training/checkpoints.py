@@ -96,12 +96,21 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     return TrainedModel(model, config, manifest["step"], path, manifest["content"])
 
 
-def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> Path:
-    """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`."""
+def save(
+    directory: Path,
+    config: TrainConfig,
+    step: int,
+    state: TrainState,
+    tables: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`.
+
+    `tables` holds the rows of the training's tables by name.
+    """
     arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
     made_with = {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}}
     table = config.table()
-    path = storage.write(directory / FOLDER, step, arrays, table, _identity(table), made_with)
+    path = storage.write(directory / FOLDER, step, arrays, table, _identity(table), made_with, tables)
     for old in storage.found(directory / FOLDER)[: -config.checkpoint.keep]:
         storage.remove(old)
     return path
@@ -109,8 +118,8 @@ def save(directory: Path, config: TrainConfig, step: int, state: TrainState) -> 
 
 def resume(
     directory: Path, config: TrainConfig, note: Callable[[str], None]
-) -> tuple[int, TrainState, TrainConfig] | None:
-    """Step, state and config of the newest sound checkpoint, or None. Damaged ones are set aside, with a note.
+) -> tuple[int, TrainState, TrainConfig, dict[str, Any]] | None:
+    """Step, state, config and tables of the newest sound checkpoint, or None. Damaged ones are set aside, with a note.
 
     Raises:
         InputError: If the checkpoints belong to another training, saying where the configs differ.
@@ -128,7 +137,8 @@ def resume(
             continue
         if (then := manifest["versions"].get("jax")) != version("jax"):
             note(f"written with jax {then}, resumed with jax {version('jax')}")
-        return manifest["step"], state, TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
+        then_config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
+        return manifest["step"], state, then_config, manifest["tables"]
     return None
 
 

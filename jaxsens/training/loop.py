@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,20 +93,23 @@ class _Training:
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
         # start them again.
         self.saved, self.step = -1, 0
+        tables: dict[str, Any] = {}
         if resumed is None:
             state = initial_state(config)
         else:
-            self.step, state, then = resumed
+            self.step, state, then, tables = resumed
             self.saved = self.step if then == config else -1
             ended = self.step == config.optimiser.steps
             tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
         # The steps take the memory of their state over: it must be nobody else's.
         self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
-        last = None if resumed is None else self.step
-        self.metrics = Records(directory / "metrics.csv", METRICS, last)
-        self.evaluations = EvaluationTable(directory / "evaluation.csv", config, last)
+        self.metrics = Records(directory / "metrics.csv", METRICS, tables.get("metrics", ()))
+        self.evaluations = EvaluationTable(
+            directory / "evaluation.csv", config, tables.get("evaluations", ())
+        )
+        if resumed is not None:
+            self._write_tables()
         if self.evaluations.dropped:
-            self.evaluations.write()
             tell(
                 Note(f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config")
             )
@@ -147,12 +151,15 @@ class _Training:
         self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
 
     def _save(self) -> None:
-        # The tables come first, so that a kill in between loses no row.
-        self.metrics.write()
-        self.evaluations.write()
-        path = checkpoints.save(self.directory, self.config, self.step, self.state)
+        tables = {"metrics": self.metrics.rows, "evaluations": self.evaluations.rows}
+        path = checkpoints.save(self.directory, self.config, self.step, self.state, tables)
+        self._write_tables()
         self.saved = self.step
         self.tell(Saved(self.step, path))
+
+    def _write_tables(self) -> None:
+        self.metrics.write()
+        self.evaluations.write()
 
     def _evaluate(self) -> None:
         """Evaluates the lengths that are due and not yet done. Ends early after a signal."""
@@ -163,5 +170,6 @@ class _Training:
             subject, words = (self.config.model, self.state.parameters), self.config.evaluation.words
             result = measure(subject, self.config.language, n, words, self.config.seed)
             self.evaluations.add_result(self.step, result)
+            self.saved = min(self.saved, self.step - 1)  # this step's checkpoint, if any, lacks the result
             self.evaluations.write()
             self.tell(Evaluated(self.step, result))

@@ -14,6 +14,7 @@ from jaxsens.models import baselines, layers
 from jaxsens.models.baselines import BaselineParameters
 from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import NetworkConfig
+from jaxsens.models.layered import Tokens
 from jaxsens.models.parameters import TransformerParameters, initialise
 from jaxsens.models.products import rows_times
 
@@ -27,9 +28,7 @@ def initial_parameters(config: NetworkConfig, seed: int) -> Parameters:
     return baselines.initialise(config, seed)
 
 
-def sequence_logits(
-    config: NetworkConfig, parameters: Any, tokens: Int[Array, " n"]
-) -> Float[Array, "n logits"]:
+def sequence_logits(config: NetworkConfig, parameters: Any, tokens: Tokens) -> Float[Array, "n logits"]:
     """The linear head at every position: row i is the model's output if the input ended there.
 
     This holds for recurrent networks, and for transformers whose masks hide the future, unless their embeddings or
@@ -40,16 +39,12 @@ def sequence_logits(
     return rows_times(rows, parameters.head, exact) + parameters.head_bias
 
 
-def readout_logits(
-    config: NetworkConfig, parameters: Any, tokens: Int[Array, " n"]
-) -> Float[Array, " logits"]:
+def readout_logits(config: NetworkConfig, parameters: Any, tokens: Tokens) -> Float[Array, " logits"]:
     """The model's own output, at its readout."""
     return _functions(config).apply(config, parameters, tokens)
 
 
-def own_rows(
-    config: NetworkConfig, parameters: Any, tokens: Int[Array, " n"]
-) -> tuple[Any, Int[Array, " n"]]:
+def own_rows(config: NetworkConfig, parameters: Any, tokens: Tokens) -> tuple[Any, Tokens]:
     """Parameters and tokens that give the same outputs, with a row of the embedding for every position.
 
     If many positions read one row of a table, the row's gradient is a sum that accelerators form in any order. The

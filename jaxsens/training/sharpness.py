@@ -139,11 +139,7 @@ def _losses(
 
 @naming_arguments
 def parameter_noise(
-    parameters: Any,
-    key: Array,
-    noise: float,
-    relative: bool = False,
-    without: Collection[str] = (),
+    parameters: Any, key: Array, noise: float, relative: bool = False, without: Collection[str] = ()
 ) -> Any:
     """One draw of the noise of `sharpness`: a pytree like `parameters`.
 

@@ -1,8 +1,9 @@
 """Checkpoints as folders of files: written whole or not at all, and read only if every byte is as it was written.
 
 FOLDER/step-00001000/state/         the arrays, by Orbax
-FOLDER/step-00001000/manifest.json  sealed: the step, the config, versions, the size and SHA-256 of every file, and the
-                                    SHA-256 of the step, the identity (see `write`) and all arrays ("content")
+FOLDER/step-00001000/manifest.json  sealed: the step, the config, versions, the tables so far, the size and SHA-256 of
+                                    every file, and the SHA-256 of the step, the identity (see `write`) and all arrays
+                                    ("content")
 
 Orbax alone silently restores wrong weights after a bit has flipped on disk. It takes absolute paths only.
 """
@@ -31,7 +32,7 @@ from jaxsens.files import made_place, named_failures, never_a_link, takes_no_mor
 from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.stopping import writing
 
-FORMAT = 1
+FORMAT = 2
 KIND = "manifest of a checkpoint"
 MANIFEST = "manifest.json"
 _STATE = "state"
@@ -51,6 +52,7 @@ def write(
     config: Mapping[str, Any],
     identity: Mapping[str, Any],
     versions: Mapping[str, str],
+    tables: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes a checkpoint into a hidden folder, flushes it to disk and renames it; one of the same step is replaced.
 
@@ -72,6 +74,7 @@ def write(
                 "step": step,
                 "config": dict(config),
                 "versions": dict(versions),
+                "tables": dict(tables or {}),
                 "content": _content(step, identity, arrays),
                 "files": {name: _facts(hidden / name) for name in _files(hidden)},
             }
@@ -260,10 +263,7 @@ def _files(path: Path) -> list[str]:
 
 def _facts(file: Path) -> dict[str, Any]:
     with open(file, "rb") as opened:
-        return {
-            "bytes": file.stat().st_size,
-            "sha256": hashlib.file_digest(opened, "sha256").hexdigest(),
-        }
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
 def _content(step: int, identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from jaxsens.analysis.data import ProfileBuilder, SweepData, statistic_columns
 from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.experiments.points import PointMetadata
+from jaxsens.experiments.points import Measurement, PointMetadata
 from jaxsens.experiments.sweep import PlannedPoint, PlannedVariant, SweepPlan
 
 LENGTHS = (16, 32, 64, 128, 256)
@@ -109,7 +109,7 @@ def sweep_data(
         lengths=(),
         seeds=(),
         statistics=statistics,
-        measure={"norm": "l2"},
+        measure=Measurement().table(),
         inputs={},
         variants=tuple(
             PlannedVariant(**{"name": name, "model": {}, "weights": "random", **given[name]})  # pyright: ignore[reportArgumentType]

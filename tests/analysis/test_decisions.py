@@ -12,7 +12,6 @@ import jaxsens
 from jaxsens import flip_sensitivity
 from jaxsens.analysis.data import DecisionBuilder, load_sweep
 from jaxsens.analysis.decisions import (
-    Decisions,
     decision_sections,
     input_figure,
     model_figure,
@@ -22,7 +21,8 @@ from jaxsens.analysis.figures import sensitivity_panel, slopes_of
 from jaxsens.analysis.fits import fit_exponents, statistic_name
 from jaxsens.analysis.page import DASH
 from jaxsens.analysis.panels import variant_styles
-from jaxsens.analysis.report import WHAT_IS_KNOWN_OF_DECISIONS, build_report
+from jaxsens.analysis.report import build_report
+from jaxsens.analysis.texts import text
 from jaxsens.experiments.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
 from jaxsens.experiments.sweep import read_points, run_sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
@@ -44,9 +44,8 @@ logits = 1
 [inputs]
 kind = "all"
 [measure]
-norm = "decision"
+measure = { kind = "decision", threshold = "median" }
 engine = "vmap"
-threshold = "median"
 """
 
 
@@ -85,22 +84,22 @@ def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     builder = DecisionBuilder()
     builder.add("other", 3, 0, flip_sensitivity(jnp.sum, words, 2, readout=None))
     assert builder.data() is None
-    drawn = flip_sensitivity(jnp.sum, words, 2, norm="decision", readout=None, positions=jaxsens.sample(5))
+    drawn = flip_sensitivity(jnp.sum, words, jaxsens.Substitute(2, sample=5), "decision", readout=None)
     builder.add("drawn", 3, 0, drawn)
     kept: Any = builder.data()
     assert not kept.profiles
     assert kept.models[["smallest", "largest"]].isna().all(axis=None)
     assert kept.models["average"].tolist() == [drawn.average_sensitivity]
-    headings = [section.heading for section in decision_sections(Decisions(kept, ["drawn"]))]
+    headings = [section.heading for section in decision_sections(kept)]
     assert headings == ["The models of the seeds"]
-    assert model_table(Decisions(kept, ["drawn"])).rows[0][-2:] == (DASH, DASH)
+    assert model_table(kept).rows[0][-2:] == (DASH, DASH)
 
 
 def test_the_report_is_of_counts(measured):
     _, data = measured
     report = build_report(data, fit_exponents(data.points))
     assert "above the median of its outputs" in report.introduction[0]
-    assert report.introduction[1] == WHAT_IS_KNOWN_OF_DECISIONS
+    assert report.introduction[1] == text("known-of-decisions")
     assert "‖" not in "".join(report.introduction)
     headings = [section.heading for section in report.sections]
     assert {"At how many flips an input is sensitive", "The models of the seeds"} <= {*headings}
@@ -118,7 +117,7 @@ def test_the_report_is_of_counts(measured):
 
 def test_drawings_have_what_was_measured(measured):
     _, data = measured
-    decisions = Decisions(data.decisions, data.names)
+    decisions = data.decisions
     drawn: Any = input_figure(decisions).figure.axes
     (axes,) = drawn
     lines = {line.get_label(): line for line in axes.lines}

@@ -17,6 +17,7 @@ from jaxsens.analysis.fits import fit_exponents
 from jaxsens.analysis.page import points_table
 from jaxsens.analysis.panels import Line, Panel, draw_panels, variant_styles
 from jaxsens.analysis.report import build_report
+from jaxsens.experiments.points import Measurement
 from tests.analysis.synthetic import points, power, sweep_data
 
 EXACT = points({"a": {"mean": power(-1), "max": power(-0.5)}}, seeds=2)
@@ -111,7 +112,7 @@ def test_the_report_says_how_good_the_estimates_are():
     metadata = [
         dataclasses.replace(point, estimated=known if point.n >= 128 else None) for point in data.metadata
     ]
-    plan = dataclasses.replace(data.plan, measure={"norm": "l2", "engine": "auto", "exact_up_to": 64})
+    plan = dataclasses.replace(data.plan, measure=Measurement(exact_up_to=64).table())
     data = dataclasses.replace(data, plan=plan, metadata=tuple(metadata))
     report = build_report(data, fit_exponents(data.points))
     assert "every flip, in part by estimates, on networks" in report.introduction[0]

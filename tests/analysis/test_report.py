@@ -115,6 +115,17 @@ def test_the_page_says_what_was_found_with_exponent_and_interval(six):
     assert "is exactly 0 for average-hard" in page.words
 
 
+def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
+    laws = {"softmax": power(-1), "masked": power(-1), "zero": power(0, 0.0), "null": power(0, 0.0)}
+    laws["nearly"] = lambda n, seed: float(np.nextafter(1 / n, 1)) if (n, seed) == (64, 1) else 1 / n
+    table = points({name: {"mean": law} for name, law in laws.items()})
+    report = build_report(sweep_data(table), fit_exponents(table))
+    (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
+    assert remark.startswith(
+        "softmax and masked have bitwise equal numbers at every length and seed: what they differ"
+    )
+
+
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
     table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0)}})
     complete = sweep_data(table)

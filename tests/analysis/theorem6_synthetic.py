@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxsens.analysis.theorem6 import Theorem6Data
+from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.theorem6_results import (
     CONFIG,
     PLAN,
@@ -126,7 +127,7 @@ def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequen
         words=64,
         inputs=1,
         fit_from=2,
-        measure={"norm": "l2"},
+        measure=Measurement().table(),
         models=tuple(models),
     )
     return Theorem6Data(plan, tuple(cells))

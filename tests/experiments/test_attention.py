@@ -34,7 +34,7 @@ mask = "strict-future"
 [inputs]
 count = 2
 [measure]
-positions = [0, 2]
+flips = { kind = "substitute", positions = [0, 2] }
 [[variant]]
 name = "recurrent"
 model = { kind = "lstm" }

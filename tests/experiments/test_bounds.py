@@ -38,7 +38,7 @@ def answered(monkeypatch):
     """Replaces the computation by the stand-in; the list fills with what was asked."""
     asked = []
 
-    def one(bound, progress=None, shared=None):
+    def one(bound, progress=None, shared=None, placement=None):
         asked.append(str(bound))
         return fake_answer(bound)
 
@@ -72,8 +72,8 @@ def test_what_changes_the_numbers_changes_the_key_and_nothing_else_does():
 
     base = keys(ASKED)
     assert not set(keys(ASKED + "free_fraction = 0.25\n")) & set(base)
-    assert not set(keys(ASKED + '[measure]\nnorm = "l1"\n')) & set(base)
-    assert keys(ASKED + "[measure]\nbatch_size = 3\n") == base
+    assert not set(keys(ASKED + '[measure]\nmeasure = "l1"\n')) & set(base)
+    assert keys(ASKED + "[placement]\nbatch_size = 3\n") == base
 
 
 def test_bounds_are_computed_once_and_kept(answered, tmp_path):
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_reported_and_computed_again(answered, tmp_path):
 
 
 def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
-    def one(bound, progress=None, shared=None):
+    def one(bound, progress=None, shared=None, placement=None):
         if bound.point.variant == "softmax" and bound.point.n == 4:
             raise Unsound("planted")
         return fake_answer(bound)
@@ -119,7 +119,7 @@ def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
 def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
     done = []
 
-    def one(bound, progress=None, shared=None):
+    def one(bound, progress=None, shared=None, placement=None):
         if len(done) == 3:
             raise KeyboardInterrupt
         done.append(bound)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.analysis.figures import CHANGE_LABELS, change_label, sensitivity_figure, sensitivity_panel
+from jaxsens.analysis.figures import change_label, sensitivity_figure, sensitivity_panel
 from jaxsens.analysis.fits import fit_exponents, statistic_name
 from jaxsens.analysis.page import points_table
 from jaxsens.analysis.panels import variant_styles
 from jaxsens.analysis.report import build_report
+from jaxsens.asked.measures import Decision, Measure, balancing_threshold
 from jaxsens.errors import InputError
 from jaxsens.experiments.points import (
     AVERAGE_SENSITIVITY,
     EXTREMES,
     OF_DECISIONS,
     PER_POSITION,
-    balancing_threshold,
     is_statistic,
     read_point,
     statistics_of,
@@ -24,7 +24,6 @@ from jaxsens.experiments.points import (
 )
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.experiments.theorem6_config import parse_theorem6_config
-from jaxsens.inputs import MEASURES
 from tests.analysis.synthetic import points, power, sweep_data
 from tests.experiments.test_theorem6_config import INLINE
 from tests.experiments.tiny import TINY
@@ -37,7 +36,7 @@ def sweep_of(measure, text=DECIDED):
 
 
 def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
-    sweep = sweep_of('norm = "decision"\nengine = "vmap"')
+    sweep = sweep_of('measure = "decision"\nengine = "vmap"')
     point = sweep.points[0]
     tokens = point.tokens()
     result = point.measure.flip_sensitivity(point.source.build(point.seed), tokens, point.seed)
@@ -52,40 +51,42 @@ def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
 
 def test_it_is_a_statistic_of_decisions_only():
     assert is_statistic(AVERAGE_SENSITIVITY)
-    match = "statistics = 'average-sensitivity': it counts .*give \\[measure\\] norm = \"decision\""
+    match = "statistics = 'average-sensitivity': it counts .*give \\[measure\\] measure = \"decision\""
     with pytest.raises(InputError, match=match):
-        sweep_of('norm = "l1"')
-    sweep = sweep_of('norm = "kl"', TINY)
+        sweep_of('measure = "l1"')
+    sweep = sweep_of('measure = "kl"', TINY)
     result = sweep.points[0].measure.flip_sensitivity(
         sweep.points[0].source.build(0), sweep.points[0].tokens(), 0
     )
-    with pytest.raises(InputError, match="average_sensitivity: this result has norm"):
+    with pytest.raises(InputError, match="average_sensitivity: "):
         statistics_of(result, ["mean", AVERAGE_SENSITIVITY])
     assert np.isfinite(statistics_of(result, ["mean"])["mean"])
 
 
 @pytest.mark.parametrize("norm", ["cosine", "kl", "decision"])
 def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
-    text = f'norm = "{norm}"'
-    with pytest.raises(InputError, match=f"measure.norm = '{norm}': \\[bounds\\] searches and certifies l2"):
+    text = f'measure = "{norm}"'
+    with pytest.raises(
+        InputError, match=f"measure.measure = '{norm}': \\[bounds\\] searches and certifies l2"
+    ):
         sweep_of(f"{text}\n[bounds]", TINY)
-    assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.norm == norm
-    with pytest.raises(InputError, match=f"measure.norm = '{norm}': the theorem is about norms"):
+    assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.measure.kind == norm
+    with pytest.raises(InputError, match=f"measure.measure = '{norm}': the theorem is about norms"):
         parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
 
 
 def test_decisions_are_not_estimated_beyond_a_length_and_distances_are():
     table = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
-    with pytest.raises(InputError, match='cannot estimate norm = "decision"'):
-        sweep_of('norm = "decision"\nexact_up_to = 4', table)
-    assert sweep_of('norm = "kl"\nexact_up_to = 4', table).measure.norm == "kl"
+    with pytest.raises(InputError, match='cannot estimate measure = "decision"'):
+        sweep_of('measure = "decision"\nexact_up_to = 4', table)
+    assert sweep_of('measure = "kl"\nexact_up_to = 4', table).measure.measure.kind == "kl"
 
 
 def test_a_single_output_has_no_direction():
     with pytest.raises(
-        InputError, match=r'measure.norm: variant "softmax": "cosine" of a single output says'
+        InputError, match=r'measure.measure: variant "softmax": measure = "cosine": it is 0 for nearly every'
     ):
-        sweep_of('norm = "cosine"\noutputs = [1]', TINY)
+        sweep_of('measure = { kind = "cosine", outputs = [1] }', TINY)
 
 
 def test_reports_name_the_average_sensitivity_and_every_measure():
@@ -106,11 +107,10 @@ def test_reports_name_the_average_sensitivity_and_every_measure():
 
 
 def test_every_measure_has_a_label_for_axes():
-    assert set(CHANGE_LABELS) == set(MEASURES)
-    labels = [change_label(norm, lines) for norm in MEASURES for lines in (1, 2)]
+    labels = [change_label(norm, lines) for norm in Measure.kinds for lines in (1, 2)]
     assert len(set(labels)) == len(labels)
     assert not any("{" in label for label in labels)
-    with pytest.raises(InputError, match="the report has no rule for the norm other"):
+    with pytest.raises(InputError, match="the report has no rule for the measure other"):
         change_label("other")
 
 
@@ -119,16 +119,17 @@ ONE_OUTPUT += 'logits = 1\n[inputs]\nkind = "all"\n'
 
 
 def test_statistics_of_decisions_are_those_of_the_result():
-    sweep = sweep_of('norm = "decision"\nthreshold = "median"', ONE_OUTPUT)
-    plainly = sweep_of('norm = "decision"', ONE_OUTPUT)
+    sweep = sweep_of('measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT)
+    plainly = sweep_of('measure = "decision"', ONE_OUTPUT)
     assert sweep.points[0].key != plainly.points[0].key
-    assert "threshold" not in plainly.points[0].expanded["measure"]
+    assert plainly.points[0].expanded["measure"]["measure"] == {"kind": "decision"}
     for point in sweep.points[2:4]:
         model, tokens = point.source.build(point.seed), point.tokens()
         result = point.measure.flip_sensitivity(model, tokens, point.seed)
         outputs = np.asarray(model(tokens))[:, 0]
-        assert result.threshold == pytest.approx(np.median(outputs), rel=1e-5)
-        assert (outputs > result.threshold).mean() == 0.5
+        threshold = result.asked.measure.threshold  # pyright: ignore[reportAttributeAccessIssue]
+        assert threshold == pytest.approx(np.median(outputs), rel=1e-5)
+        assert (outputs > threshold).mean() == 0.5
         flips = result.sensitive_flips
         expected = dict(zip(EXTREMES, (flips.min(), flips.max()), strict=True))
         expected |= {
@@ -142,23 +143,30 @@ def test_statistics_of_decisions_are_those_of_the_result():
 
 def test_what_a_sweep_of_decisions_cannot_give_is_refused():
     for measure, message in (
-        ('norm = "decision"\nsample = 3', "statistics = 'minimum-sensitivity': it needs every flip"),
-        ('norm = "l2"\nthreshold = 0.5', r"measure\.threshold = 0.5: only with norm = \"decision\""),
         (
-            'norm = "decision"\nsample_beyond = 3\nexact_up_to = 4',
+            'measure = "decision"\nflips = { kind = "substitute", sample = 3 }',
+            "statistics = 'minimum-sensitivity': it needs every flip",
+        ),
+        ('measure = { kind = "l2", threshold = 0.5 }', r"measure\.measure\.threshold: unknown key"),
+        (
+            'measure = "decision"\nsample_beyond = 3\nexact_up_to = 4',
             "statistics = 'maximum-sensitivity': it needs",
         ),
-        ('norm = "decision"\nthreshold = "mean"', r"measure\.threshold = 'mean'"),
+        ('measure = { kind = "decision", threshold = "mean" }', r"measure\.measure\.threshold = 'mean'"),
     ):
         with pytest.raises(InputError, match=message):
             sweep_of(measure, ONE_OUTPUT)
     with pytest.raises(InputError, match=r"inputs\.count = 1: threshold = .* at least 2"):
-        sweep_of('norm = "decision"\nthreshold = "median"', ONE_OUTPUT.replace('kind = "all"', ""))
+        sweep_of(
+            'measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT.replace('kind = "all"', "")
+        )
     with pytest.raises(
-        InputError, match=r"measure\.threshold: variant \"softmax\": the decision of 4 outputs"
+        InputError, match=r"measure\.measure: variant \"softmax\": threshold = 0.5: the decision of 4 outputs"
     ):
-        sweep_of('norm = "decision"\nthreshold = 0.5', DECIDED)
-    assert sweep_of('norm = "decision"\nthreshold = 0.5\noutputs = [1]', DECIDED).measure.threshold == 0.5
+        sweep_of('measure = { kind = "decision", threshold = 0.5 }', DECIDED)
+    assert sweep_of(
+        'measure = { kind = "decision", threshold = 0.5, outputs = [1] }', DECIDED
+    ).measure.measure == (Decision(0.5, outputs=(1,)))
 
 
 def test_the_balancing_threshold_splits_outputs_as_evenly_as_it_can():

@@ -1,4 +1,4 @@
-"""Sweeps whose flips change the length."""
+"""Sweeps whose flips do more than replace a symbol."""
 
 from __future__ import annotations
 
@@ -14,72 +14,75 @@ from tests.experiments.test_sweep_config import problems_of
 from tests.experiments.tiny import TINY, tiny_sweep
 
 
-def with_measure(*lines: str) -> str:
-    return TINY + "\n".join(["[measure]", *lines])
+def with_flips(table: str, *lines: str) -> str:
+    return TINY + "\n".join(["[measure]", f"flips = {table}", *lines])
 
 
 @pytest.mark.parametrize(
-    ("edit", "times", "candidates", "positions"),
+    ("table", "flips"),
     [
-        ("delete", None, jaxsens.deletion(), None),
-        ("insert", None, jaxsens.insertion(), None),
-        ("repeat", 2, jaxsens.repetition(2), None),
-        ("repeat", None, jaxsens.repetition(), [3]),
+        ('"delete"', jaxsens.Delete()),
+        ('"insert"', jaxsens.Insert()),
+        ('{ kind = "repeat", times = 2 }', jaxsens.Repeat(2)),
+        ('{ kind = "repeat", positions = ["readout"] }', jaxsens.Repeat(positions=[3])),
+        ('{ kind = "neighbours", k = 1 }', jaxsens.Neighbours(1)),
+        ("[0]", jaxsens.Substitute([0])),
+        ('{ kind = "pairs", flips = [[0, 1], [2, 0]] }', jaxsens.Pairs([(0, 1), (2, 0)])),
     ],
 )
-def test_a_point_measures_the_edit_that_its_config_names(edit, times, candidates, positions):
-    lines = [f'edit = "{edit}"', *([f"times = {times}"] if times else [])]
-    lines += ['positions = ["readout"]'] if positions else []
-    point = parse_sweep_config(with_measure(*lines)).points[0]
+def test_a_point_measures_the_flips_that_its_config_names(table, flips):
+    point = parse_sweep_config(with_flips(table)).points[0]
     model, tokens = point.source.build(point.seed), point.tokens()
+    if isinstance(flips, jaxsens.Pairs):
+        tokens = np.array([[0, 0, 1, 2]])
     result = point.measure.flip_sensitivity(model, tokens, point.seed)
-    expected = jaxsens.flip_sensitivity(model, tokens, candidates=candidates, positions=positions)
+    expected = jaxsens.flip_sensitivity(model, tokens, flips)
     np.testing.assert_array_equal(result.norms, expected.norms)
-    assert (result.copies, result.positions.tolist()) == (expected.copies, expected.positions.tolist())
+    assert result.positions.tolist() == expected.positions.tolist()
     described = describe_point(point, result, ("mean",), 1.0).point["measure"]
-    longer = {"delete": -1, "insert": 1, "repeat": times or 1}[edit]
-    assert (described["edit"], described["copies"]) == (edit, longer)
+    assert described["flips"] == point.measure.flips.table()
 
 
-def test_points_of_replaced_symbols_keep_their_keys():
-    assert "edit" not in Measurement().expanded(8)
+def test_defaults_written_out_keep_the_key_and_every_other_flip_changes_it():
+    assert Measurement().expanded(8)["flips"] == {"kind": "substitute"}
     point = tiny_sweep().points[0]
-    assert tiny_sweep(after='[measure]\nedit = "replace"\n').points[0].key == point.key
-    keys = {
-        parse_sweep_config(with_measure(f'edit = "{edit}"', *more)).points[0].key
-        for edit, more in (("repeat", ()), ("repeat", ("times = 2",)), ("insert", ()), ("delete", ()))
-    }
+    assert tiny_sweep(after='[measure]\nflips = "substitute"\n').points[0].key == point.key
+    tables = ('"repeat"', '{ kind = "repeat", times = 2 }', '"insert"', '"delete"')
+    keys = {parse_sweep_config(with_flips(table)).points[0].key for table in tables}
     assert len({point.key, *keys}) == 5
-    once = parse_sweep_config(with_measure('edit = "repeat"', "times = 1")).points[0].key
-    assert once in keys
+    assert parse_sweep_config(with_flips('{ kind = "repeat", times = 1 }')).points[0].key in keys
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (with_measure("times = 2"), r"measure.times = 2: only for edit = .repeat."),
-        (with_measure('edit = "swap"'), "measure.edit"),
+        (with_flips('{ kind = "delete", times = 2 }'), "measure.flips.times: unknown key"),
+        (with_flips('"swap"'), "measure.flips = 'swap': one of substitute, "),
         (
-            with_measure('edit = "insert"', "exact_up_to = 4"),
-            "measure.edit = 'insert': estimates are of repl",
+            with_flips('{ kind = "substitute", sample = 3, seed = 1 }'),
+            "measure.flips.seed = 1: the seed of each",
         ),
-        (with_measure('edit = "insert"') + "\n[bounds]\n", r"measure.edit = 'insert': \[bounds\] are those"),
         (
-            with_measure('edit = "insert"', 'engine = "difference"'),
+            with_flips('"insert"', "exact_up_to = 4"),
+            'measure.exact_up_to: variant "softmax": engine = "first-order": it replaces one symbol at a time',
+        ),
+        (with_flips('"insert"') + "\n[bounds]\n", r"measure.flips = 'insert': \[bounds\] are those"),
+        (
+            with_flips('"insert"', 'engine = "difference"'),
             'measure.engine: variant "softmax": engine = "difference": .*flips that insert a symbol',
         ),
         (
-            with_measure('edit = "delete"').replace("[model]\n", "[model]\nreadout = 1\n"),
-            'measure.edit: variant "softmax": readout = 1: a shorter word has another symbol',
+            with_flips('"delete"').replace("[model]\n", "[model]\nreadout = 1\n"),
+            'measure.flips: variant "softmax": readout = 1: a shorter word has another symbol',
         ),
         (
-            with_measure('edit = "repeat"', "times = 9").replace(
+            with_flips('{ kind = "repeat", times = 9 }').replace(
                 "[model]\n", '[model]\npositions = { type = "Learned", max_length = 12 }\n'
             ),
-            'lengths: variant "softmax", with 9 symbols inserted: .*length 13',
+            r'measure.flips: variant "softmax": Repeat\(9\) makes an input of length 4 longer: .*13',
         ),
     ],
 )
-def test_what_an_edit_does_not_go_with_is_an_error_of_the_config(text, match):
+def test_what_flips_do_not_go_with_is_an_error_of_the_config(text, match):
     found = problems_of(text)
     assert any(re.search(match, problem) for problem in found), found

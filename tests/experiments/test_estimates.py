@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from jaxsens.asked.engines import Auto, FirstOrder, Vmap
 from jaxsens.errors import InputError
 from jaxsens.experiments import points
 from jaxsens.experiments.points import Measurement, of_estimates, read_point, statistics_of, write_point
@@ -22,6 +23,8 @@ from tests.experiments.tiny_training import PREDICTION
 
 SOFT = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]').replace("[4, 6]", "[8, 40]")
 
+BEYOND = "engine_beyond = {{ kind = 'first-order', {} }}"
+
 
 def sweep_of(measure, text=SOFT):
     return parse_sweep_config(f"{text}\n[measure]\n{measure}\n")
@@ -30,14 +33,15 @@ def sweep_of(measure, text=SOFT):
 def estimated_flip_sensitivity(model, tokens, **options):
     """The stand-in for the measurement; with the first-order engine its norms are estimates, off by a factor."""
     exact = fake_flip_sensitivity(model, tokens, **options)
-    if options["engine"] != "first-order":
+    engine = options["engine"]
+    if not isinstance(engine, FirstOrder):
         return exact
     estimates = exact.norms * (1 + 0.1 * np.cos(np.arange(len(exact.norms))))
-    stratum = strata(estimates, options["verify"], options["seed"])
+    stratum = strata(estimates, engine.verify, engine.seed)
     measured = stratum != ESTIMATED
-    known = Estimated(estimates, stratum, np.where(measured, exact.norms, np.nan), options["sketch"])
+    known = Estimated(estimates, stratum, np.where(measured, exact.norms, np.nan), engine.sketch)
     norms = np.where(measured, exact.norms, estimates).astype(np.float32)
-    return dataclasses.replace(exact, norms=norms, estimated=known)
+    return dataclasses.replace(exact, values=norms, estimated=known)
 
 
 @pytest.fixture
@@ -53,18 +57,16 @@ def stood_in(monkeypatch):
 
 
 def test_first_order_and_its_options_are_read():
-    measure = sweep_of('engine = "first-order"\nsketch = 4\nverify = 16').measure
-    assert (measure.engine_at(8), measure.engine_at(40), measure.estimates) == (*["first-order"] * 2, True)
+    measure = sweep_of('engine = { kind = "first-order", sketch = 4, verify = 16 }').measure
+    engine = FirstOrder(sketch=4, verify=16)
+    assert (measure.engine_at(8), measure.engine_at(40), measure.estimates) == (engine, engine, True)
     assert measure.expanded(8) == {
-        "engine": "first-order",
-        "norm": "l2",
-        "sample": None,
-        "outputs": "designated",
-        "sketch": 4,
-        "verify": 16,
+        "flips": {"kind": "substitute"},
+        "measure": {"kind": "l2"},
+        "engine": {"kind": "first-order", "sketch": 4, "verify": 16},
     }
     measure = sweep_of('engine = "vmap"\nexact_up_to = 8').measure
-    assert (measure.engine_at(8), measure.engine_at(9)) == ("vmap", "first-order")
+    assert (measure.engine_at(8), measure.engine_at(9)) == (Vmap(), FirstOrder())
     assert not Measurement().estimates
 
 
@@ -73,25 +75,34 @@ def test_first_order_and_its_options_are_read():
     [
         (
             'engine = "first_order"',
-            "measure.engine = 'first_order': should be one of auto, vmap, .*first-order",
+            "measure.engine = 'first_order': one of auto, vmap, .*first-order",
         ),
-        ("verify = 16", "measure.verify = 16: only for estimates"),
-        ("sketch = 16", "measure.sketch = 16: only for estimates"),
+        ("verify = 16", "measure.verify: unknown key"),
+        ('engine = { kind = "vmap", sketch = 16 }', "measure.engine.sketch: unknown key"),
+        (BEYOND.format("verify = 16"), "measure.engine_beyond = FirstOrder.verify=16.: beyond which length"),
+        ('exact_up_to = 8\nengine_beyond = "vmap"', "measure.engine_beyond = Vmap.*: it estimates"),
+        (
+            'engine = { kind = "first-order", seed = 3 }',
+            "measure.engine.seed = 3: the seed of each point draws",
+        ),
         ('engine = "first-order"\nexact_up_to = 8', "measure.exact_up_to = 8: not with engine"),
         ("exact_up_to = 40", "measure.exact_up_to = 40: no length is above it: the longest is 40"),
-        ('exact_up_to = 8\nsketch = 4\nnorm = "l1"', 'measure.sketch = 4: only for norm = "l2", not "l1"'),
+        (
+            f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}",
+            r"^config: measure.engine_beyond.sketch = 4: only for L2",
+        ),
         ("exact_up_to = 0", "measure.exact_up_to"),
-        ("exact_up_to = 8\nverify = 0", "measure.verify"),
+        (f"exact_up_to = 8\n{BEYOND.format('verify = 0')}", "measure.engine_beyond.verify = 0"),
         ("sample_beyond = 3", "measure.sample_beyond = 3: beyond which length"),
         ('estimate = ["softmax"]', r"measure.estimate = \('softmax',\): beyond which length"),
         ("exact_up_to = 8\nsample_beyond = 3", "measure.sample_beyond = 3: every variant is estimated"),
         (
-            "exact_up_to = 8\nsample = 4\nsample_beyond = 3\nestimate = []",
+            "exact_up_to = 8\nflips = { kind = 'substitute', sample = 4 }\nsample_beyond = 3\nestimate = []",
             "measure.sample_beyond = 3: sample = 4 is the sample at every length",
         ),
         (
-            "exact_up_to = 8\nsample_beyond = 3\nestimate = []\nverify = 16",
-            "measure.verify = 16: no variant is estimated",
+            f"exact_up_to = 8\nsample_beyond = 3\nestimate = []\n{BEYOND.format('verify = 16')}",
+            "measure.engine_beyond = .*: no variant is estimated",
         ),
         ("exact_up_to = 8\nestimate = []", 'variant "softmax" is not named: name it, or give sample_beyond'),
         ('exact_up_to = 8\nestimate = ["softmux"]', "measure.estimate = 'softmux': .*\"softmax\""),
@@ -123,12 +134,12 @@ MIXED = TINY.replace("[4, 6]", "[4, 6, 40]").replace('"leftmost-hard"', '"leftmo
 
 def test_a_variant_that_needs_a_sample_is_named_with_the_remedy_beside_all_other_errors():
     with pytest.raises(InputError) as caught:
-        sweep_of("exact_up_to = 6\nverify = 0", MIXED)
-    assert "measure.verify" in str(caught.value)
+        sweep_of(f"exact_up_to = 6\n{BEYOND.format('verify = 0')}", MIXED)
+    assert "measure.engine_beyond.verify" in str(caught.value)
     with pytest.raises(InputError) as caught:
-        sweep_of('exact_up_to = 6\nsketch = 4\nnorm = "l1"', MIXED)
+        sweep_of(f"exact_up_to = 6\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", MIXED)
     told = str(caught.value)
-    assert "measure.sketch = 4" in told
+    assert "sketch = 4: only for L2" in told
     for name in ("leftmost-hard", "sparsemax"):
         assert f'variant "{name}": engine = "first-order": it cannot serve this model' in told
     assert told.count("give sample_beyond = K") == 2
@@ -152,9 +163,9 @@ def test_beyond_the_limit_what_is_not_estimated_is_sampled(stood_in, tmp_path, e
     for (variant, n), point in points_of.items():
         first_order = n > 6 and variant in estimated
         drawn = 3 if n > 6 and variant not in estimated else None
-        assert point.measure.engine_at(n) == ("first-order" if first_order else "auto")
-        assert point.measure.sample_at(n) == point.expanded["measure"]["sample"] == drawn
-    told = [(call["n"], call["engine"], getattr(call["positions"], "count", None)) for call in stood_in]
+        assert point.measure.engine_at(n) == (FirstOrder() if first_order else Auto())
+        assert point.measure.flips_at(n).sample == point.expanded["measure"]["flips"].get("sample") == drawn
+    told = [(call["n"], call["engine"].kind, call["flips"].sample) for call in stood_in]
     per_seed = 2 * [(40, "first-order", None)] if estimated else []
     assert sorted(told, key=str) == sorted(
         [
@@ -172,7 +183,7 @@ def test_sampled_points_have_the_keys_of_a_sweep_with_a_sample():
         (point.variant, point.n, point.seed): point.key
         for point in sweep_of("exact_up_to = 6\nsample_beyond = 3", MIXED).points
     }
-    sampled = sweep_of("sample = 3", MIXED)
+    sampled = sweep_of('flips = { kind = "substitute", sample = 3 }', MIXED)
     for point in sampled.points:
         same = mixed[point.variant, point.n, point.seed] == point.key
         assert same == (point.n == 40 and point.variant != "softmax")
@@ -199,7 +210,7 @@ def test_the_extremes_of_a_sample_are_bounds(stood_in, tmp_path, flips, known, e
 
 @pytest.mark.slow
 def test_a_real_sweep_says_which_maxima_are_lower_bounds(tmp_path):
-    sweep = sweep_of("exact_up_to = 6\nsample_beyond = 3\nverify = 16", MIXED)
+    sweep = sweep_of(f"exact_up_to = 6\nsample_beyond = 3\n{BEYOND.format('verify = 16')}", MIXED)
     assert not run_sweep(sweep, tmp_path, sweep.points, quiet()).failures
     rows = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
     found = {(row["variant"], row["n"]): (row["flips"], row["mean_is"], row["max_is"]) for row in rows}
@@ -214,30 +225,29 @@ def keys(sweep):
 
 
 def test_points_up_to_the_limit_have_the_keys_of_an_exact_sweep_and_longer_ones_those_of_estimates():
-    exact, limited = keys(parse_sweep_config(SOFT)), keys(sweep_of("exact_up_to = 8\nverify = 16"))
-    estimated = keys(sweep_of('engine = "first-order"\nverify = 16'))
+    exact, limited = (
+        keys(parse_sweep_config(SOFT)),
+        keys(sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")),
+    )
+    estimated = keys(sweep_of('engine = { kind = "first-order", verify = 16 }'))
     for (n, seed), key in limited.items():
         assert key == (exact if n == 8 else estimated)[n, seed]
     assert exact[40, 0] != estimated[40, 0] != keys(sweep_of("exact_up_to = 8"))[40, 0]
-    assert keys(sweep_of("exact_up_to = 8\nverify = 64")) == keys(sweep_of("exact_up_to = 8"))
+    assert keys(sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 64')}")) == keys(
+        sweep_of("exact_up_to = 8")
+    )
 
 
 def test_only_estimated_points_get_the_options_of_estimates_and_their_seed(stood_in, tmp_path):
-    sweep = sweep_of("exact_up_to = 8\nverify = 16\nsketch = 4")
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16, sketch = 4')}")
     run_sweep(sweep, tmp_path, sweep.points, quiet())
-    told = [
-        (call["n"], call["engine"], call.get("verify"), call.get("sketch"), call.get("seed"))
-        for call in stood_in
-    ]
-    assert told == [
-        *[(8, "auto", None, None, None)] * 2,
-        (40, "first-order", 16, 4, 0),
-        (40, "first-order", 16, 4, 1),
-    ]
+    told = [(call["n"], call["engine"]) for call in stood_in]
+    estimating = [(40, FirstOrder(sketch=4, verify=16, seed=seed)) for seed in (0, 1)]
+    assert told == [*[(8, Auto())] * 2, *estimating]
 
 
 def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path):
-    sweep = sweep_of("exact_up_to = 8\nverify = 16")
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
     point = sweep.points[-1]
     result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
     written = write_point(tmp_path, point, result, ("mean", "max", "q90"), 1.0)
@@ -257,13 +267,13 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
 
 
 def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):
-    point = sweep_of('engine = "first-order"\nverify = 500').points[0]
+    point = sweep_of('engine = { kind = "first-order", verify = 500 }').points[0]
     result = point.measure.flip_sensitivity(point.source.build(0), point.tokens(), 0)
     assert of_estimates(result) is None
 
 
 def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
-    sweep = sweep_of("exact_up_to = 8\nverify = 16")
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
     assert run_sweep(sweep, tmp_path, sweep.points, quiet()).finished == 4
     rows = list(csv.DictReader((tmp_path / "points.csv").read_text().splitlines()))
     assert tuple(rows[0]) == (
@@ -283,7 +293,7 @@ def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
 
 
 def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path):
-    point = sweep_of('engine = "first-order"\nverify = 2').points[-1]
+    point = sweep_of('engine = { kind = "first-order", verify = 2 }').points[-1]
     result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
     write_point(tmp_path, point, result, ("mean",), 1.0)
     read, _ = read_point(point.path(tmp_path), point.key, ("mean",))
@@ -292,20 +302,11 @@ def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path)
     assert read.estimated["slope"] != read.estimated["slope"]  # NaN
 
 
-@pytest.mark.parametrize("ends", [(-0.1, math.inf), (0.3, 0.4), (-math.inf, math.inf)])
-def test_an_interval_of_an_earlier_version_is_not_believed(stood_in, tmp_path, monkeypatch, ends):
-    point = sweep_of("exact_up_to = 8\nverify = 16").points[-1]
-    result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
-    known = {**(of_estimates(result) or {}), "mean_low": ends[0], "mean_high": ends[1]}
-    with monkeypatch.context() as patched:
-        patched.setattr("jaxsens.experiments.points.of_estimates", lambda _: known)
-        write_point(tmp_path, point, result, ("mean",), 1.0)
-    assert read_point(point.path(tmp_path), point.key, ("mean",))[0].estimated == of_estimates(result)
-
-
 @pytest.mark.slow
 def test_a_real_sweep_estimates_its_long_inputs(tmp_path):
-    sweep = sweep_of("exact_up_to = 8\nverify = 16", SOFT.replace("layers = 1", "layers = 3"))
+    sweep = sweep_of(
+        f"exact_up_to = 8\n{BEYOND.format('verify = 16')}", SOFT.replace("layers = 1", "layers = 3")
+    )
     outcome = run_sweep(sweep, tmp_path, sweep.points, quiet())
     assert [(point.n, point.estimated is not None) for point in outcome.records] == [
         (8, False),

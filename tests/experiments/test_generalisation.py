@@ -11,14 +11,9 @@ from rich.console import Console
 
 import jaxsens
 from jaxsens import InputError
-from jaxsens.analysis.generalisation import generalisation_figure
+from jaxsens.analysis.trained import generalisation_figure
 from jaxsens.cli import main
-from jaxsens.experiments.generalisation import (
-    generalisation_job,
-    markdown_table,
-    parse_generalisation,
-    write_accuracies,
-)
+from jaxsens.experiments.generalisation import Generalisation
 from jaxsens.experiments.job import run
 from jaxsens.languages import language
 from jaxsens.models.transformer import Transformer
@@ -57,28 +52,27 @@ width = 3
 
 
 def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_path, capsys):
-    experiment = parse_generalisation(TINY)
+    experiment = Generalisation.parse(TINY)
     assert experiment.lengths == ((2, 4), (7, 9))
     assert [str(each) for each in experiment.trainings] == [
         f"{name}, rnn, seed {seed}" for name in ("ends-in-b", "more-b") for seed in (0, 1)
     ]
     console = Console(file=io.StringIO())
-    outcome = run(generalisation_job(experiment, tmp_path), console)
+    outcome = run(experiment.job(tmp_path), console)
     assert (outcome.exit_code, outcome.computed) == (0, 4)
     assert len({row.fingerprint for row in outcome.records}) == 4
     row = outcome.records[2]
     model = jaxsens.load_checkpoint(tmp_path / "models" / "more-b" / "rnn" / "seed=0")
     found = [accuracy(model, model.config.language, n, 8, 2**31) for n in (7, 9)]
     assert row.accuracies[1] == pytest.approx(np.mean([each.accuracy for each in found]))
-    again = run(generalisation_job(experiment, tmp_path), console)
+    again = run(experiment.job(tmp_path), console)
     assert (again.computed, again.records) == (0, outcome.records)
-    other = parse_generalisation(TINY.replace("words = 8", "words = 16"))
-    assert run(generalisation_job(other, tmp_path), console).computed == 4
-    write_accuracies(tmp_path / "accuracy.csv", experiment, outcome.records)
+    other = Generalisation.parse(TINY.replace("words = 8", "words = 16"))
+    assert run(other.job(tmp_path), console).computed == 4
+    table = experiment.write(tmp_path, outcome.records).splitlines()
     lines = (tmp_path / "accuracy.csv").read_text().splitlines()
     assert len(lines) == 1 + 4 * 2
     assert lines[1].startswith("ends-in-b,rnn,0,1,4,16,")
-    table = markdown_table(experiment, outcome.records).splitlines()
     means = [np.mean([row.accuracies[k] for row in outcome.records[:2]]) for k in (0, 1)]
     assert table[2].startswith(f"| ends-in-b | rnn | {means[0]:.3f} [")
     figure = generalisation_figure(experiment, outcome.records)
@@ -101,20 +95,20 @@ def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_
 def test_errors_of_a_config_are_listed_with_where_they_are():
     wrong = TINY.replace("bins = [[1, 4], [5, 9]]", "bins = [[1, 4], [4, 9]]")
     with pytest.raises(InputError, match=r"bins = \[4, 9\]: rising lengths"):
-        parse_generalisation(wrong)
+        Generalisation.parse(wrong)
     wrong = TINY.replace('label = "rnn"', 'label = "a b"').replace("words = 8", "words = 1")
     with pytest.raises(InputError, match="words"):
-        parse_generalisation(wrong)
+        Generalisation.parse(wrong)
     with pytest.raises(InputError, match=r"model\[0\].label = 'a b'"):
-        parse_generalisation(TINY.replace('label = "rnn"', 'label = "a b"'))
+        Generalisation.parse(TINY.replace('label = "rnn"', 'label = "a b"'))
     with pytest.raises(InputError, match=r"ends-in-b, rnn: model.width"):
-        parse_generalisation(TINY.replace("width = 3", "width = 0"))
+        Generalisation.parse(TINY.replace("width = 3", "width = 0"))
     none = TINY.replace("#L[Q_b] > #L[Q_a]", "#L[Q_b] = #L[Q_a]")
     with pytest.raises(InputError, match=r"more-b, rnn: bins = \[7, 9\]: lengths for which"):
-        parse_generalisation(none)
+        Generalisation.parse(none)
     unlawful = TINY.replace('task = "recognition"\n', "")
     with pytest.raises(InputError, match="recognise its words instead"):
-        parse_generalisation(unlawful)
+        Generalisation.parse(unlawful)
 
 
 def test_a_model_that_knows_the_law_predicts_every_set_and_one_without_weights_few():

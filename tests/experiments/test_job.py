@@ -11,6 +11,9 @@ import pytest
 
 from jaxsens import files
 from jaxsens.analysis.data import load_sweep
+from jaxsens.asked.engines import Vmap
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L1
 from jaxsens.errors import InputError
 from jaxsens.experiments import claims
 from jaxsens.experiments import job as jobs
@@ -20,6 +23,7 @@ from jaxsens.experiments.points import select
 from jaxsens.experiments.sweep import PointsJob, read_plan, read_points, run_sweep
 from jaxsens.processes import own_mark
 from jaxsens.sealed import write_sealed
+from jaxsens.sensitivity.placement import Placement
 from tests.disks import dead_mark
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
 
@@ -417,20 +421,16 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
 
     monkeypatch.setattr(sweep_points, "flip_sensitivity", noting)
     inputs = "[inputs]\ncount = 3\n"
-    measure = '[measure]\nnorm = "l1"\nsample = 5\nbatch_size = 2\nmemory_budget = 999\nengine = "vmap"\n'
-    run(tiny_sweep(after=inputs + measure), tmp_path, only=["n=6", "seed=1", "variant=softmax"])
+    measure = '[measure]\nflips = { kind = "substitute", sample = 5 }\nmeasure = "l1"\nengine = "vmap"\n'
+    placement = "[placement]\nbatch_size = 2\nmemory_budget = 999\n"
+    run(tiny_sweep(after=inputs + measure + placement), tmp_path, only=["n=6", "seed=1", "variant=softmax"])
     ((shape, options),) = seen
     assert shape == (3, 6)
-    positions = options.pop("positions")
-    assert (positions.count, positions.seed) == (5, 1)
     assert options == {
-        "norm": "l1",
-        "outputs": None,
-        "batch_size": 2,
-        "memory_budget": 999,
-        "engine": "vmap",
-        "candidates": None,
-        "threshold": 0.0,
+        "flips": Substitute(sample=5, seed=1),
+        "measure": L1(),
+        "engine": Vmap(),
+        "placement": Placement(batch_size=2, memory_budget=999),
     }
 
 

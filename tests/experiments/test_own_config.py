@@ -55,7 +55,11 @@ def test_a_sweep_that_grows_keeps_its_points_and_never_stands_beside_the_report_
         ("lengths = [4, 6]", "lengths = [6, 8]", "lengths: 4 there only"),
         ("seeds = 2", "seeds = 1", "seeds: 1 there only"),
         ('variants = ["softmax", ', "variants = [", 'variant "softmax" there only'),
-        ("[model]", 'measure = {norm = "l1"}\n[model]', "measure.norm: 'l2' there, 'l1' here"),
+        (
+            "[model]",
+            'measure = {measure = "l1"}\n[model]',
+            "measure.measure: {'kind': 'l2'} there, {'kind': 'l1'} here",
+        ),
         ("[model]", "inputs = {count = 2}\n[model]", "what its inputs are"),
     ],
 )

@@ -26,11 +26,11 @@ def key(sweep, variant="softmax", n=4, seed=0):
         ("feed_forward = 0", 'feed_forward = 0\npositions = "none"'),
         ("feed_forward = 0", 'feed_forward = 0\npositions = {type = "Sinusoidal", base = 50.0}'),
         ("feed_forward = 0", "feed_forward = 0\n[inputs]\ncount = 2"),
-        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nnorm = "l1"'),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nmeasure = "l1"'),
         ("feed_forward = 0", 'feed_forward = 0\n[measure]\nengine = "vmap"'),
-        ("feed_forward = 0", "feed_forward = 0\n[measure]\nsample = 2"),
-        ("feed_forward = 0", 'feed_forward = 0\n[measure]\noutputs = "all"'),
-        ("feed_forward = 0", "feed_forward = 0\n[measure]\noutputs = [0, 2]"),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nflips = {kind = "substitute", sample = 2}'),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nmeasure = {kind = "l2", outputs = "all"}'),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nmeasure = {kind = "l2", outputs = [0, 2]}'),
         ("feed_forward = 0", 'feed_forward = 0\n[inputs]\nkind = "balanced"'),
         ("feed_forward = 0", "feed_forward = 0\ncentred_scores = true"),
     ],
@@ -50,8 +50,8 @@ def test_what_determines_the_numbers_changes_the_key(before, after):
         ("width = 4", 'width = 4\nweighting = "sparsemax"'),  # the variant names its own
         ("feed_forward = 0", 'feed_forward = 0\npositions = "sinusoidal"'),  # the default, written out
         ("feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Sinusoidal"}]'),
-        ("feed_forward = 0", "feed_forward = 0\n[measure]\nbatch_size = 3\nmemory_budget = 1000000"),
-        ("feed_forward = 0", 'feed_forward = 0\n[measure]\noutputs = "designated"'),
+        ("feed_forward = 0", "feed_forward = 0\n[placement]\nbatch_size = 3\nmemory_budget = 1000000"),
+        ("feed_forward = 0", 'feed_forward = 0\n[measure]\nmeasure = {kind = "l2"}\nflips = "substitute"'),
         ("feed_forward = 0", 'feed_forward = 0\n[inputs]\nkind = "uniform"'),
         ("feed_forward = 0", "feed_forward = 0\ncentred_scores = false"),
     ],
@@ -62,15 +62,16 @@ def test_what_does_not_determine_the_numbers_leaves_the_key(before, after):
 
 def test_keys_are_those_under_which_points_are_stored_already():
     # A changed key would measure every point of every directory again: see FORMAT in points.py.
-    assert key(tiny_sweep()) == "d9421c20a6433f0fab3745343b27e2a78b628082bfd75bf744e56f7cbfbdacaa"
+    assert key(tiny_sweep()) == "2c3a10375282d1bc3013a4947f0b728b6c67d50f362e624b50de925c7827465a"
 
 
 def test_the_order_of_output_coordinates_is_not_in_the_key():
     swapped, sorted_ = (
-        tiny_sweep(after=f"[measure]\noutputs = {given}\n") for given in ("[2, 0, 2]", "[0, 2]")
+        tiny_sweep(after=f'[measure]\nmeasure = {{kind = "l2", outputs = {given}}}\n')
+        for given in ("[2, 0]", "[0, 2]")
     )
     assert key(swapped) == key(sorted_)
-    assert sorted_.measure.outputs == (0, 2)
+    assert sorted_.measure.measure.outputs == (0, 2)
 
 
 def test_points_differ_in_their_keys():

@@ -12,17 +12,10 @@ import pytest
 from rich.console import Console
 
 from jaxsens import InputError
-from jaxsens.analysis.sharpness import sharpness_figure
+from jaxsens.analysis.trained import sharpness_figure
 from jaxsens.cli import main
 from jaxsens.experiments.job import run
-from jaxsens.experiments.sharpness_table import (
-    markdown_table,
-    measure_model,
-    parse_sharpness,
-    sharpness_job,
-    slope,
-    write_sharpness_table,
-)
+from jaxsens.experiments.sharpness_table import SharpnessExperiment, measure_model, slope
 from jaxsens.models import layers
 from jaxsens.models.parameters import initialise
 from jaxsens.training.functions import FUNCTIONS, Trained, train_functions
@@ -66,7 +59,7 @@ def test_the_functions_are_those_of_the_paper():
 
 
 def test_models_trained_together_are_those_trained_alone_by_a_plain_loop():
-    experiment = parse_sharpness(TINY)
+    experiment = SharpnessExperiment.parse(TINY)
     config, optimiser = experiment.model, experiment.optimiser
     together = train_functions(config, ("parity", "mean"), 3, (0, 1), optimiser, batch=4)
     assert [(each.function, each.seed) for each in together] == [
@@ -96,7 +89,7 @@ def test_models_trained_together_are_those_trained_alone_by_a_plain_loop():
 
 
 def test_a_model_is_measured_as_by_the_slow_reference():
-    experiment = parse_sharpness(TINY)
+    experiment = SharpnessExperiment.parse(TINY)
     parameters = jax.tree.map(np.asarray, initialise(experiment.model, 5))
     found = measure_model(experiment, 3, Trained("parity", 5, parameters))
     from jaxsens.models.initialisation import generator
@@ -119,24 +112,23 @@ def test_a_model_is_measured_as_by_the_slow_reference():
 
 
 def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
-    experiment, console = parse_sharpness(TINY), Console(file=io.StringIO())
-    outcome = run(sharpness_job(experiment, tmp_path), console)
+    experiment, console = SharpnessExperiment.parse(TINY), Console(file=io.StringIO())
+    outcome = run(experiment.job(tmp_path), console)
     assert (outcome.exit_code, outcome.computed) == (0, 2)
     assert [row.n for row in outcome.records] == [3, 4]
-    again = run(sharpness_job(experiment, tmp_path), console)
+    again = run(experiment.job(tmp_path), console)
     assert (again.computed, again.records) == (0, outcome.records)
-    more = parse_sharpness(TINY.replace("draws = 3", "draws = 4"))
-    assert sharpness_job(more, tmp_path).state(sharpness_job(more, tmp_path).items[0]) == "missing"
-    write_sharpness_table(tmp_path / "sharpness.csv", outcome.records)
+    more = SharpnessExperiment.parse(TINY.replace("draws = 3", "draws = 4"))
+    assert more.job(tmp_path).state(more.job(tmp_path).items[0]) == "missing"
+    table = experiment.write(tmp_path, outcome.records)
     lines = (tmp_path / "sharpness.csv").read_text().splitlines()
     assert lines[0].startswith("function,n,seed,loss,sharpness")
     assert len(lines) == 1 + 2 * 4
-    table = markdown_table(experiment, outcome.records)
     parity = [model for model in outcome.records[0].models if model.function == "parity"]
     assert f"| parity | 3 | 2 of 2 | {np.mean([model.sharpness for model in parity]):.3g} |" in table
     assert "parity: slope of the sharpness against n" in table
-    strict = parse_sharpness(TINY.replace("fitted_below = 10.0", "fitted_below = 1e-9"))
-    assert "| parity | 3 | 0 of 2 | | | |" in markdown_table(strict, outcome.records)
+    strict = SharpnessExperiment.parse(TINY.replace("fitted_below = 10.0", "fitted_below = 1e-9"))
+    assert "| parity | 3 | 0 of 2 |  |  |  |  |" in strict.markdown(outcome.records)
     assert len(sharpness_figure(experiment, outcome.records).axes) == 3
     (tmp_path / "tiny.toml").write_text(TINY)
     command = ["sharpness", str(tmp_path / "tiny.toml"), "--out", str(tmp_path)]
@@ -160,8 +152,8 @@ def test_errors_of_a_config_are_listed_with_where_they_are():
     wrong = TINY.replace('"mean"]', '"median"]').replace("words = 16", "words = 1")
     wrong = wrong.replace("steps = 4", "steps = 0").replace("width = 4", "width = 4\nlogits = 2")
     with pytest.raises(InputError) as error:
-        parse_sharpness(wrong)
+        SharpnessExperiment.parse(wrong)
     for part in ("functions", "words", "optimiser.steps", "model.logits"):
         assert part in str(error.value)
     with pytest.raises(InputError, match="length"):
-        parse_sharpness(TINY.replace("lengths = [3, 4]", "lengths = [3, 5]"))
+        SharpnessExperiment.parse(TINY.replace("lengths = [3, 4]", "lengths = [3, 5]"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.generalisation import load_generalisation
-from jaxsens.experiments.sharpness_table import load_sharpness
+from jaxsens.experiments.generalisation import Generalisation
+from jaxsens.experiments.sharpness_table import SharpnessExperiment
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6_config import load_theorem6_config
 
@@ -118,7 +118,11 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
     assert f"configs/atlas/{path.name}" in page.read_text("utf-8")
     command = re.search(rf"jaxsens (\w+) configs/atlas/{re.escape(path.name)}", comment[0])
     assert command, "it gives the command that runs this file"
-    load = {"sweep": load_sweep_config, "generalisation": load_generalisation, "sharpness": load_sharpness}
+    load = {
+        "sweep": load_sweep_config,
+        "generalisation": Generalisation.load,
+        "sharpness": SharpnessExperiment.load,
+    }
     if command[1] in load:
         assert load[command[1]](path).title
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import ExitStack
 
 import pytest
 
-from jaxsens.cli import main
+from jaxsens.cli import main, status
 from jaxsens.errors import InputError
 from jaxsens.experiments import claims
 from jaxsens.experiments import points as sweep_points
@@ -57,6 +58,22 @@ def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
     assert (found.state, found.points, found.working, found.failed) == ("finished", 8, (), ())
     assert found.compute_seconds_left == 0.0
     assert "jaxsens report" in found.lines()[-1]
+
+
+def test_a_sweep_is_watched_as_long_as_somebody_is_at_work(sweep, tmp_path, monkeypatch, capsys):
+    run(sweep, tmp_path, only=["n=4"])
+    with ExitStack() as at_work:
+        at_work.enter_context(claims.claim(sweep.points[-1].path(tmp_path)))
+        waited = []
+
+        def wait(seconds):
+            waited.append(seconds)
+            at_work.close()
+
+        monkeypatch.setattr(status, "_pause", wait)
+        assert main(["status", "--watch", str(tmp_path)]) == 0
+    states = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "points" in line]
+    assert (states, waited) == (["running", "stopped"], [status.WATCH_SECONDS])
 
 
 def test_what_is_under_way_and_the_time_left(sweep, tmp_path):

@@ -21,7 +21,7 @@ STATISTICS = ("mean", "max")
 def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     point = tiny_sweep(after="[inputs]\ncount = 2\n").points[2]
-    result = fake_flip_sensitivity(point.source.build(point.seed), point.tokens(), norm="l2")
+    result = fake_flip_sensitivity(point.source.build(point.seed), point.tokens())
     metadata = write_point(folder, point, result, STATISTICS, 1.5)
     return folder, point, result, metadata
 
@@ -44,7 +44,7 @@ def test_the_file_is_a_result_that_the_public_reader_takes_and_a_table_with_the_
     folder, point, result, _ = stored
     assert load_result(point.path(folder)).mean == result.mean
     table = pq.ParquetFile(point.path(folder)).read()
-    assert table.column_names == ["input", "position", "symbol", "norm"]
+    assert table.column_names == ["input", "position", "symbol", "value", "resolution"]
     assert json.loads(table.schema.metadata[b"jaxsens"])["key"] == point.key
 
 
@@ -90,7 +90,7 @@ def test_no_flipped_bit_goes_unseen(stored):
     assert seen > 100
 
 
-@pytest.mark.parametrize("name", ["input", "position", "symbol", "norm"])
+@pytest.mark.parametrize("name", ["input", "position", "symbol", "value"])
 def test_a_sound_file_with_one_other_number_is_damaged(stored, name):
     # A well-formed file whose pages have the right checksums: only the point's own can tell.
     folder, point, _, _ = stored

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxsens.asked.engines import Auto
 from jaxsens.errors import InputError
 from jaxsens.experiments.sweep import SweepVariant
 from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
@@ -47,7 +48,7 @@ def test_a_config_becomes_a_sweep_with_the_defaults_written_out():
     config = config_of(sweep.variants[0])
     expected = TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0)
     assert config == expected
-    assert sweep.measure.engine == "auto"
+    assert sweep.measure.engine == Auto()
     assert [(p.variant, p.n, p.seed) for p in sweep.points[:3]] == [
         ("softmax", 4, 0),
         ("softmax", 4, 1),
@@ -71,6 +72,7 @@ layer_norm = "both"
 cuont = 3
 [measure]
 engine = "vmp"
+[placement]
 batch_size = 0
 [[variant]]
 name = "a/b"
@@ -90,8 +92,8 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
         r"^model\.heads = 3: a divisor of width",
         r"^model\.layer_norm = 'both': one of none, pre, post",
         r"^inputs\.cuont: unknown key; did you mean \"count\"",
-        r"^measure\.engine = 'vmp': should be one of auto",
-        r"^measure\.batch_size = 0: should be greater",
+        r"^measure\.engine = 'vmp': one of auto, .*; did you mean \"vmap\"",
+        r"^placement\.batch_size = 0: a whole number of at least 1",
         r"^variant\[0\]\.name = 'a/b': ",
         r'^variant "deep": model\.layers = -1',
         r'^variant "deep": model\.weighting\.inverse_temperature = 3: should be a table \{type = "Schedule"',
@@ -121,12 +123,12 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
         ("variants", "[]"),
         ("inputs", "{count = true}"),
         ("inputs", "{count = 0}"),
-        ("measure", '{norm = "l3"}'),
-        ("measure", "{sample = 1.5}"),
-        ("measure", '{outputs = "some"}'),
-        ("measure", "{outputs = []}"),
-        ("measure", "{outputs = [-1]}"),
-        ("measure", "{outputs = [0.5]}"),
+        ("measure", '{measure = "l3"}'),
+        ("measure", '{flips = {kind = "substitute", sample = 1.5}}'),
+        ("measure", '{measure = {kind = "l2", outputs = "some"}}'),
+        ("measure", '{measure = {kind = "l2", outputs = []}}'),
+        ("measure", '{measure = {kind = "l2", outputs = [-1]}}'),
+        ("measure", '{measure = {kind = "l2", outputs = [0.5]}}'),
         ("inputs", '{kind = "even"}'),
         ("inputs", '{file = "words.txt", kind = "balanced"}'),
         ("model", "{alphabet_size = 1}"),
@@ -249,11 +251,11 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
 
 
 def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
-    own = '[measure]\noutputs = [1, 9]\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
+    own = '[measure]\nmeasure = {kind = "l2", outputs = [1, 9]}\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
     problems = problems_of(TINY + own)
-    expected = "its output has the coordinates 0 to 3, not 9"
+    expected = "outputs = [1, 9]: the model has the outputs 0 to 3"
     assert problems == [
-        f'measure.outputs: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
+        f'measure.measure: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
     ]
 
 

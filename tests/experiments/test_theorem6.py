@@ -15,8 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jaxsens.sensitivity.flips import sample
 
+from jaxsens.asked.engines import Vmap
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import L1
+from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import theorem6, theorem6_results
@@ -49,7 +52,7 @@ from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, w
 
 ROOT = Path(__file__).resolve().parents[2]
 EVALUATION = Theorem6(
-    lengths=(8,), seeds=(0, 3), words=8, inputs=2, measure=Measurement(engine="vmap", sample=5)
+    lengths=(8,), seeds=(0, 3), words=8, inputs=2, measure=Measurement(Substitute(sample=5), engine=Vmap())
 )
 
 
@@ -95,7 +98,7 @@ def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
         assert tokens.shape == (2, 10)
         assert (tokens[:, 0] == 2).all()
         assert (tokens[:, 1:] < 2).all()
-        result = flip_sensitivity(model, tokens, positions=sample(5, seed), engine="vmap")
+        result = flip_sensitivity(model, tokens, Substitute(sample=5, seed=seed), engine="vmap")
         assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
 
 
@@ -169,13 +172,13 @@ def test_the_key_of_a_cell_depends_on_what_its_numbers_depend_on():
         key(words=9),
         key(seeds=(0, 4)),
         key(inputs=1),
-        key(measure=Measurement(engine="vmap", sample=6)),
-        key(measure=Measurement(engine="vmap", sample=5, norm="l1")),
+        key(measure=Measurement(Substitute(sample=6), engine=Vmap())),
+        key(measure=Measurement(Substitute(sample=5), L1(), Vmap())),
     ]
     assert len(set(keys)) == len(keys)
     assert key(name="b") == keys[0]
-    budget = Measurement(engine="vmap", sample=5, memory_budget=10**6, batch_size=2)
-    assert key(measure=budget, title="t", lengths=(8, 9)) == keys[0]
+    placement = PlacementTable(memory_budget=10**6, batch_size=2)
+    assert key(placement=placement, title="t", lengths=(8, 9)) == keys[0]
 
 
 def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxsens.asked.engines import Vmap
 from jaxsens.errors import InputError
 from jaxsens.experiments.theorem6_config import load_theorem6_config, parse_theorem6_config
 from jaxsens.languages import Parity
@@ -41,7 +42,7 @@ def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
     assert lstm.description == "lstm, trained on 1 to 3 symbols in 4 steps"
     assert (rnn.language, rnn.task, rnn.config) == (Parity(0.5), "prediction", None)
     assert (read.lengths, read.seeds, read.words, read.inputs, read.fit_from) == ((2, 4, 6), (0, 1), 4, 1, 2)
-    assert read.measure.engine == "vmap"
+    assert read.measure.engine == Vmap()
     assert read.text == THEOREM6
     (inline,) = parse_theorem6_config(INLINE + PREDICTION).models
     assert inline == lstm
@@ -67,7 +68,7 @@ optimiser = {steps = 0}
         "lengths = [4, 2]: 2 comes after 4",
         "words = 1: a whole number of at least 2",
         'sedes: unknown key; did you mean "seeds"?',
-        "measure.engine = 'psychic': should be one of auto, vmap, incremental, difference, first-order",
+        "measure.engine = 'psychic': one of auto, vmap, incremental, difference, first-order",
         "model[0].name = 'a b': ",
         "model[1].train: language = None: a table with a name",
         "model[1].train: optimiser.steps = 0",
@@ -109,10 +110,10 @@ def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
 
 
 def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
-    text = INLINE.replace("[[model]]", "[measure]\noutputs = [2]\n[[model]]")
-    assert parse_theorem6_config(text + PREDICTION).measure.outputs == (2,)
+    text = INLINE.replace("[[model]]", '[measure]\nmeasure = { kind = "l2", outputs = [2] }\n[[model]]')
+    assert parse_theorem6_config(text + PREDICTION).measure.measure.outputs == (2,)
     told = problems_of(text + RECOGNITION, tmp_path)
-    assert 'measure.outputs: model "lstm": its output has the coordinates 0 to 1, not 2' in told
+    assert 'measure.measure: model "lstm": outputs = [2]: the model has the outputs 0 to 1' in told
 
 
 def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):

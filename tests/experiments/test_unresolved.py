@@ -12,14 +12,12 @@ import jaxsens
 from jaxsens.analysis.fits import fit_exponents
 from jaxsens.experiments.points import describe_point, read_point, write_point
 from jaxsens.experiments.sweep import point_row
-from jaxsens.sealed import DamagedFile
-from jaxsens.sensitivity.result import load_with_metadata, save_with_metadata
 from tests.experiments.tiny import tiny_sweep
-from tests.sensitivity.test_at_most import made
+from tests.made_results import made_result
 
 STATISTICS = ("mean", "max")
 POINT = tiny_sweep().points[0]
-FLOOR = made([1e-8, 3e-8, 0.0], [1e-7, 1e-7, 1e-7])
+FLOOR = made_result([1e-8, 3e-8, 0.0], resolution=np.full(3, 1e-7))
 
 
 def test_a_point_keeps_what_its_statistics_are_at_most(tmp_path):
@@ -34,18 +32,9 @@ def test_a_point_keeps_what_its_statistics_are_at_most(tmp_path):
 
 
 def test_a_sample_that_is_not_resolved_is_at_most_and_no_lower_bound():
-    point = describe_point(POINT, dataclasses.replace(FLOOR, population=100), STATISTICS, 1.0)
+    drawn = dataclasses.replace(FLOOR.flips, populations=np.array([100]))
+    point = describe_point(POINT, dataclasses.replace(FLOOR, flips=drawn), STATISTICS, 1.0)
     assert point.status("max") == "at most"
-
-
-def test_a_point_of_a_version_that_kept_no_resolution_is_refused_with_the_reason(tmp_path):
-    write_point(tmp_path, POINT, FLOOR, STATISTICS, 1.0)
-    path = POINT.path(tmp_path)
-    result, described = load_with_metadata(path)
-    del described["at_most"]
-    save_with_metadata(result, path, described)
-    with pytest.raises(DamagedFile, match="earlier version, which did not say what its arithmetic resolves"):
-        read_point(path, POINT.key, STATISTICS)
 
 
 def test_a_plateau_of_rounding_is_not_fitted():
@@ -53,7 +42,7 @@ def test_a_plateau_of_rounding_is_not_fitted():
     for n in (8, 16, 32, 64, 128, 256):
         true = np.full(4, float(n) ** -4)
         # Engines that subtract outputs see their rounding in place of smaller changes.
-        seen = made(np.maximum(true, 3e-7), np.full(4, 1e-6))
+        seen = made_result(np.maximum(true, 3e-7), resolution=np.full(4, 1e-6))
         rows.append(point_row(describe_point(POINT, seen, STATISTICS, 1.0)) | {"variant": "a", "n": n})
     mean, _ = fit_exponents(pd.DataFrame(rows))
     assert mean.unresolved == 5  # 16^-4 is 1.5e-5, which 1e-6 blurs by over 1 %

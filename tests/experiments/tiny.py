@@ -11,10 +11,13 @@ from rich.console import Console
 
 from jaxsens.analysis import page
 from jaxsens.analysis.figures import ReportFigure
+from jaxsens.asked.measures import L2
 from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.result import FlipSensitivity, Run
+from tests.made_results import request
 
 TINY = """
 title = "tiny"
@@ -64,18 +67,13 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
     positions = np.tile(np.arange(n - 1), batch)
     symbols = 1 - words[:, :-1].ravel()
     first = float(np.asarray(model.parameters.embedding)[0, 0])
+    values = np.abs(first + positions + symbols).astype(np.float32) / n
     return FlipSensitivity(
-        norms=np.abs(first + positions + symbols).astype(np.float32) / n,
-        inputs=inputs,
-        positions=positions,
-        symbols=symbols,
+        values=values,
+        resolution=np.zeros_like(values),
+        flips=FlipTable(inputs, positions, symbols, np.full(batch, n - 1), (0, 1)),
         tokens=words,
-        alphabet=(0, 1),
-        population=len(inputs),
-        readout="last",
-        norm=options["norm"],
-        outputs=None,
+        asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
         engine=EngineChoice("fake", "for tests"),
-        dtype="float32",
-        versions={"device": "none", "jaxsens": "test"},
+        run=Run("float32", {"device": "none", "jaxsens": "test"}),
     )

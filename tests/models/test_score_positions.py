@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens.errors import InputError, Problems
 from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.named_positions import POSITION_NAMES, POSITION_TYPES
 from jaxsens.models.parameters import initialise
 from jaxsens.models.positions import ScoreTerm
-from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
+from jaxsens.models.score_positions import (
+    POSITION_NAMES,
+    POSITION_TYPES,
+    Alibi,
+    PartialAlibi,
+    PartialRotary,
+    RelativeBias,
+    Rotary,
+)
 from tests import reference
 from tests.small_models import random_parameters, small
 from tests.tolerances import FORWARD

@@ -141,6 +141,13 @@ def tensors_of(family: str, config: dict[str, Any], seed: int = 0) -> dict[str, 
     return found
 
 
+def write_pooling(folder: Path, **options: Any) -> None:
+    """Writes a sentence encoder's 1_Pooling/config.json."""
+    (folder / "1_Pooling").mkdir()
+    table = {"word_embedding_dimension": 8, "include_prompt": True, **options}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(table), encoding="utf-8")
+
+
 def write_folder(
     folder: Path,
     family: str = "bert",

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file, save_file
 import jaxsens
 from jaxsens.errors import InputError
 from jaxsens.pretrained import load
-from jaxsens.pretrained.weights import StoredTensor
-from tests.pretrained.folders import tokenizer_table, write_folder
+from jaxsens.pretrained.tensors import StoredTensor
+from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling
 
 
 class Malice:
@@ -197,6 +197,26 @@ def other_tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
     return write
 
 
+def parent(name: str) -> Change:
+    """A folder within which a model is."""
+
+    def change(folder: Path) -> None:
+        (folder / name).mkdir(parents=True)
+        write_folder(folder / name)
+
+    return change
+
+
+def pooling(**options: Any) -> Change:
+    """A folder of a sentence encoder."""
+
+    def change(folder: Path) -> None:
+        write_folder(folder)
+        write_pooling(folder, **options)
+
+    return change
+
+
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
 
@@ -204,6 +224,12 @@ BAD: dict[str, tuple[Change, str]] = {
     # Files
     "empty folder": (lambda folder: None, "it has no config.json; it is no model"),
     "cache of the hub": (lambda folder: (folder / "snapshots").mkdir(), "give a folder within its snapshots"),
+    "parent of a model": (parent("MiniLM"), "give the folder of a model: '.*MiniLM'"),
+    "cache of all models": (parent("models--a--b/snapshots/0f"), "give the folder of a model: '.*snapshots/0f'"),
+    "pooling by maximum": (pooling(pooling_mode_max_tokens=True), "pooling_mode = 'max_tokens': not served"),
+    "two poolings": (
+        pooling(pooling_mode_cls_token=True, pooling_mode_mean_tokens=True), "'cls_token and mean_tokens': not served"
+    ),
     "no config": (gone("config.json"), "it has no config.json; .* It has model.safetensors, tokenizer.json"),
     "no weights": (gone("model.safetensors"), r"it has no \*.safetensors; download the model again"),
     "no tokenizer": (gone("tokenizer.json"), "it has no tokenizer.json; make it .* AutoTokenizer"),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from jaxsens.pretrained.families.named import FAMILIES
-from tests.pretrained.folders import write_folder
+from tests.pretrained.folders import write_folder, write_pooling
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "pretrained.md").read_text("utf-8")
 
@@ -16,6 +16,7 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "all-MiniLM-L6-v2"
     folder.mkdir()
     write_folder(folder, "bert")
+    write_pooling(folder, pooling_mode_mean_tokens=True)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs/pretrained.md", "exec"), {})
     assert re.search(r"\w+ -> (dog|the)\n$", capsys.readouterr().out)

@@ -12,7 +12,7 @@ import jaxsens
 from jaxsens.errors import EstimateWarning, InputError, collecting
 from jaxsens.models.masks import SlidingWindow
 from jaxsens.pretrained.tokenizer import UNUSED, read_tokenizer
-from tests.pretrained.folders import write_folder
+from tests.pretrained.folders import write_folder, write_pooling
 
 UNUSED_IDS, UNKNOWN_IDS = (5, 6, 7), (18, 19)
 
@@ -137,6 +137,33 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
     ids = encoder.encode("the cat sat on a mat")
     np.testing.assert_allclose(encoder.layered(encoder.parameters, np.array(ids)), encoder(ids)[0], rtol=1e-6)
     assert decoder(ids).shape == (8, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "readout"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, 0),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_the_readout_of_a_sentence_encoder_is_its_pooling(options, readout, tmp_path):
+    write_folder(tmp_path)
+    write_pooling(tmp_path, **options)
+    model = jaxsens.load_pretrained(tmp_path)
+    assert model.layered.readout == readout
+    assert jaxsens.flip_sensitivity(model, "the cat", symbols=[9, 12]).readout == readout
+    assert jaxsens.load_pretrained(tmp_path, output="logits").layered.readout == 0
+
+
+def test_a_model_has_its_name_at_the_hub_or_that_of_its_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "models--some--encoder" / "snapshots" / "0f1e"
+    folder.mkdir(parents=True)
+    write_folder(folder)
+    assert jaxsens.load_pretrained(folder).name == "some/encoder"
+    write_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert jaxsens.load_pretrained(".").name == tmp_path.name
 
 
 def test_flips_are_those_of_the_rows(encoder):

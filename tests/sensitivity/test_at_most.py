@@ -119,7 +119,7 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
 
     source = model_source(None, None, {"alphabet_size": 2})
     summary = summarise(FLOOR, source, 2)
-    assert json.loads(json.dumps(summary))["at most"]["max"] == pytest.approx(1.3e-7)
+    assert json.loads(json.dumps(summary))["at_most"]["max"] == pytest.approx(1.3e-7)
     assert summary["unresolved"] == 3
     _print_summary({**summary, "versions": {"device": "cpu"}})
     text = capsys.readouterr().out

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.models.layered_model import LayeredModel
+from jaxsens.models.layered_transformer import layered_transformer
 
 
 def model(**options):
@@ -54,6 +56,27 @@ def test_it_names_the_engine_that_then_runs(options):
     subject, n = model(**options), 20
     ran = jaxsens.flip_sensitivity(subject, np.zeros(n, int)).engine
     assert jaxsens.explain(subject, n).engine == ran
+
+
+def test_a_text_is_explained_for_a_model_that_encodes_text():
+    plain = model(layers=2)
+
+    class Encoding(LayeredModel):
+        def encode(self, text: str) -> list[int]:
+            return [int(one) for one in text]
+
+    encoding = Encoding(layered_transformer(plain.config), plain.parameters)
+    told = jaxsens.explain(encoding, "010111", candidates=[0, 1])
+    assert (told.n, told.flips) == (6, len(jaxsens.flip_sensitivity(encoding, "010111", candidates=[0, 1])))
+    with pytest.raises(jaxsens.InputError, match="n = '010111': a whole number of at least 1"):
+        jaxsens.explain(plain, "010111")
+
+
+def test_an_input_that_cannot_fit_is_one_error():
+    with pytest.raises(
+        jaxsens.InputError, match=r"^explain: n = 1000000000000: an input of this length takes"
+    ):
+        jaxsens.explain(model(layers=1), 10**12)
 
 
 def test_any_callable_can_be_explained():

@@ -57,6 +57,16 @@ def test_true_is_a_bar_on_standard_error(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_the_bar_says_that_a_program_is_compiled_until_the_first_flips_are_done(monkeypatch):
+    errors = a_terminal(monkeypatch)
+    with telling(True) as told:
+        wait_for(lambda: "compiling" in errors.getvalue())
+        assert "0/?" not in errors.getvalue()
+        assert told is not None
+        told(3, 7)
+        wait_for(lambda: "3/7 flips" in errors.getvalue())
+
+
 def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
     errors = a_terminal(monkeypatch)
     monkeypatch.setattr(progress, "PATIENCE", 1000.0)

@@ -29,7 +29,7 @@ def words(n: int) -> np.ndarray:
 
 def told(subject: Measurable, n: int) -> str | None:
     with numerics(subject.dtype):
-        return checked_scores(subject, words(n), widens=False)
+        return checked_scores(subject, words(n), widens=False).doubt
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():

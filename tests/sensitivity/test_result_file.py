@@ -122,10 +122,12 @@ def test_metadata_that_are_not_those_of_the_checksum_are_refused(result, tmp_pat
 def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
     def change(metadata):
         metadata = {"checksum": "", "result": {"tokens": [[0]]}}
-        arrays = (result.inputs, result.positions, result.symbols, result.norms)
+        arrays = (result.inputs, result.positions, result.symbols, result.values, result.resolution)
         return {**metadata, "checksum": digest(without(metadata, "checksum"), arrays)}
 
-    with pytest.raises(InputError, match=r"not what this version of jaxsens writes \(KeyError\('alphabet'\)"):
+    with pytest.raises(
+        InputError, match=r"not what this version of jaxsens writes \(KeyError\('populations'\)"
+    ):
         load_result(stored_as(tmp_path / "r.parquet", result, change))
 
 

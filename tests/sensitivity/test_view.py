@@ -7,6 +7,7 @@ import html
 import re
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +20,7 @@ from jaxsens.sensitivity import picture
 from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.pieces import text_pieces
 from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.text_picture import text_figure
 from tests.sensitivity.made import made
 
 NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}
@@ -76,6 +78,100 @@ def test_each_position_has_its_largest_flip_and_its_mean():
 )
 def test_a_picture_says_what_a_flip_does(changed, said):
     assert said in shown(**changed)._repr_html_()
+
+
+ASKED = AskedArguments("", "auto", None, None, None, (4,), candidates="neighbours(2)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "Flipped: 3 of 4 positions, each to the 2 symbols most like its own."),
+        ({"candidates": "masking(4)"}, "positions, each to 'a'."),
+        ({"candidates": "deletion()"}, "positions, each deleted."),
+        ({"candidates": "insertion()"}, "positions, each with one of '<b>', 'a' inserted before it."),
+        ({"candidates": "repetition(2)"}, "positions, each repeated 2 times."),
+        ({"candidates": "mapping, SHA-256 00"}, "positions, to symbols chosen for each of them."),
+        ({"candidates": None}, "positions, each to '<b>', 'a'."),
+        ({"candidates": None, "symbols": tuple(range(7))}, "positions, each to 7 symbols."),
+    ],
+)
+def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_output(asked, said):
+    result = made(asked=dataclasses.replace(ASKED, **asked), model="some/encoder", scales=(12.34,))
+    page = html.unescape(result._repr_html_())
+    assert f"Model: some/encoder. Flipped: 3 of 4 {said.removeprefix('Flipped: 3 of 4 ')}" in page
+    assert "Without a flip, ‖y(x)‖₂ = 12.3." in page
+
+
+def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
+    def network(tokens):
+        return jnp.stack([3.0 + 0 * tokens[0], 4.0 + tokens[1] / 8])
+
+    found = jaxsens.flip_sensitivity(network, [0, 0, 1], 2)
+    assert (found.model, found.scales) == ("network", (5.0,))
+    found.save(tmp_path / "r.parquet")
+    loaded = jaxsens.load_result(tmp_path / "r.parquet")
+    assert (loaded.model, loaded.scales) == ("network", (5.0,))
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, scalar=lambda y: -y[1]).scales == (-4.0,)
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, norm="kl").scales is None
+    both = jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 0, 0, 1]], 2)
+    assert (both.model, both.scales, both.of_input(1).scales) == ("network", (5.0, 5.0), (5.0,))
+    assert jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2).scales == (5.0, None)
+    plain = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=4))
+    found = jaxsens.flip_sensitivity(plain, [0, 1, 1])
+    assert found.model == "Transformer"
+    assert found.scales is not None
+    assert found.scales[0] == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
+
+
+@pytest.mark.parametrize("result", [made(), signed(), estimated(), made(names=None), made([0.0] * 4)])
+def test_the_coloured_text_is_a_picture_too(result, tmp_path):
+    result.to_png(tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
+    first = (tmp_path / "r.svg").read_bytes()
+    result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
+    assert (tmp_path / "r.svg").read_bytes() == first
+
+
+def test_the_picture_has_the_colours_bars_and_words_of_the_page():
+    figure = text_figure(signed().view(), None, "Title")
+    (axes,) = figure.axes
+    words = [text.get_text() for text in axes.texts]
+    assert words[0] == "Title"
+    assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "do", "<b>"]
+    strengths = [round(float(patch.get_alpha() or 0) / 0.72, 3) for patch in axes.patches]
+    assert strengths[-4:] == [0, 1, 0.667, 0.167]
+    assert len({patch.get_facecolor()[:3] for patch in axes.patches[-3:]}) == 2
+    bars = [line.get_linewidth() for line in axes.lines[-3:]]
+    assert bars == pytest.approx([4.4, 4.4 * 2 / 3, 4.4 / 6])
+    assert {"Dotted", "Model:"} & {*words} == {"Dotted"}
+
+
+def test_a_long_text_is_wrapped_within_the_picture():
+    many = dict.fromkeys(range(5), "word" * 4)
+    figure = text_figure(made(names=many).view(), None, "A title of very many words " * 9)
+    (axes,) = figure.axes
+    renderer = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
+    right = max(text.get_window_extent(renderer).x1 for text in axes.texts)
+    assert right < figure.bbox.x1
+    assert len({text.get_position()[1] for text in axes.texts if text.get_text() == "word" * 4}) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "said"),
+    [
+        ("save", "x.png", "save: path = '.*x.png': a file name that ends in .parquet; to_png writes .png"),
+        ("save", "x", "path = '.*x': a file name that ends in .parquet$"),
+        ("to_html", "x.PNG", "ends in .html or .htm; to_png writes .png"),
+        ("to_png", "x.svg", "ends in .png; to_svg writes .svg"),
+        ("to_svg", "x.parquet", "ends in .svg; save writes .parquet"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_the_method_for_it(method, name, said, tmp_path):
+    with pytest.raises(jaxsens.InputError, match=said):
+        getattr(made(), method)(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_values_that_are_not_finite_are_left_out():

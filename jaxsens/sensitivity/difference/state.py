@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.errors import no_rule
 from jaxsens.models import layers
 from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.gates import gate_inputs
-from jaxsens.models.maps import layer_norm
+from jaxsens.models.maps import gate_inputs, layer_norm
 from jaxsens.models.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.scores import projected, turned
 from jaxsens.models.trace import LayerTrace, after_attention
@@ -181,8 +180,7 @@ def after_attention_change(
     error = error + unit(dy.dtype) * size(dy)
     if moved.new is None or heads.new is None:
         return Moved(dy, error)
-    none = moved.new[:0]
-    new = after_attention(layer, parameters, moved.new, none, none, none, none, none, heads.new)[1]
+    new = after_attention(layer, parameters, moved.new, heads.new).y
     return Moved(dy, error, new)
 
 

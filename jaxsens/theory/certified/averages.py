@@ -127,9 +127,7 @@ def direction_range(
         return ball(*(np.asarray(end) for end in found))
 
 
-def _restriction(
-    counts: Counts | None,
-) -> tuple[Float[np.ndarray, " 2"] | None, Int[np.ndarray, " sample"]]:
+def _restriction(counts: Counts | None) -> tuple[Float[np.ndarray, " 2"] | None, Int[np.ndarray, " sample"]]:
     """The limits of counts, None if these leave no word out, and the keys that the multiplier is taken from."""
     if counts is None or not counts.restricts:
         return None, np.zeros(1, int)

@@ -16,7 +16,7 @@ from jaxsens.errors import collecting
 from jaxsens.models.layers import readout_position
 from jaxsens.models.transformer import Transformer, check_length
 from jaxsens.notebook import facts
-from jaxsens.records import read_record, write_record
+from jaxsens.records import SavedResult
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import FirstLayer, asked, changes
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
@@ -29,8 +29,6 @@ from jaxsens.theory.rules import output_size, softmax_config
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KIND = "certified bound"
-
 CLASSES = 8
 """Into how many classes words are split by default for two layers; fewer where n times the heads exceeds 512."""
 
@@ -39,7 +37,7 @@ HOW_ONE = "one layer, exact but for the other symbols' average"
 
 
 @dataclass(frozen=True, eq=False)
-class CertifiedBound:
+class CertifiedBound(SavedResult):
     """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
 
     It bounds the function that the parameters define in real arithmetic, with its own rounding accounted for. A
@@ -57,6 +55,7 @@ class CertifiedBound:
             value) of each.
     """
 
+    kind = "certified bound"
     value: float
     by_position: Float[np.ndarray, " n"]
     how: str
@@ -64,10 +63,6 @@ class CertifiedBound:
     n: int
     norm: str
     classes: tuple[tuple[int, int, float], ...]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one JSON file with a checksum, atomically."""
-        write_record(path, KIND, self)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the bound at every position, into new axes of `matplotlib.pyplot` unless some are given."""
@@ -98,7 +93,7 @@ def load_certified_bound(path: str | os.PathLike[str]) -> CertifiedBound:
     Raises:
         InputError: if the file is missing, damaged, or no such bound.
     """
-    return CertifiedBound(**read_record(path, KIND, "give a file of CertifiedBound.save"))
+    return CertifiedBound.load(path)
 
 
 def certified_bound(

@@ -43,7 +43,7 @@ from jaxsens.theory.certified.intervals import (
     up,
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of
-from jaxsens.theory.certified.setting import Setting, project, visible
+from jaxsens.theory.certified.setting import Setting, project
 
 
 class Sums(NamedTuple):
@@ -259,7 +259,7 @@ def changes(
     least = np.min(np.where(setting.allowed[flips], e.mid + e.rad, np.inf), axis=-1)
     free = first.sums.free[..., None]
     others = np.maximum(free - least - 2 * MARGIN * free, 0.0)
-    seen = visible(setting, 0, first.positions, flips)
+    seen = setting.visible(0, first.positions, flips)
     for a, b in combinations(range(setting.slots), 2):
         stopping.check()
         if not (setting.allowed[:, a] & setting.allowed[:, b]).any():
@@ -283,7 +283,7 @@ def _exponentials(
     relative = plus(s, exact(-first.sums.shift[h].reshape(-1))[..., None, None])
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         p = ball(np.exp(relative.lo) * (1 - MARGIN), np.exp(relative.hi) * (1 + MARGIN) + FLOOR)
-    from_row = visible(setting, 0, first.positions, flips)[:, None, None, :]
+    from_row = setting.visible(0, first.positions, flips)[:, None, None, :]
     shape = (len(first.positions), setting.slots, setting.slots, len(flips))
     return p.map(lambda part: np.moveaxis(np.where(from_row, part.reshape(shape), 0.0), 2, 3))
 

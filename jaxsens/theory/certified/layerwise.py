@@ -39,14 +39,7 @@ from jaxsens.theory.certified.intervals import (
     times,
     up,
 )
-from jaxsens.theory.certified.setting import (
-    BOUND,
-    ProjectedKinds,
-    Setting,
-    inverse_temperature,
-    normed,
-    project,
-)
+from jaxsens.theory.certified.setting import BOUND, ProjectedKinds, Setting, project
 from jaxsens.theory.rules import norm_where
 
 BLOCK = 2**21
@@ -136,15 +129,15 @@ def _mapped(
     """Pre-activations (h, where they are known already), output and Lipschitz constant of a layer's map."""
     layer, parameters = setting.config.layer(k), setting.layers[k]
     pre, post = layer.layer_norm == "pre", layer.layer_norm == "post"
-    c, lipschitz = normed(setting, attended, norm_where(post, parameters.attention_norm))
+    c, lipschitz = setting.normed(attended, norm_where(post, parameters.attention_norm))
     if not layer.feed_forward:
         return h, c, lipschitz
     w1, b1, w2, b2 = setting.matrices(k, "w1", "b1", "w2", "b2")
-    inner, inside = normed(setting, c, norm_where(pre, parameters.feed_forward_norm))
+    inner, inside = setting.normed(c, norm_where(pre, parameters.feed_forward_norm))
     if h is None:
         h = plus(times(inner, w1), exact(b1))
     y = plus(c, times(activated(layer.activation, h), w2), exact(b2))
-    y, last = normed(setting, y, norm_where(post, parameters.feed_forward_norm))
+    y, last = setting.normed(y, norm_where(post, parameters.feed_forward_norm))
     return h, y, up(lipschitz * map_lipschitz(w1, w2, slopes(layer.activation, h), inside, pre) * last)
 
 
@@ -172,15 +165,11 @@ def map_lipschitz(
 
 
 def through(
-    setting: Setting,
-    k: int,
-    level: LayerRanges,
-    positions: Int[np.ndarray, " rows"],
-    keep: bool = False,
+    setting: Setting, k: int, level: LayerRanges, positions: Int[np.ndarray, " rows"], keep: bool = False
 ) -> LayerRanges:
     """The ranges after layer k, at these rows. `keep` asks for every row's norms, `LayerRanges.jumps`."""
     layer, norm = setting.config.layer(k), setting.layers[k].attention_norm
-    z, into = normed(setting, level.y, norm_where(layer.layer_norm == "pre", norm))
+    z, into = setting.normed(level.y, norm_where(layer.layer_norm == "pre", norm))
     projections = project(setting, k, z)
     facts = [_HeadFacts(projections, h, into) for h in range(layer.heads)]
     off, parts, kept = np.zeros(setting.n), [], []
@@ -252,7 +241,7 @@ def score_rate(
     """At least |ds_m| of every row for a change of 1 in all y, in l2."""
     setting, k = projections.setting, projections.k
     layer = setting.config.layer(k)
-    temperature = abs(inverse_temperature(setting, k, block))[:, None]
+    temperature = abs(setting.inverse_temperature(k, block))[:, None]
     match layer.scores:
         case "additive":
             (additive,) = setting.matrices(k, "additive")

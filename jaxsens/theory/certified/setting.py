@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -38,6 +39,16 @@ from jaxsens.theory.rules import added_scores, inverse_temperatures, position_pa
 
 BOUND = "certified_bound"
 """Who refuses, in the messages of refusals."""
+
+Positions: TypeAlias = Int[np.ndarray, " rows"]
+"""Of rows, 0-based."""
+
+KeyPositions: TypeAlias = Int[np.ndarray, " keys"]
+KeyBalls: TypeAlias = Float[Ball, "keys kinds head_width"]
+ScoreBalls: TypeAlias = Float[Ball, "rows kinds keys"]
+"""Scores of rows with every kind at every key."""
+
+HeadBalls: TypeAlias = Float[Ball, "*heads rows any head_width"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,79 @@ class Setting:
             TypeError: if the layer lacks one of them.
         """
         return tuple(np.asarray(needed(getattr(self.layers[k], name), name)) for name in names)
+
+    def normed(
+        self, x: Float[Ball, "*rows width"], norm: NormParameters | None
+    ) -> tuple[Float[Ball, "*rows width"], Float[np.ndarray, "*rows"]]:
+        """Layer normalisation of every vector in the ball, and its Lipschitz constant in l2 within each row's ball.
+
+        The constant is |scale| / sqrt(var + epsilon). Without parameters the vectors stay as they are.
+        """
+        if norm is None:
+            return x, np.ones(x.shape[:-1])
+        epsilon, scale = self.config.layer_norm_epsilon, np.asarray(norm.scale)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            result = layer_normed(x, epsilon, scale, np.asarray(norm.bias))
+        known = all(np.isfinite(part).all() for part in x)
+        if epsilon == 0 and known and not np.isfinite(result.mid).all():
+            raise InputError(
+                "certified_bound: layer_norm_epsilon = 0: the variance may be 0 for some word, as far as intervals "
+                "tell; use a positive epsilon"
+            )
+        return result, inverse_deviation(x, epsilon).hi[..., 0] * np.max(abs(scale))
+
+    def turned(self, layer: LayerConfig, x: HeadBalls, positions: Positions) -> HeadBalls:
+        """Queries or keys of rows at these positions after the rotary embedding, if there is one."""
+        rotary = score_terms(BOUND, layer).turns
+        if rotary is None:
+            return x
+        angles = rotary.angles(self.n, layer.head_width)[positions, None]
+        cosine, sine = (rounded(f(angles), self.config.dtype) for f in (np.cos, np.sin))
+        even, odd = x[..., 0::2], x[..., 1::2]
+        first = plus(scaled(even, cosine), scaled(odd, -sine))
+        second = plus(scaled(even, sine), scaled(odd, cosine))
+        pairs = (np.stack(pair, axis=-1) for pair in zip(first, second, strict=True))
+        return Ball(*(pair.reshape(*pair.shape[:-2], layer.head_width) for pair in pairs))
+
+    def inverse_temperature(self, k: int, positions: Positions) -> Float[np.ndarray, " rows"]:
+        """1/tau of the rows at these positions, in layer k."""
+        return inverse_temperatures(BOUND, self.config.layer(k), self.n, self.config.dtype)[positions]
+
+    def visible(self, k: int, queries: Positions, keys: KeyPositions) -> Bool[np.ndarray, "rows keys"]:
+        """Which keys each query sees in layer k, both by position."""
+        return rules.visible(BOUND, self.config.layer(k).mask, self.n, queries, keys)
+
+    def tempered(
+        self, k: int, h: int, positions: Positions, key_positions: KeyPositions, content: ScoreBalls
+    ) -> ScoreBalls:
+        """Scores of symbols, as the softmax sees them: with what positions add, divided by the temperature."""
+        layer = self.config.layer(k)
+        if score_terms(BOUND, layer).adds:
+            dtype = self.config.dtype
+            added = added_scores(BOUND, layer, self.layers[k], h, positions, key_positions, dtype)
+            content = plus(content, exact(added[:, None, :]))
+        return scaled(content, self.inverse_temperature(k, positions)[:, None, None])
+
+    def weigh(
+        self, k: int, positions: Positions, kinds: Positions, s: Float[Ball, "rows kinds n"]
+    ) -> Weights:
+        """exp of the scores with all keys, of rows at these positions that hold these kinds."""
+        seen = self.visible(k, positions, np.arange(self.n))[:, None, :]
+        possible = np.broadcast_to(self.allowed.T, s.shape).copy()
+        # A row's own key holds the row's own symbol.
+        index = np.arange(len(positions))
+        possible[index, :, positions] = False
+        possible[index, kinds, positions] = True
+        high, low = np.where(np.isnan(s.hi), np.inf, s.hi), s.lo
+        shift = np.max(np.where(seen & possible, high, -np.inf), axis=(1, 2))
+        shift = np.where(shift == -np.inf, 0.0, shift)
+        known = np.isfinite(shift)[:, None, None]
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+            hi = np.maximum(np.exp(np.minimum(high - shift[:, None, None], 0)) * (1 + MARGIN), FLOOR)
+            lo = np.exp(np.minimum(low - shift[:, None, None], 0)) * (1 - MARGIN)
+        hi, lo = np.where(known, hi, 1.0), np.where(known, lo, 0.0)
+        hi, lo = (np.where(possible, np.where(seen, e, 0.0), np.nan) for e in (hi, lo))
+        return Weights(hi, lo, shift, self.counts)
 
 
 def settle(
@@ -139,63 +223,7 @@ def _slots(
     return kinds, allowed
 
 
-def normed(
-    setting: Setting, x: Float[Ball, "*rows width"], norm: NormParameters | None
-) -> tuple[Float[Ball, "*rows width"], Float[np.ndarray, "*rows"]]:
-    """Layer normalisation of every vector in the ball, and its Lipschitz constant in l2 within each row's ball.
-
-    The constant is |scale| / sqrt(var + epsilon). Without parameters the vectors stay as they are.
-    """
-    if norm is None:
-        return x, np.ones(x.shape[:-1])
-    epsilon, scale = setting.config.layer_norm_epsilon, np.asarray(norm.scale)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        result = layer_normed(x, epsilon, scale, np.asarray(norm.bias))
-    known = all(np.isfinite(part).all() for part in x)
-    if epsilon == 0 and known and not np.isfinite(result.mid).all():
-        raise InputError(
-            "certified_bound: layer_norm_epsilon = 0: the variance may be 0 for some word, as far as intervals tell; "
-            "use a positive epsilon"
-        )
-    return result, inverse_deviation(x, epsilon).hi[..., 0] * np.max(abs(scale))
-
-
-def turned(
-    setting: Setting,
-    layer: LayerConfig,
-    x: Float[Ball, "*heads rows any head_width"],
-    positions: Int[np.ndarray, " rows"],
-) -> Float[Ball, "*heads rows any head_width"]:
-    """Queries or keys of rows at these positions after the rotary embedding, if there is one."""
-    rotary = score_terms(BOUND, layer).turns
-    if rotary is None:
-        return x
-    angles = rotary.angles(setting.n, layer.head_width)[positions, None]
-    cosine, sine = (rounded(f(angles), setting.config.dtype) for f in (np.cos, np.sin))
-    even, odd = x[..., 0::2], x[..., 1::2]
-    first = plus(scaled(even, cosine), scaled(odd, -sine))
-    second = plus(scaled(even, sine), scaled(odd, cosine))
-    pairs = (np.stack(pair, axis=-1) for pair in zip(first, second, strict=True))
-    return Ball(*(pair.reshape(*pair.shape[:-2], layer.head_width) for pair in pairs))
-
-
-def inverse_temperature(
-    setting: Setting, k: int, positions: Int[np.ndarray, " rows"]
-) -> Float[np.ndarray, " rows"]:
-    """1/tau of the rows at these positions, in layer k."""
-    return inverse_temperatures(BOUND, setting.config.layer(k), setting.n, setting.config.dtype)[positions]
-
-
-def visible(
-    setting: Setting, k: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
-) -> Bool[np.ndarray, "rows keys"]:
-    """Which keys each query sees in layer k, both by position."""
-    return rules.visible(BOUND, setting.config.layer(k).mask, setting.n, queries, keys)
-
-
-def dot_products(
-    queries: Float[Ball, "rows head_width"], keys: Float[Ball, "keys kinds head_width"]
-) -> Float[Ball, "rows kinds keys"]:
+def dot_products(queries: Float[Ball, "rows head_width"], keys: KeyBalls) -> ScoreBalls:
     """Of every query with every key."""
     flat = keys.map(lambda part: np.swapaxes(part, 0, 1).reshape(-1, part.shape[-1]).T)
     shape = (queries.shape[0], keys.shape[1], keys.shape[0])
@@ -206,57 +234,12 @@ def dot_products(
 
 
 def _additive_scores(
-    queries: Float[Ball, "rows head_width"],
-    keys: Float[Ball, "keys kinds head_width"],
-    vector: Float[np.ndarray, " head_width"],
-) -> Float[Ball, "rows kinds keys"]:
+    queries: Float[Ball, "rows head_width"], keys: KeyBalls, vector: Float[np.ndarray, " head_width"]
+) -> ScoreBalls:
     both = plus(queries[:, None, None], keys.map(lambda part: np.swapaxes(part, 0, 1)[None]))
     low, high = np.tanh(both.lo), np.tanh(both.hi)
     mid, rad = (low + high) / 2, (high - low) / 2 + 4 * MARGIN
     return Ball(mid @ vector, rad @ abs(vector) + MARGIN * (abs(mid) @ abs(vector)))
-
-
-def tempered(
-    setting: Setting,
-    k: int,
-    h: int,
-    positions: Int[np.ndarray, " rows"],
-    key_positions: Int[np.ndarray, " keys"],
-    content: Float[Ball, "rows kinds keys"],
-) -> Float[Ball, "rows kinds keys"]:
-    """Scores of symbols, as the softmax sees them: with what positions add, divided by the temperature."""
-    layer = setting.config.layer(k)
-    if score_terms(BOUND, layer).adds:
-        dtype = setting.config.dtype
-        added = added_scores(BOUND, layer, setting.layers[k], h, positions, key_positions, dtype)
-        content = plus(content, exact(added[:, None, :]))
-    return scaled(content, inverse_temperature(setting, k, positions)[:, None, None])
-
-
-def weigh(
-    setting: Setting,
-    k: int,
-    positions: Int[np.ndarray, " rows"],
-    kinds: Int[np.ndarray, " rows"],
-    s: Float[Ball, "rows kinds n"],
-) -> Weights:
-    """exp of the scores with all keys, of rows at these positions that hold these kinds."""
-    seen = visible(setting, k, positions, np.arange(setting.n))[:, None, :]
-    possible = np.broadcast_to(setting.allowed.T, s.shape).copy()
-    # A row's own key holds the row's own symbol.
-    index = np.arange(len(positions))
-    possible[index, :, positions] = False
-    possible[index, kinds, positions] = True
-    high, low = np.where(np.isnan(s.hi), np.inf, s.hi), s.lo
-    shift = np.max(np.where(seen & possible, high, -np.inf), axis=(1, 2))
-    shift = np.where(shift == -np.inf, 0.0, shift)
-    known = np.isfinite(shift)[:, None, None]
-    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
-        hi = np.maximum(np.exp(np.minimum(high - shift[:, None, None], 0)) * (1 + MARGIN), FLOOR)
-        lo = np.exp(np.minimum(low - shift[:, None, None], 0)) * (1 - MARGIN)
-    hi, lo = np.where(known, hi, 1.0), np.where(known, lo, 0.0)
-    hi, lo = (np.where(possible, np.where(seen, e, 0.0), np.nan) for e in (hi, lo))
-    return Weights(hi, lo, shift, setting.counts)
 
 
 @dataclass(frozen=True)
@@ -269,9 +252,7 @@ class ProjectedKinds:
     keys: Float[Ball, "heads n kinds head_width"]
     values: Float[Ball, "heads n kinds head_width"]
 
-    def scores(
-        self, h: int, positions: Int[np.ndarray, " some"], key_positions: Int[np.ndarray, " keys"]
-    ) -> Float[Ball, "rows kinds keys"]:
+    def scores(self, h: int, positions: Int[np.ndarray, " some"], key_positions: KeyPositions) -> ScoreBalls:
         """The scores, as the softmax sees them, of all rows (position, kind) at some positions with keys, in head h.
 
         For dot products keys are relative to their mean, which makes scores small and which softmax does not notice.
@@ -288,13 +269,13 @@ class ProjectedKinds:
                 result = scaled(dot_products(queries, keys[key_positions]), 1 / np.sqrt(layer.head_width))
             case _:
                 raise no_rule(BOUND, "score", layer.scores, ("additive", "dot-product"))
-        return tempered(setting, self.k, h, np.repeat(positions, setting.slots), key_positions, result)
+        return setting.tempered(self.k, h, np.repeat(positions, setting.slots), key_positions, result)
 
     def weights(self, h: int, positions: Int[np.ndarray, " some"]) -> Weights:
         """The unnormalised weights of all rows (position, kind) at some positions, in head h."""
         slots, s = self.setting.slots, self.scores(h, positions, np.arange(self.setting.n))
         kinds = np.tile(np.arange(slots), len(positions))
-        return weigh(self.setting, self.k, np.repeat(positions, slots), kinds, s)
+        return self.setting.weigh(self.k, np.repeat(positions, slots), kinds, s)
 
 
 def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
@@ -303,5 +284,5 @@ def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> Projec
     queries, keys, values = (
         stacked(times(z, one) for one in each) for each in setting.matrices(k, "query", "key", "value")
     )
-    queries, keys = (turned(setting, layer, x, everywhere) for x in (queries, keys))
+    queries, keys = (setting.turned(layer, x, everywhere) for x in (queries, keys))
     return ProjectedKinds(setting, k, queries, keys, values)

@@ -38,15 +38,7 @@ from jaxsens.theory.certified.first_layer import (
 )
 from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, stacked, up
 from jaxsens.theory.certified.layerwise import others_sum
-from jaxsens.theory.certified.setting import (
-    BOUND,
-    Setting,
-    dot_products,
-    inverse_temperature,
-    tempered,
-    turned,
-    weigh,
-)
+from jaxsens.theory.certified.setting import BOUND, Setting, dot_products
 from jaxsens.theory.rules import score_terms
 
 LARGEST = 1e100
@@ -90,14 +82,14 @@ class AttendedHead:
         setting, layer = first.setting, first.setting.config.layer(1)
         query, value, output = (part[h] for part in setting.matrices(1, "query", "value", "output"))
         query = Ball(query[None], np.zeros_like(query[None]))
-        self.query_matrix, self.keys = turned(setting, layer, query, row.positions).mid[0], keys
+        self.query_matrix, self.keys = setting.turned(layer, query, row.positions).mid[0], keys
         self.carried, self.carried_size = value @ output, abs(value) @ abs(output)
         self.query, content = score_range(first, row, self.query_matrix, keys, kind)
         root = 1 / np.sqrt(layer.head_width)
         content = scaled(content.map(lambda part: part.T[None]), root)
-        self.scores = tempered(setting, 1, h, row.positions, np.arange(setting.n), content)
-        self.weights = weigh(setting, 1, row.positions, np.array([kind]), self.scores)
-        self.rate = float(inverse_temperature(setting, 1, row.positions)[0] * root)
+        self.scores = setting.tempered(1, h, row.positions, np.arange(setting.n), content)
+        self.weights = setting.weigh(1, row.positions, np.array([kind]), self.scores)
+        self.rate = float(setting.inverse_temperature(1, row.positions)[0] * root)
 
 
 def two_layers(
@@ -133,7 +125,7 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     # Without turns one matrix serves all keys.
     where = np.zeros(1, int) if rotary is None else np.arange(setting.n)
     every = np.broadcast_to(matrix, (len(where), *matrix.shape))
-    turn = turned(setting, layer, Ball(every, np.zeros_like(every)), where).mid[:, None]
+    turn = setting.turned(layer, Ball(every, np.zeros_like(every)), where).mid[:, None]
     box = output_range(first, turn)
     mean = box.mid.mean(axis=(0, 1))
     return Keys(turn, mean, Ball(box.mid - mean, box.rad + MARGIN * (abs(box.mid) + abs(mean))))

@@ -56,10 +56,7 @@ class Identity:
 
     @classmethod
     def of(
-        cls,
-        x: Table,
-        names: Int[np.ndarray, "rows columns"],
-        exact: Bool[np.ndarray, "rows columns"],
+        cls, x: Table, names: Int[np.ndarray, "rows columns"], exact: Bool[np.ndarray, "rows columns"]
     ) -> Identity:
         """Exact numbers are named by their values, the others as given."""
         made = np.empty(x.shape, np.int64)
@@ -81,10 +78,7 @@ class Identity:
         return np.unique(self.names[:, columns], axis=0, return_inverse=True)[1].reshape(-1)
 
     def times(
-        self,
-        x: Table,
-        matrix: Float[np.ndarray, "columns made"],
-        made: Float[np.ndarray, "rows made"],
+        self, x: Table, matrix: Float[np.ndarray, "columns made"], made: Float[np.ndarray, "rows made"]
     ) -> Identity:
         """For made = x @ matrix, where self is for x. A number is made of those whose weight is not 0."""
         support = matrix != 0

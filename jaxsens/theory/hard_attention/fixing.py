@@ -14,6 +14,8 @@ some head is not settled, draw the inputs that it depends on again.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -23,10 +25,11 @@ from jaxsens.theory.hard_attention.contest import Contest
 COVERED_SCORES = 2**23
 """How many pairs of query and key the cover considers at a time. The rest waits for the next round."""
 
+Events: TypeAlias = Int[np.ndarray, " e"]
+"""Heads, or queries, of pairs that are not settled."""
 
-def unsettled(
-    contest: Contest, rows: Int[np.ndarray, " some"], allowed: int
-) -> tuple[Int[np.ndarray, " e"], Int[np.ndarray, " e"]]:
+
+def unsettled(contest: Contest, rows: Int[np.ndarray, " some"], allowed: int) -> tuple[Events, Events]:
     """Heads and queries (entries of `rows`) that more than `allowed` open rows can win."""
     queries = contest.queries_of(rows)
     check_scores(contest, len(queries))
@@ -39,12 +42,7 @@ def unsettled(
 
 
 def cover(
-    contest: Contest,
-    heads: Int[np.ndarray, " e"],
-    queries: Int[np.ndarray, " e"],
-    allowed: int,
-    budget: int,
-    spared: int,
+    contest: Contest, heads: Events, queries: Events, allowed: int, budget: int, spared: int
 ) -> dict[int, int]:
     """The inputs to fix, with their symbols: at most `budget`, chosen greedily to settle the most queries.
 
@@ -73,9 +71,7 @@ def cover(
     return fixed
 
 
-def _settles(
-    contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"], allowed: int
-) -> Bool[np.ndarray, "e entries"]:
+def _settles(contest: Contest, heads: Events, queries: Events, allowed: int) -> Bool[np.ndarray, "e entries"]:
     """Whether fixing the inputs of an entry's case settles a head's query: few open rows rank above it."""
     level = contest.level
     scores, top, value = _ranked(contest, heads, queries, allowed + 2)
@@ -92,7 +88,7 @@ def _settles(
 
 
 def _ranked(
-    contest: Contest, heads: Int[np.ndarray, " e"], queries: Int[np.ndarray, " e"], count: int
+    contest: Contest, heads: Events, queries: Events, count: int
 ) -> tuple[Float[np.ndarray, "e entries"], Int[np.ndarray, "e count"], Float[np.ndarray, "e count"]]:
     """All scores of each query of a head; the `count` rows with an open case that it prefers, by index; their scores.
 

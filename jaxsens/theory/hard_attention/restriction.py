@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -13,13 +12,10 @@ from jaxsens import inputs
 from jaxsens.errors import InputError, Problems, collecting
 from jaxsens.inputs import array_of
 from jaxsens.notebook import facts
-from jaxsens.records import read_record
-from jaxsens.sealed import write_sealed
+from jaxsens.records import SavedResult
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""
-
-KIND = "restriction"
 
 
 class RestrictionRefused(InputError):
@@ -61,7 +57,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class Restriction:
+class Restriction(SavedResult):
     """A map from positions to a symbol or FREE, under which a hard-attention model's output depends on few inputs.
 
     Attributes:
@@ -73,6 +69,7 @@ class Restriction:
         certificate: the keys that can win each head.
     """
 
+    kind = "restriction"
     values: Int[np.ndarray, " n"]
     symbols: tuple[int, ...]
     depends_on: tuple[int, ...]
@@ -162,22 +159,6 @@ class Restriction:
             "Restriction", rows, "Whatever symbols the other free positions hold, the output is the same."
         )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the restriction with its certificate as one JSON file with a checksum, atomically."""
-        content: dict[str, Any] = {
-            "values": self.values.tolist(),
-            "symbols": list(self.symbols),
-            "depends_on": list(self.depends_on),
-            "fixed": self.fixed,
-            "stages": self.stages,
-            "layers": [
-                [[case.row, case.conditions, case.keys] for case in cases]
-                for cases in self.certificate.layers
-            ],
-        }
-        # One number per line would make a certificate four times as long.
-        write_sealed(path, KIND, content, indent=None)
-
 
 def _check_drawing(problems: Problems, generator: object, count: object) -> None:
     inputs.generator(generator, problems)
@@ -190,16 +171,4 @@ def load_restriction(path: str | os.PathLike[str]) -> Restriction:
     Raises:
         InputError: if the file is missing, damaged, or not a restriction.
     """
-    content = read_record(path, KIND, "give a file of Restriction.save")
-    layers = (
-        tuple(Case(row, tuple(map(tuple, held)), tuple(map(tuple, keys))) for row, held, keys in cases)
-        for cases in content["layers"]
-    )
-    return Restriction(
-        values=np.array(content["values"], np.int64),
-        symbols=tuple(content["symbols"]),
-        depends_on=tuple(content["depends_on"]),
-        fixed=content["fixed"],
-        stages=content["stages"],
-        certificate=Certificate(tuple(layers)),
-    )
+    return Restriction.load(path)

@@ -193,33 +193,32 @@ _scores = jax.jit(scores, static_argnames=("layer", "n"))
 def _finished(
     layer: LayerConfig, parameters: LayerParameters, x: Array, errors: Array, heads: Array, head_errors: Array
 ) -> tuple[Array, Array]:
-    nothing = jnp.zeros((0,), x.dtype)
-    trace, y = after_attention(layer, parameters, x, x, nothing, nothing, nothing, nothing, heads)
+    after = after_attention(layer, parameters, x, heads)
     unit = _unit(x)
     wrong = errors + jnp.sum(jax.vmap(_product_errors)(heads, head_errors, parameters.output), axis=0)
     added = jnp.einsum("hmc,hcd->md", jnp.abs(heads), jnp.abs(parameters.output))
     size, tiny = jnp.abs(x) + added, _tiny(x)
     wrong = wrong + (layer.heads + 1) * (unit * size + 2 * tiny * (size > 0))
     if layer.layer_norm == "post":
-        wrong = _norm_errors(layer, parameters.attention_norm, trace.attended, wrong)
+        wrong = _norm_errors(layer, parameters.attention_norm, after.attended, wrong)
     if not layer.feed_forward:
-        return y, wrong
-    inner, of_inner = trace.c, wrong
+        return after.y, wrong
+    inner, of_inner = after.c, wrong
     if layer.layer_norm == "pre":
-        inner = layer_norm(layer, parameters.feed_forward_norm, trace.c)
-        of_inner = _norm_errors(layer, parameters.feed_forward_norm, trace.c, wrong)
-    h = needed(trace.h, "w1")
+        inner = layer_norm(layer, parameters.feed_forward_norm, after.c)
+        of_inner = _norm_errors(layer, parameters.feed_forward_norm, after.c, wrong)
+    h = needed(after.h, "w1")
     of_hidden = _product_errors(inner, of_inner, needed(parameters.w1, "w1"))
     of_hidden = of_hidden + 2 * unit * jnp.abs(h) + 2 * tiny
     a = activation(layer, h)
     of_hidden = _STEEPEST * of_hidden + 8 * unit * jnp.abs(h) + 8 * tiny
     wrong = wrong + _product_errors(a, of_hidden, needed(parameters.w2, "w2"))
-    mapped = needed(trace.mapped, "w2")
-    wrong = wrong + 2 * unit * (jnp.abs(mapped) + jnp.abs(mapped - trace.c))
-    wrong = wrong + 4 * tiny * (mapped != trace.c)
+    mapped = needed(after.mapped, "w2")
+    wrong = wrong + 2 * unit * (jnp.abs(mapped) + jnp.abs(mapped - after.c))
+    wrong = wrong + 4 * tiny * (mapped != after.c)
     if layer.layer_norm == "post":
         wrong = _norm_errors(layer, parameters.feed_forward_norm, mapped, wrong)
-    return y, wrong
+    return after.y, wrong
 
 
 def _norm_errors(layer: LayerConfig, parameters: NormParameters | None, x: Array, errors: Array) -> Array:

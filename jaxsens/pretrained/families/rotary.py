@@ -1,18 +1,21 @@
-"""What Llama, Mistral, Qwen2 and Qwen3 share: RMS normalisation, rotary positions, grouped heads and gated maps."""
+"""Families with rotary positions, RMS normalisation, grouped heads and gated maps.
+
+Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024); Mistral (Jiang et al. 2023), with a sliding window in
+every layer; Qwen2 and Qwen2.5 (Yang et al. 2024), with biases of queries, keys and values, and windows in some layers;
+and Qwen3 (Yang et al. 2025), with normalised queries and keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from jaxsens.pretrained.activations import ACTIVATIONS
-from jaxsens.pretrained.architecture import Architecture
-from jaxsens.pretrained.families.family import Family, Reader
-from jaxsens.pretrained.families.rope import rotary_angles
+from jaxsens.pretrained.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.family import Family
 from jaxsens.pretrained.options import REQUIRED, Options
-from jaxsens.pretrained.tensors import Tensor, linear_map, norm
+from jaxsens.pretrained.rotary import rotary_angles
 
 
-def rotary_decoder(
+def _architecture(
     options: Options,
     windows: tuple[int | None, ...],
     *,
@@ -23,7 +26,7 @@ def rotary_decoder(
     head_width: int | None = None,
     all_heads_have_keys: bool = False,
 ) -> Architecture:
-    """Returns the architecture of a decoder.
+    """The architecture of a decoder.
 
     Args:
         options: those of config.json.
@@ -71,8 +74,8 @@ def rotary_decoder(
     )
 
 
-def windows_of_layers(options: Options) -> tuple[int | None, ...]:
-    """Returns the width of each layer's sliding window, as Qwen's options say."""
+def _qwen_windows(options: Options) -> tuple[int | None, ...]:
+    """The width of each layer's sliding window, as Qwen's options say."""
     layers, first = options.layers(), options.count("max_window_layers", 28, least=0)
     width = options.count("sliding_window", 4096)
     sliding = options.flag("use_sliding_window", False) and options.given("sliding_window")
@@ -91,38 +94,62 @@ def windows_of_layers(options: Options) -> tuple[int | None, ...]:
     return (None,) * layers
 
 
-def tensors(a: Architecture) -> Iterator[Tensor]:
-    """Yields the tensors up to the last rows, with the final normalisation."""
-    queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
-    yield Tensor(("embedding",), ("embed_tokens.weight",), (a.symbols, a.width))
-    for k in range(a.layers):
-        here, name = ("layers", k), f"layers.{k}"
-        yield from norm((*here, "attention_norm"), f"{name}.input_layernorm", a.width, shift=False)
-        for part, size in (("query", queries), ("key", keys), ("value", keys)):
-            stored = f"{name}.self_attn.{part[0]}_proj"
-            yield from linear_map((*here, part), stored, a.width, size, a.attention_bias)
-        if a.head_norms:
-            for part in ("query", "key"):
-                stored = f"{name}.self_attn.{part[0]}_norm"
-                yield from norm((*here, f"{part}_norm"), stored, a.head_width, shift=False)
-        yield from linear_map((*here, "output"), f"{name}.self_attn.o_proj", queries, a.width, a.output_bias)
-        yield from norm((*here, "map_norm"), f"{name}.post_attention_layernorm", a.width, shift=False)
-        for part in ("gate", "up"):
-            yield from linear_map((*here, part), f"{name}.mlp.{part}_proj", a.width, a.hidden, a.map_bias)
-        yield from linear_map((*here, "down"), f"{name}.mlp.down_proj", a.hidden, a.width, a.map_bias)
-    yield from norm(("final_norm",), "norm", a.width, shift=False)
+def _llama(options: Options) -> Architecture:
+    """`pretraining_tp` splits matrix products, which changes their rounding only."""
+    options.ignore("pretraining_tp")
+    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
+    return _architecture(
+        options,
+        (None,) * options.layers(),
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=map_bias,
+        all_heads_have_keys=True,
+    )
 
 
-def decoder_family(name: str, architecture: Reader, language_model: str) -> Family:
-    """Returns a family whose tensors have Llama's names."""
+def _mistral(options: Options) -> Architecture:
+    """A window that is absent is 4096 wide, and null is none."""
+    window = options.count("sliding_window", None if "sliding_window" in options.table else 4096)
+    windows = (window,) * options.layers()
+    return _architecture(options, windows, attention_bias=False, output_bias=False)
+
+
+def _qwen2(options: Options) -> Architecture:
+    options.only("use_mrope", (False, None), "positions in several dimensions are not served")
+    return _architecture(options, _qwen_windows(options), attention_bias=True, output_bias=False)
+
+
+def _qwen3(options: Options) -> Architecture:
+    bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
+    return _architecture(
+        options, windows, attention_bias=bias, output_bias=bias, head_norms=True, head_width=128
+    )
+
+
+def _family(name: str, architecture: Callable[[Options], Architecture], language_model: str) -> Family:
+    """A family whose tensors have Llama's names."""
     return Family(
         name=name,
         prefix="model.",
         architecture=architecture,
-        tensors=tensors,
-        head=lambda a: (),
+        outer={"embedding": "embed_tokens", "final_norm": "norm"},
+        layer="layers.{}",
+        parts={
+            "attention_norm": "input_layernorm",
+            **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value", "output")},
+            **{f"{part}_norm": f"self_attn.{part[0]}_norm" for part in ("query", "key")},
+            "map_norm": "post_attention_layernorm",
+            **{part: f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+        },
         head_matrix=("lm_head.weight",),
         buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
         heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
         language_model=language_model,
     )
+
+
+LLAMA = _family("llama", _llama, "LlamaForCausalLM")
+MISTRAL = _family("mistral", _mistral, "MistralForCausalLM")
+QWEN2 = _family("qwen2", _qwen2, "Qwen2ForCausalLM")
+QWEN3 = _family("qwen3", _qwen3, "Qwen3ForCausalLM")

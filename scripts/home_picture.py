@@ -1,0 +1,51 @@
+"""`python scripts/home_picture.py results/quickstart docs/home.png`: the first picture of the site, for telephones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+LINES = {
+    "parity-temperature": ("PARITY,\ntemperature 1/n", "#000000", "s"),
+    "softmax": ("random weights,\nsoftmax", "#0072b2", "o"),
+    "parity-control": ("PARITY,\ntemperature 1", "#d55e00", "^"),
+}
+"""Variants of `configs/quickstart.toml`: label, colour, marker."""
+
+
+def main(results: str, picture: str) -> None:
+    """Draws the mean over flips, as the geometric mean over seeds, with each line's name beside its end."""
+    points = pd.read_csv(Path(results) / "points.csv")
+    lengths = sorted(points["n"].unique())
+    figure, axes = plt.subplots(figsize=(4.2, 3.4), layout="constrained")
+    for variant, (label, colour, marker) in LINES.items():
+        # scales of both axes are logarithmic, and so is the mean
+        means = (
+            points[points["variant"] == variant]
+            .groupby("n")["mean"]
+            .agg(lambda seeds: seeds.prod() ** (1 / len(seeds)))
+        )
+        axes.loglog(means.index, means, color=colour, marker=marker, linewidth=2.2, markersize=7)
+        axes.annotate(
+            label,
+            (means.index[-1], means.iloc[-1]),
+            (9, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+        )
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.set_yticks([1, 0.1, 0.01], ["1", "0.1", "0.01"])
+    axes.set_ylim(0.0025, 2)
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("input length n")
+    axes.set_title("Mean change of the output\nwhen one symbol is exchanged", loc="left", fontsize=12)
+    figure.savefig(picture, dpi=220, pad_inches=0.1, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
