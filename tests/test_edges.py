@@ -242,11 +242,7 @@ PUBLIC: Any = jaxsens  # for arguments that are none
         (partial(PUBLIC.Substitute, 3, sed=1), 'Substitute: sed: unknown key; did you mean "seed"'),
         (partial(PUBLIC.Mask, symbl=1), 'Mask: symbl: unknown key; did you mean "symbol"'),
         (partial(PUBLIC.from_torch, None, outputs=1), 'from_torch: outputs = 1: .* did you mean "output"'),
-<<<<<<< HEAD
         (partial(PUBLIC.flip_sensitivity, MODEL), r"flip_sensitivity\(\) missing 1 .*argument: 'tokens'"),
-=======
-        (partial(PUBLIC.flip_sensitivity, MODEL), r"flip_sensitivity.* missing .*argument: 'tokens'"),
->>>>>>> w-front-tests
     ],
 )  # fmt: skip
 def test_an_unknown_argument_is_answered_with_the_function_and_the_likeliest_name(call, wanted):
