@@ -15,7 +15,7 @@ from jaxsens import TransformerConfig
 from jaxsens.asked.measures import Decision, Measure
 from jaxsens.errors import PrecisionWarning
 from jaxsens.models.weighting import Sigmoid, SinkSoftmax
-from jaxsens.precision import RESOLVED
+from jaxsens.precision import RESOLVED, resolved
 from jaxsens.sensitivity import refined
 from jaxsens.sensitivity.adapters import measurable
 from jaxsens.sensitivity.difference.rounding import product_error, size
@@ -142,6 +142,14 @@ def test_what_no_arithmetic_resolves_is_counted_in_one_warning(monkeypatch):
     assert not found.resolved.any()
     true = truth(measurable(transformer(0)), word(32), found.positions, found.symbols)
     assert np.all(np.abs(found.norms - true) <= found.resolution)
+
+
+def test_a_change_is_resolved_if_it_is_known_to_1_percent_or_taken_for_0():
+    values, resolution = (
+        np.array([1.0, -1.0, 1.0, 0.0, 1e-310, 1e-299]),
+        np.array([0.009, 0.009, 0.011, 0, 1e-301, 1e-300]),
+    )
+    assert resolved(values, resolution).tolist() == [True, True, False, True, True, True]
 
 
 def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
