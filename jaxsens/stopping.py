@@ -67,7 +67,7 @@ class Counter:
         return self._signals
 
 
-class Request:
+class StopRequest:
     """Records whether a signal has asked for a stop.
 
     Attributes:
@@ -104,7 +104,7 @@ class Request:
             signal.raise_signal(number)
 
 
-_request = Request()  # Signals are sent to the process, so there is one.
+_request = StopRequest()  # Signals are sent to the process, so there is one.
 
 
 class _Writes:
@@ -174,7 +174,7 @@ def requested_signal() -> int | None:
 
 
 @contextmanager
-def noting(*numbers: int) -> Iterator[Request]:
+def noting(*numbers: int) -> Iterator[StopRequest]:
     """Records these signals while the block runs; `check` then raises `Stopped`.
 
     A second signal acts immediately, as it would without the block: Ctrl-C raises KeyboardInterrupt, and SIGTERM ends
@@ -184,7 +184,7 @@ def noting(*numbers: int) -> Iterator[Request]:
     outermost block ends, so none is lost.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield Request()
+        yield StopRequest()
         return
     outermost = not _request.previous
     ours = [
@@ -212,7 +212,7 @@ def noting(*numbers: int) -> Iterator[Request]:
 
 
 @contextmanager
-def of_a_command(own_process: bool) -> Iterator[Request]:
+def of_a_command(own_process: bool) -> Iterator[StopRequest]:
     """Like `noting` for `ENDING`, but also prints at once that the command stops after the current step.
 
     own_process: whether the process runs only this command. It then ends `DEADLINE_SECONDS` after the first signal even

@@ -13,7 +13,7 @@ from jaxsens.asked.measures import L2
 from jaxsens.asked.request import Request
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 
 
 def request(**changed: Any) -> Request:
@@ -44,7 +44,7 @@ def made_result(values: Any, **changed: Any) -> FlipSensitivity:
         "tokens": np.zeros((1, count + 1), np.int32),
         "asked": request(counts=(count,)),
         "engine": EngineChoice("vmap", "asked for"),
-        "run": Run("float32", {}),
+        "run": Provenance("float32", {}),
     }
     return FlipSensitivity(**{**fields, **changed})
 

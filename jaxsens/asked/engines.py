@@ -6,7 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jaxsens import inputs
-from jaxsens.asked.value import Asked, kind_of
+from jaxsens.asked.value import Answer, kind_of
 from jaxsens.errors import Problems
 from jaxsens.strict import OptionalPositive, Positive, checked_by
 
@@ -22,7 +22,7 @@ def _seed(name: str, value: Any, problems: Problems) -> int:
 Seed = Annotated[int, checked_by(_seed)]
 
 
-class AskedEngine(Asked, abc.ABC):
+class AskedEngine(Answer, abc.ABC):
     """An engine, as it is asked for."""
 
     question: ClassVar[str] = "engine"

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsens import inputs
 from jaxsens.asked.positions import checked_positions
-from jaxsens.asked.value import Asked, kind_of
+from jaxsens.asked.value import Answer, kind_of
 from jaxsens.errors import Problems
 from jaxsens.inputs import is_count, whole_numbers
 from jaxsens.strict import OptionalPositive, Positive, checked_by
@@ -137,7 +137,7 @@ PositionSymbols = Annotated[Sequence[tuple[int, int]] | np.ndarray, checked_by(_
 Seed = Annotated[int, checked_by(_seed)]
 
 
-class Flips(Asked, abc.ABC):
+class Flips(Answer, abc.ABC):
     """What a flip does to a word, and where.
 
     Every kind but `Pairs` has these fields besides its own:
@@ -164,7 +164,7 @@ class Flips(Asked, abc.ABC):
     @classmethod
     def shorthand(cls, value: Any) -> Any:
         """An integer, ids or a mapping stand for `Substitute`; None for the model's own alphabet."""
-        return None if isinstance(value, Asked) else {"kind": "substitute", "symbols": value}
+        return None if isinstance(value, Answer) else {"kind": "substitute", "symbols": value}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:

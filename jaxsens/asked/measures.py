@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from jaxsens import inputs
-from jaxsens.asked.value import Asked, kind_of, read
+from jaxsens.asked.value import Answer, kind_of, read
 from jaxsens.errors import InputError, Problems
 from jaxsens.strict import checked_by
 
@@ -70,7 +70,7 @@ OfBoth = Annotated[Callable[..., Any], checked_by(_function, arguments=2, wanted
 Token = Annotated[int | str, checked_by(_token)]
 
 
-class Measure(Asked, abc.ABC):
+class Measure(Answer, abc.ABC):
     """What is measured of the change in the output y under a flip: a number for each flip.
 
     All keep the digits of a small change. `outputs`, which all but functions have, are the coordinates of y that are

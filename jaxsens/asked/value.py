@@ -12,7 +12,7 @@ from jaxsens.strict import config, did_you_mean, read_table
 T = TypeVar("T")
 
 
-class Asked:
+class Answer:
     """An answer to one question. Its class is one of the kinds of an abstract class below this one.
 
     Attributes:
@@ -64,7 +64,7 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
-        made.__repr__ = Asked.__repr__
+        made.__repr__ = Answer.__repr__
         made.kind = kind
         base.kinds[kind] = made
         return made

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date, time
 from typing import Any
 
-from jaxsens.asked.value import Asked, read
+from jaxsens.asked.value import Answer, read
 from jaxsens.errors import Problems
 from jaxsens.strict import read_table
 
@@ -26,7 +26,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
     own = Problems(name)
     table: dict[str, Any] = {}
     first, rest = words[:1], words[1:]
-    if not issubclass(base, Asked):
+    if not issubclass(base, Answer):
         first, rest = (), words
     for word in rest:
         field, equals, text = word.partition("=")
@@ -37,7 +37,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
         else:
             table[field] = value_of(text)
     made = None
-    if not own and issubclass(base, Asked):
+    if not own and issubclass(base, Answer):
         made = read(base, _kind(base, first, table), own, name, file=True)
     elif not own:
         made = read_table(base, table, name, own)

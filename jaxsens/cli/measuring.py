@@ -16,7 +16,6 @@ import tyro
 from jaxsens.asked.engines import AskedEngine, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
-from jaxsens.asked.places import PlacementTable
 from jaxsens.asked.words import of_words
 from jaxsens.cli.shared import (
     File,
@@ -31,6 +30,7 @@ from jaxsens.cli.shared import (
     write_output,
 )
 from jaxsens.errors import InputError, Problems, collecting
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.files import METHODS, check_ending
 
 if TYPE_CHECKING:

@@ -13,7 +13,15 @@ from typing import Literal, get_args
 
 from jaxsens.errors import Problems
 from jaxsens.inputs import choice
-from jaxsens.logic import Comparison, CountPredicate, Formula, operators, predicates, subformulas, violations
+from jaxsens.logic import (
+    CountComparison,
+    CountPredicate,
+    Formula,
+    operators,
+    predicates,
+    subformulas,
+    violations,
+)
 from jaxsens.models.schedules import Schedule
 from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 from jaxsens.precision import DTYPES
@@ -103,7 +111,9 @@ def needs_table(part: Formula) -> bool:
     It must for a predicate of a count, and to add counts of both directions. Every other comparison is decided by the
     sign of an average.
     """
-    return isinstance(part, CountPredicate) or (isinstance(part, Comparison) and len(part.directions) > 1)
+    return isinstance(part, CountPredicate) or (
+        isinstance(part, CountComparison) and len(part.directions) > 1
+    )
 
 
 def theorem(formula: Formula, condition: Condition) -> str:

@@ -11,7 +11,7 @@ from jaxsens.constructions.lemmas import KAPPA, lookup_sharpness, lookup_weight_
 from jaxsens.constructions.network import MASK_OF, Affine, Builder, Mask, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
 from jaxsens.errors import InputError
-from jaxsens.logic import Comparison, CountPredicate, Predicate
+from jaxsens.logic import CountComparison, CountPredicate, Predicate
 from jaxsens.models.positions import FunctionComponent
 
 NEGATED_PART = ReluForm((Unit(-1, 1, 0),))
@@ -27,7 +27,7 @@ SIGN_ERROR = 2 / 256
 """How far the share of even positions may be from 0 or 1 if they win or lose by 2 KAPPA each."""
 
 
-def comparison(builder: Builder, formula: Comparison, counted: list[Affine]) -> Affine:
+def comparison(builder: Builder, formula: CountComparison, counted: list[Affine]) -> Affine:
     """sum_k lambda_k C_k + c >= 0 (or = 0, != 0), given what each C_k counts."""
     weights = [weight for weight, _ in formula.terms]
     if not weights:
@@ -132,7 +132,7 @@ def _is_zero(builder: Builder, direction: str, counted: Affine, sharpness: float
 
 
 def _looked_up(
-    builder: Builder, formula: Comparison, counted: list[Affine]
+    builder: Builder, formula: CountComparison, counted: list[Affine]
 ) -> Iterator[tuple[int, Affine, Affine]]:
     """For each term lambda_k: the look-up of C_k within 1/(4 H), which finds 1 for C_k = 0, and [C_k = 0].
 
@@ -147,7 +147,9 @@ def _looked_up(
         yield weight, found, _is_zero(builder, count.sign, what, lookup_sharpness(1))
 
 
-def _sign_of_average(builder: Builder, formula: Comparison, counted: list[Affine], sign: float) -> Affine:
+def _sign_of_average(
+    builder: Builder, formula: CountComparison, counted: list[Affine], sign: float
+) -> Affine:
     """Whether sign * (sum_k lambda_k C_k + c) >= 0, for counts of one direction, without any table (ours).
 
     y = (sum_k lambda_k C_k + c) / m is exact, and at least 0 or at most -1/m. A head with the score
@@ -167,7 +169,9 @@ def _sign_of_average(builder: Builder, formula: Comparison, counted: list[Affine
     return _decided(builder, even - alone, y, alone - 1.0, formula)
 
 
-def _sign_of_looked_up(builder: Builder, formula: Comparison, counted: list[Affine], sign: float) -> Affine:
+def _sign_of_looked_up(
+    builder: Builder, formula: CountComparison, counted: list[Affine], sign: float
+) -> Affine:
     """Like `_sign_of_average`, for counts of both directions: each is first looked up as C/n (ours).
 
     The table's values are j/n, so that each C_k / n is right within 1/(4 H n), and the sum is at least -1/(4n) or at
@@ -190,7 +194,7 @@ def _share_of_even(builder: Builder, mask: Mask, score: Affine) -> Affine:
     return builder.network.attend(mask, pairs, 0.5 + 0.5 * parity, "sign", SIGN_ERROR, 2.0 * KAPPA)
 
 
-def _decided(builder: Builder, even: Affine, y: Affine, alone: Affine, formula: Comparison) -> Affine:
+def _decided(builder: Builder, even: Affine, y: Affine, alone: Affine, formula: CountComparison) -> Affine:
     """The average of [j even], rounded. Where `alone` is 0 and not at most -1, [y >= 0] for the integer y instead."""
     bound = formula.weight + abs(formula.constant) + 1.0
     return builder.network.shaped((ROUND, even), (WHOLE_AT_LEAST_ZERO, y + bound * alone))

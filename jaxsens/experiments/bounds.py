@@ -18,9 +18,9 @@ from pydantic import ConfigDict, Field
 
 from jaxsens import stopping
 from jaxsens.asked.engines import Auto
-from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments.job import Record
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.experiments.points import Point
 from jaxsens.experiments.sources import ModelSource
 from jaxsens.precision import SUBTRACTED

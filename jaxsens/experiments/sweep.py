@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 from jax.sharding import Mesh
 from rich.console import Console
 
-from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
 from jaxsens.experiments.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.job import Failure, Job, Outcome, Record, read_finished, run, write_table
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.experiments.points import (
     STATUS_COLUMN,
     Measurement,

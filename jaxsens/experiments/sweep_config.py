@@ -46,11 +46,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from jaxsens.asked.engines import Auto
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import MEDIAN, Decision, Norm
-from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError, Problems
 from jaxsens.experiments.attention import AttentionTable, has_attention
 from jaxsens.experiments.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.bounds import Bounds, longest_certified
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.experiments.points import (
     EXTREMES,
     OF_DECISIONS,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from jaxsens.logic.automata import Automaton as Automaton
 from jaxsens.logic.automata import automaton as automaton
-from jaxsens.logic.counting import Comparison as Comparison
 from jaxsens.logic.counting import Count as Count
+from jaxsens.logic.counting import CountComparison as CountComparison
 from jaxsens.logic.counting import CountLeft as CountLeft
 from jaxsens.logic.counting import CountPredicate as CountPredicate
 from jaxsens.logic.counting import CountRight as CountRight

@@ -55,23 +55,23 @@ class Linear(ABC):
     def __rsub__(self, other: int) -> LinearSum:
         return -self + other
 
-    def __ge__(self, other: Linear | int) -> Comparison:
+    def __ge__(self, other: Linear | int) -> CountComparison:
         return compare(self - other, ">=")
 
-    def __gt__(self, other: Linear | int) -> Comparison:
+    def __gt__(self, other: Linear | int) -> CountComparison:
         return compare(self - other, ">")
 
-    def __le__(self, other: Linear | int) -> Comparison:
+    def __le__(self, other: Linear | int) -> CountComparison:
         return compare(self - other, "<=")
 
-    def __lt__(self, other: Linear | int) -> Comparison:
+    def __lt__(self, other: Linear | int) -> CountComparison:
         return compare(self - other, "<")
 
-    def equals(self, other: Linear | int) -> Comparison:
+    def equals(self, other: Linear | int) -> CountComparison:
         """The formula that the two numbers are equal. (`==` asks whether two terms are the same term.)"""
         return compare(self - other, "=")
 
-    def differs(self, other: Linear | int) -> Comparison:
+    def differs(self, other: Linear | int) -> CountComparison:
         """The formula that the two numbers are not equal."""
         return compare(self - other, "!=")
 
@@ -125,7 +125,7 @@ class LinearSum(Linear):
         return self
 
 
-class Comparison(Formula):
+class CountComparison(Formula):
     """The normal form sum_k lambda_k C_k + c >= 0, or = 0, or != 0.
 
     Equal counts are merged, terms with lambda = 0 are dropped, and positive terms come first. An equation whose terms
@@ -141,7 +141,8 @@ class Comparison(Formula):
         wrong = [term for _, term in self.terms if not isinstance(term, Count)]
         if wrong or self.relation not in (">=", "=", "!="):
             raise TypeError(
-                f"Comparison: terms {wrong}, relation {self.relation!r}: give pairs (integer, CountLeft or CountRight) "
+                f"CountComparison: terms {wrong}, relation {self.relation!r}: give pairs (integer, CountLeft or "
+                "CountRight) "
                 "and one of >=, =, !=; compare(sum, relation) takes the other relations"
             )
         weights: dict[Count, int] = {}
@@ -154,7 +155,9 @@ class Comparison(Formula):
         terms.sort(key=lambda term: term[0] < 0)  # stable: each sign keeps the order of writing
         numbers = [*(weight for weight, _ in terms), constant]
         if large := [number for number in numbers if abs(number) > LARGEST_INTEGER]:
-            raise InputError(f"Comparison: {large}: coefficients and constants lie within ±{LARGEST_INTEGER}")
+            raise InputError(
+                f"CountComparison: {large}: coefficients and constants lie within ±{LARGEST_INTEGER}"
+            )
         object.__setattr__(self, "terms", tuple(terms))
         object.__setattr__(self, "constant", constant)
         super().__post_init__()
@@ -226,7 +229,7 @@ class CountPredicate(Formula):
         return self.predicate.written(f"{self.count.sign}[{children[0]}]")
 
 
-def compare(value: Linear, relation: str) -> Comparison:
+def compare(value: Linear, relation: str) -> CountComparison:
     """The comparison of a sum with 0 by one of <, <=, =, !=, >=, >, in normal form.
 
     Raises:
@@ -236,7 +239,7 @@ def compare(value: Linear, relation: str) -> Comparison:
         raise InputError(f"compare: relation = {relation!r}: give one of {', '.join(grammar.RELATIONS)}")
     total = value.as_sum()
     if relation == "=" or relation == "!=":
-        return Comparison(total.terms, total.constant, relation)
+        return CountComparison(total.terms, total.constant, relation)
     if relation in ("<", "<="):
         total = -total
-    return Comparison(total.terms, total.constant - (relation in ("<", ">")), ">=")
+    return CountComparison(total.terms, total.constant - (relation in ("<", ">")), ">=")

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens.errors import InputError, collecting, no_rule
 from jaxsens.logic import formulas
-from jaxsens.logic.counting import Comparison, Count, CountLeft, CountPredicate, CountRight
+from jaxsens.logic.counting import Count, CountComparison, CountLeft, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, subformulas
 from jaxsens.logic.numerical import PositionPredicate
 from jaxsens.logic.structure import symbols
@@ -113,7 +113,7 @@ def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Seq
             return since(children[0][..., ::-1], children[1][..., ::-1])[..., ::-1]
         case PositionPredicate(predicate):
             return np.broadcast_to(np.array(predicate.table(length))[1:], tokens.shape)
-        case Comparison(terms, constant, relation):
+        case CountComparison(terms, constant, relation):
             total = np.full(tokens.shape, constant, dtype=np.int64)
             for (weight, term), child in zip(terms, children, strict=True):
                 total += weight * count(term, child)

@@ -19,7 +19,7 @@ from typing import Any
 
 from jaxsens.errors import InputError, no_rule
 from jaxsens.logic import formulas
-from jaxsens.logic.counting import Comparison, CountPredicate, CountRight
+from jaxsens.logic.counting import CountComparison, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, shortened, subformulas
 from jaxsens.logic.numerical import EVEN, EXACTLY, FIRST, LAST, MODULO, ODD, PositionPredicate, Predicate
 from jaxsens.logic.structure import symbols
@@ -146,7 +146,7 @@ def _guesses(part: Formula) -> bool:
 
 
 def _has_cell(part: Formula) -> bool:
-    kinds = formulas.Yesterday | formulas.Since | PositionPredicate | Comparison | CountPredicate
+    kinds = formulas.Yesterday | formulas.Since | PositionPredicate | CountComparison | CountPredicate
     return isinstance(part, kinds) or _guesses(part)
 
 
@@ -161,7 +161,7 @@ def _first_cell(part: Formula) -> Cell:
             raise UnreadableFormula(_why(part, f"{predicate} depends on the word's length"))
         case CountPredicate(_, CountRight()):
             raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
-        case Comparison(terms, constant, _):
+        case CountComparison(terms, constant, _):
             if any(isinstance(count, CountRight) for _, count in terms):
                 raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
             return _clamped(part, constant)
@@ -211,7 +211,7 @@ def _determined(part: Formula, children: list[bool], cell: Any, symbol: str) -> 
         case CountPredicate(predicate, _):
             value = _told_apart(predicate, cell + children[0])
             return predicate.holds(value, value), value
-        case Comparison(terms, _, relation):
+        case CountComparison(terms, _, relation):
             weights = (weight for weight, _ in terms)
             total = cell + sum(weight * truth for weight, truth in zip(weights, children, strict=True))
             return _holds(relation, total), _clamped(part, total)
@@ -239,7 +239,7 @@ def _settled(part: Formula, children: list[bool | None], cell: Any) -> bool | No
             return False if children[0] is False else None
         case formulas.Until():
             return children[1]  # if it is settled, that of f U g is
-        case Comparison():
+        case CountComparison():
             return _settled_comparison(part, children, cell)
         case PositionPredicate(predicate):
             return False if cell >= _last_hit(predicate) else None
@@ -258,7 +258,7 @@ def _settled_since(left: bool | None, right: bool | None, now: bool) -> bool | N
     return False if right is False and (left is False or not now) else None
 
 
-def _settled_comparison(part: Comparison, children: list[bool | None], total: int) -> bool | None:
+def _settled_comparison(part: CountComparison, children: list[bool | None], total: int) -> bool | None:
     """Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted."""
     if all(child is False for child in children):
         return _holds(part.relation, total)
@@ -274,7 +274,7 @@ def _holds(relation: str, total: int) -> bool:
     return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
 
 
-def _clamped(part: Comparison, total: int) -> int:
+def _clamped(part: CountComparison, total: int) -> int:
     """The sum, or where its truth cannot change any more the number nearest to 0 with this property."""
     signs = {weight > 0 for weight, _ in part.terms}
     if signs == {True}:

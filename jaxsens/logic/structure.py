@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from jaxsens.errors import InputError
-from jaxsens.logic.counting import Comparison, Count, CountPredicate
+from jaxsens.logic.counting import Count, CountComparison, CountPredicate
 from jaxsens.logic.formulas import Formula, Next, Since, Symbol, Until, Yesterday, shortened, subformulas
 from jaxsens.logic.numerical import PositionPredicate, Predicate
 
@@ -170,7 +170,7 @@ def _reasons(part: Formula, allowed: Fragment) -> list[str]:
 
 def _counts_of(part: Formula) -> tuple[Count, ...]:
     """The counting terms of this node alone, without those further inside."""
-    if isinstance(part, Comparison):
+    if isinstance(part, CountComparison):
         return tuple(count for _, count in part.terms)
     return (part.count,) if isinstance(part, CountPredicate) else ()
 

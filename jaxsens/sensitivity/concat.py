@@ -12,7 +12,7 @@ from jaxsens.errors import InputError, Problems
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.estimated import TOP, Estimated
 from jaxsens.sensitivity.flip_table import FlipTable, Joint
-from jaxsens.sensitivity.result import FlipSensitivity, ResultPart, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance, ResultPart
 
 PADDING = -1
 """What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
@@ -60,7 +60,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         tokens=tokens,
         asked=results[0].asked,
         engine=_engine(parts),
-        run=Run(results[0].dtype, _versions(results), _model(results), _scales(results)),
+        run=Provenance(results[0].dtype, _versions(results), _model(results), _scales(results)),
         estimated=_estimated(results),
         names=_names(results),
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,

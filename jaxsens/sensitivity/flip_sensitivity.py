@@ -45,7 +45,7 @@ from jaxsens.sensitivity.premises import premises
 from jaxsens.sensitivity.progress import telling
 from jaxsens.sensitivity.refined import HOW, refined
 from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 from jaxsens.sensitivity.resuming import (
     MeasurementInterrupted,
     check_resumable,
@@ -138,7 +138,8 @@ def flip_sensitivity(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     tokens = encoded(model, tokens)
-    rows, partial = rows_of_several_lengths(tokens), check_resumable(resume)
+    rows = rows_of_several_lengths(tokens)
+    partial = check_resumable(resume) if rows is None else None
     subject = measurable(model)
     with collecting("flip_sensitivity") as problems:
         call = _Call(
@@ -155,7 +156,7 @@ def flip_sensitivity(
             again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
                 model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
             )
-            return one_after_another(again, rows, subject, call.flips, readout, progress, partial)
+            return one_after_another(again, rows, subject, call.flips, readout, progress, resume)
         words, subject = checked_input(subject, tokens, readout, problems)
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:
@@ -201,7 +202,7 @@ def _measured_words(
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
-        run = Run(dtype, versions(), *premises(model, output, runner, len(words)))
+        run = Provenance(dtype, versions(), *premises(model, output, runner, len(words)))
         names, nothing = _names(subject, words, flips), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):

@@ -69,7 +69,7 @@ class Interval(NamedTuple):
         return "no interval: too little was measured at random"
 
 
-class Run(NamedTuple):
+class Provenance(NamedTuple):
     """What computed a result.
 
     Attributes:
@@ -85,7 +85,7 @@ class Run(NamedTuple):
     model: str | None = None
     scales: tuple[float | None, ...] | None = None
 
-    def of_inputs(self, start: int, stop: int) -> Run:
+    def of_inputs(self, start: int, stop: int) -> Provenance:
         """Returns what computed the part of some inputs."""
         scales = None if self.scales is None else self.scales[start:stop]
         return self._replace(scales=None if not any(scales or ()) else scales)
@@ -158,7 +158,7 @@ class FlipSensitivity:
     tokens: Int[np.ndarray, "batch n"]
     asked: Request
     engine: EngineChoice
-    run: Run
+    run: Provenance
     estimated: Estimated | None = None
     names: Mapping[int, str] | None = None
     lengths: tuple[int, ...] | None = None
@@ -913,6 +913,6 @@ def _check_unit(name: str, value: object) -> None:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
 
 
-def _run_of(fields: Mapping[str, Any]) -> Run:
+def _run_of(fields: Mapping[str, Any]) -> Provenance:
     scales = fields["scales"]
-    return Run(**{**fields, "scales": None if scales is None else tuple(scales)})
+    return Provenance(**{**fields, "scales": None if scales is None else tuple(scales)})

@@ -14,7 +14,7 @@ import numpy as np
 from jaxsens.errors import InputError
 from jaxsens.files import only_inside, place_of
 from jaxsens.precision import numerics
-from jaxsens.stopping import ENDING, Request, noting
+from jaxsens.stopping import ENDING, StopRequest, noting
 from jaxsens.strict import naming_arguments
 from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
@@ -85,7 +85,7 @@ class _Training:
     """One run of a training."""
 
     def __init__(
-        self, config: TrainConfig, directory: Path, progress: Watcher | None, request: Request
+        self, config: TrainConfig, directory: Path, progress: Watcher | None, request: StopRequest
     ) -> None:
         tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request

@@ -12,10 +12,10 @@ import pytest
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Comparison, Function, Measure
-from jaxsens.asked.places import PlacementTable
 from jaxsens.asked.value import read
 from jaxsens.asked.words import of_words, value_of
 from jaxsens.errors import InputError, Problems
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.sweep_config import Settings
 from jaxsens.sensitivity.placement import Placement

@@ -16,7 +16,7 @@ from jaxsens.constructions.conditions import Condition, refuse
 from jaxsens.errors import InputError, Problems
 from jaxsens.logic import (
     LIBRARY,
-    Comparison,
+    CountComparison,
     Formula,
     PositionPredicate,
     PredicateFamily,
@@ -336,7 +336,7 @@ def test_large_coefficients_shorten_the_exact_length(condition):
     """A sum of order H n + |c| has no digits left for its last unit; the promise knows, and float64 is right."""
     for text in LARGE:
         comparison = parse(text)
-        assert isinstance(comparison, Comparison)
+        assert isinstance(comparison, CountComparison)
         model = compile_formula(text, "01", condition)
         largest, constant = model.promise.exact_to("float32"), abs(comparison.constant)
         assert largest * comparison.weight + constant <= max(2**20, constant), text

@@ -19,11 +19,11 @@ import pytest
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
-from jaxsens.asked.places import PlacementTable
 from jaxsens.errors import InputError
 from jaxsens.experiments import points as sweep_points
 from jaxsens.experiments import theorem6, theorem6_results
 from jaxsens.experiments.job import Outcome
+from jaxsens.experiments.placement_table import PlacementTable
 from jaxsens.experiments.points import Measurement
 from jaxsens.experiments.theorem6 import run_theorem6
 from jaxsens.experiments.theorem6_config import Theorem6, load_theorem6_config, parse_theorem6_config

@@ -16,7 +16,7 @@ from jaxsens.experiments.sweep import Sweep
 from jaxsens.experiments.sweep_config import parse_sweep_config
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 from tests.made_results import request
 
 TINY = """
@@ -75,5 +75,5 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
         tokens=words,
         asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
         engine=EngineChoice("fake", "for tests"),
-        run=Run("float32", {"device": "none", "jaxsens": "test"}),
+        run=Provenance("float32", {"device": "none", "jaxsens": "test"}),
     )

@@ -13,7 +13,7 @@ from jaxsens.asked.value import read
 from jaxsens.errors import Problems
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 from tests.made_results import made_result, request
 
 
@@ -66,6 +66,6 @@ def made(
         tokens=tokens,
         asked=asked,
         engine=EngineChoice(engine, "asked for"),
-        run=Run(dtype, {}),
+        run=Provenance(dtype, {}),
         **fields,
     )

@@ -14,7 +14,7 @@ from jaxsens import InputError, load_result
 from jaxsens.sealed import digest
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Run, load_with_metadata
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance, load_with_metadata
 from tests.made_results import request
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
@@ -32,7 +32,7 @@ def result():
         tokens=np.zeros((2, n), np.int32),
         asked=request(outputs=(0, 2), readout=4, counts=(n - 1, n - 1)),
         engine=EngineChoice("vmap", "asked for"),
-        run=Run("float32", {"jax": "0"}),
+        run=Provenance("float32", {"jax": "0"}),
     )
 
 
@@ -156,7 +156,7 @@ def test_a_folder_is_not_called_damaged(tmp_path):
 @pytest.mark.slow
 def test_metadata_beyond_a_hundred_megabytes_can_be_read_again(result, tmp_path):
     # Arrow's own limit on what it reads of a footer, which it writes without a word.
-    long = dataclasses.replace(result, run=Run("float32", {"notes": "0" * 110_000_000}))
+    long = dataclasses.replace(result, run=Provenance("float32", {"notes": "0" * 110_000_000}))
     long.save(tmp_path / "long.parquet")
     assert load_result(tmp_path / "long.parquet").run == long.run
 

@@ -27,7 +27,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
 from jaxsens.precision import numerics
 from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 from jaxsens.sensitivity.resuming import fingerprint, keeping, weights_of
 from tests.small_models import small as config_of
 
@@ -257,7 +257,9 @@ def test_another_seed_of_the_sample_is_refused():
 
 
 def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
-    older = dataclasses.replace(partial, run=Run(partial.dtype, {**partial.run.versions, "jax": "0.4.0"}))
+    older = dataclasses.replace(
+        partial, run=Provenance(partial.dtype, {**partial.run.versions, "jax": "0.4.0"})
+    )
     with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
         flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=older)
     assert "model" not in str(caught.value)

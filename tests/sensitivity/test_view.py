@@ -19,7 +19,7 @@ from jaxsens.models.layered_transformer import layered_transformer
 from jaxsens.sensitivity import picture
 from jaxsens.sensitivity.estimated import Estimated
 from jaxsens.sensitivity.pieces import text_pieces
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 from jaxsens.sensitivity.text_picture import text_figure
 from tests.sensitivity.made import made
 
@@ -96,7 +96,10 @@ def test_a_picture_says_what_a_flip_does(changed, said):
 )
 def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_output(flips, said):
     result = shown()
-    asked, run = dataclasses.replace(result.asked, flips=flips), Run("float64", {}, "some/encoder", (12.34,))
+    asked, run = (
+        dataclasses.replace(result.asked, flips=flips),
+        Provenance("float64", {}, "some/encoder", (12.34,)),
+    )
     page = html.unescape(dataclasses.replace(result, asked=asked, run=run)._repr_html_())
     assert f"Model: some/encoder. Flipped: 3 of 4 positions, {said}" in page
     assert "Without a flip, ‖y(x)‖₂ = 12.3." in page
