@@ -90,7 +90,7 @@ def test_known_functions_have_their_distribution_and_influences():
     expected[[0, (N + 1) // 2]] = 1 - middle, middle
     np.testing.assert_allclose(boolean(majority, words).sensitivity_distribution, expected, rtol=1e-12)
     with pytest.warns(jaxsens.UnchangedWarning):
-        some = boolean(dictator, words, positions=[0, 2])
+        some = boolean(dictator, words, Substitute(2, positions=[0, 2]))
     np.testing.assert_array_equal(some.influences, [0, np.nan, 0] + [np.nan] * (N - 3))
     assert len(some.sensitivity_distribution) == 3
 
