@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import FlipSensitivity, Transformer, TransformerConfig, flip_sensitivity
+from jaxsens.asked.measures import Measure
 from jaxsens.constructions.chiang_cholak import first, parity
 from jaxsens.models.masks import MASKS
 from jaxsens.models.parameters import TransformerParameters
@@ -97,7 +98,10 @@ def test_the_cases_below_leave_nothing_out():
 def test_every_weighting_mask_score_and_embedding(case, engine):
     config, arguments = CASES[case]
     parameters = random_parameters(config, seed=case)
-    result = flip_sensitivity(Transformer(config, parameters=parameters), WORDS, engine=engine, **arguments)
+    measure = Measure.kinds[arguments["norm"]](outputs=arguments["outputs"])
+    result = flip_sensitivity(
+        Transformer(config, parameters=parameters), WORDS, measure=measure, engine=engine
+    )
     assert result.engine.name == engine
     assert_flips(result, config, parameters, WORDS, **arguments)
 

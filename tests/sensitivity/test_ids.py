@@ -32,8 +32,8 @@ def refusal(call, *arguments, **options):
 def test_ids_beyond_32_bits_are_refused_wherever_they_come_in(id_):
     beyond = "ids of at most 2147483647"
     assert beyond in refusal(jaxsens.flip_sensitivity, summed, [0, id_], 2)
-    assert beyond in refusal(jaxsens.flip_sensitivity, summed, [0, 1], symbols=[0, id_])
-    assert "at most 2147483647" in refusal(jaxsens.flip_sensitivity, summed, [0, 1], alphabet_size=id_)
+    assert beyond in refusal(jaxsens.flip_sensitivity, summed, [0, 1], [0, id_])
+    assert "at most 2147483647" in refusal(jaxsens.flip_sensitivity, summed, [0, 1], id_)
     assert "the model reads ids 0 to 2147483647" in refusal(jaxsens.worst_input, summed, 4, 2, fixed={3: id_})
     assert "start = " in refusal(jaxsens.worst_input, summed, 2, 2, start=[0, id_])
     model = jaxsens.Transformer(CONFIG)
@@ -51,27 +51,28 @@ def test_a_called_model_reads_no_id_that_wraps_into_its_alphabet(model):
 
 @pytest.mark.parametrize("positions", [[WRAPS], [2**70], [0.5], ["0"], [-1], [True, False], [[0]], 0])
 def test_positions_that_are_none_are_refused(positions):
-    for model, tokens in ((summed, [0, 1]), (jaxsens.Transformer(CONFIG), [0, 1])):
-        assert "positions = " in refusal(jaxsens.flip_sensitivity, model, tokens, 2, positions=positions)
-    model = jaxsens.Transformer(CONFIG)
-    assert "positions = " in refusal(jaxsens.layer_changes, model, [0, 1], positions=positions)
+    def flipped(function, model, tokens):
+        return function(model, tokens, jaxsens.Substitute(positions=positions))
+
+    for function in (jaxsens.flip_sensitivity, jaxsens.layer_changes):
+        assert "positions = " in refusal(flipped, function, jaxsens.Transformer(CONFIG), [0, 1])
 
 
 @pytest.mark.parametrize(
     ("symbols", "remedy"),
     [
-        (1, "symbols = 1: at least one symbol id, in a sequence: symbols=[1]"),
-        ([[0, 1]], "symbols = [[0, 1]]: at least one symbol id"),
-        ([], "symbols = []: at least one symbol id"),
-        ("01", "symbols = '01': at least one symbol id"),
-        ([0.0, 1.0], "symbols = [0.0, 1.0]: at least one symbol id"),
-        ([True], "symbols = [True]: at least one symbol id"),
+        (1, "symbols = 1: an alphabet has at least 2 symbols; to insert this one alone, give [1]"),
+        ([[0, 1]], "symbols = [[0, 1]]: the number of symbols, a sequence of symbol ids"),
+        ([], "symbols = []: the number of symbols, a sequence of symbol ids"),
+        ("01", "flips = '01': one of substitute, neighbours"),
+        ([0.0, 1.0], "symbols = [0.0, 1.0]: the number of symbols, a sequence of symbol ids"),
+        ([True], "symbols = [True]: the number of symbols, a sequence of symbol ids"),
         ([-1, 0], "symbols = -1: ids of at least 0"),
     ],
 )
 def test_symbols_that_are_none_are_refused(symbols, remedy):
-    assert remedy in refusal(jaxsens.flip_sensitivity, summed, [0, 1], symbols=symbols)
-    assert remedy in refusal(jaxsens.worst_input, summed, 2, symbols=symbols)
+    assert remedy in refusal(jaxsens.flip_sensitivity, summed, [0, 1], symbols)
+    assert remedy in refusal(jaxsens.worst_input, summed, 2, symbols)
 
 
 @pytest.mark.parametrize(

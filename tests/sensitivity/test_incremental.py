@@ -73,7 +73,10 @@ def test_a_users_model_with_visible_attention_is_measured_as_by_forward_passes(r
     names = example()
     pair = names["Decoder"](), names["random_weights"](0)
     tokens = np.random.default_rng(1).integers(0, 100, N)
-    options: dict[str, Any] = {"symbols": [5, 9], "readout": readout, "positions": [0, 1, 7, N - 1]}
+    options: dict[str, Any] = {
+        "flips": jaxsens.Substitute([5, 9], positions=[0, 1, 7, N - 1]),
+        "readout": readout,
+    }
     found, expected = (jaxsens.flip_sensitivity(pair, tokens, engine=e, **options) for e in ("auto", "vmap"))
     assert (found.engine.name, expected.engine.name) == ("incremental", "vmap")
     np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-4, atol=1e-6)
@@ -147,7 +150,7 @@ ODD = {
 def test_everything_that_visible_attention_may_be(name):
     model, readout, n = ODD[name]
     tokens = np.random.default_rng(n).integers(0, 7, n)
-    asked: dict[str, Any] = {"symbols": [0, 3, 6], "positions": range(n), "readout": readout}
+    asked: dict[str, Any] = {"flips": jaxsens.Substitute([0, 3, 6], positions=range(n)), "readout": readout}
     found, expected = (
         jaxsens.flip_sensitivity((model, odd_weights()), tokens, engine=engine, **asked)
         for engine in ("auto", "vmap")
@@ -164,7 +167,7 @@ def test_cold_attention_keeps_its_digits(size, closed):
     narrow = {name: part.astype(np.float32) for name, part in odd_weights().items()}
     narrow |= {name: np.float32(size) * narrow[name] for name in ("query", "key")}
     exact = {name: part.astype(np.float64) for name, part in narrow.items()}
-    asked: dict[str, Any] = {"readout": "mean", "positions": range(12)}
+    asked: dict[str, Any] = {"readout": "mean", "flips": jaxsens.Substitute(positions=range(12))}
     truth = jaxsens.flip_sensitivity((Odd(), exact), tokens, engine="vmap", **asked).norms
     result = jaxsens.flip_sensitivity((Odd(), narrow), tokens, engine="incremental", **asked)
     assert result.dtype == "float32"
@@ -180,7 +183,7 @@ def test_sigmoid_attention_keeps_its_digits_whatever_the_scores(size):
     narrow = {name: part.astype(np.float32) for name, part in odd_weights().items()}
     narrow |= {name: np.float32(size) * narrow[name] for name in ("query", "key")}
     exact = {name: part.astype(np.float64) for name, part in narrow.items()}
-    asked: dict[str, Any] = {"readout": "mean", "positions": range(12)}
+    asked: dict[str, Any] = {"readout": "mean", "flips": jaxsens.Substitute(positions=range(12))}
     model = Odd(weighting=SIGMOID)
     truth = jaxsens.flip_sensitivity((model, exact), tokens, engine="vmap", **asked).norms
     result = jaxsens.flip_sensitivity((model, narrow), tokens, engine="incremental", **asked)
@@ -197,7 +200,7 @@ def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dty
     names = example()
     narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), names["random_weights"](0))
     tokens = np.random.default_rng(1).integers(0, 100, 5)
-    asked: dict[str, Any] = {"symbols": [5, 9]}
+    asked: dict[str, Any] = {"flips": [5, 9]}
     found, expected = (
         jaxsens.flip_sensitivity((names["Decoder"](), narrow), tokens, engine=engine, **asked)
         for engine in ("auto", "vmap")

@@ -160,9 +160,8 @@ def test_all_threads_together_stay_within_the_budget(monkeypatch):
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 
     def measured(**options) -> np.ndarray:
-        return jaxsens.flip_sensitivity(
-            model, word, engine="vmap", **options, placement=jaxsens.Placement(mesh_of(1))
-        ).norms
+        where = jaxsens.Placement(mesh_of(1), **options)
+        return jaxsens.flip_sensitivity(model, word, engine="vmap", placement=where).norms
 
     free = measured(batch_size=1)
     assert used[-1] == 8

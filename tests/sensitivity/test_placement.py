@@ -280,7 +280,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     config = small(feed_forward=20)
-    sizes = [temporary(kind("l2", None, config), config, n, 4) for n in (256, 1024)]
+    sizes = [temporary(kind(L2(), None, config), config, n, 4) for n in (256, 1024)]
     for short, long in zip(*sizes, strict=True):
         assert long / short < 2.2**2, sizes
     # A single n x n array a flip would be larger.
@@ -291,7 +291,7 @@ def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     config = small(feed_forward=20)
-    engine = kind("l2", None, config)
+    engine = kind(L2(), None, config)
     sizes = []
     with numerics("float64"):
         parameters = jaxsens.Transformer(config).parameters
