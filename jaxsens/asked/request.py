@@ -25,6 +25,13 @@ class Forgotten:
         raise InputError("measure: the function of a saved result is not kept; give it again")
 
 
+def without_function(measure: Measure, program: str | None) -> Measure:
+    """Returns the measure for a result, which holds no function of the user's: programs go with their functions."""
+    if program is not None and isinstance(measure, Function | Comparison):
+        return type(measure)(Forgotten(program))
+    return measure
+
+
 @dataclass(frozen=True)
 class Request:
     """What a measurement was asked. The inputs are in its result.

@@ -116,7 +116,7 @@ def _one(builder: Builder, part: logic.Formula, children: list[Affine]) -> Affin
             return since(builder, children[0], children[1], "past")
         case logic.PositionPredicate(theta):
             return predicate_embedding(builder, theta)
-        case logic.Comparison():
+        case logic.CountComparison():
             return comparison(builder, part, children)
         case logic.CountPredicate():
             return predicate(builder, part, children[0])

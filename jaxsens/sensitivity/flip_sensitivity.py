@@ -17,7 +17,7 @@ from jaxsens import inputs, stopping
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Decision, Measure, OfFunction, balancing_threshold
-from jaxsens.asked.request import Request
+from jaxsens.asked.request import Request, without_function
 from jaxsens.asked.value import read
 from jaxsens.errors import PrecisionWarning, collecting
 from jaxsens.inputs import FEWER_FLIPS, SHORTER
@@ -258,15 +258,16 @@ def _asked(
         InputError: for a function that does not give one finite number.
     """
     weights = weights_of(subject)
+    program = checked_function(measure, subject, words) if isinstance(measure, OfFunction) else None
     return Request(
         flips=call.flips,
-        measure=measure,
+        measure=without_function(measure, program),
         engine=call.engine,
         readout=subject.readout,
         outputs=measure.chosen(subject.outputs),
         model=fingerprint(subject, words.shape[1], weights),
         weights=weights,
-        program=checked_function(measure, subject, words) if isinstance(measure, OfFunction) else None,
+        program=program,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
     )
 

@@ -45,7 +45,7 @@ def truth(formula: logic.Formula, word: Sequence[str]) -> list[bool]:  # noqa: C
                 return any(g[j] and all(f[k] for k in range(i, j)) for j in range(i, n + 1))
             case logic.PositionPredicate(predicate):
                 return predicate.holds(i, n)
-            case logic.Comparison(terms, constant, relation):
+            case logic.CountComparison(terms, constant, relation):
                 total = sum(
                     weight * size(count, f, i) for (weight, count), f in zip(terms, inner, strict=True)
                 )

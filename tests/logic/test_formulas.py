@@ -77,7 +77,7 @@ def test_a_formula_pickled_in_another_process_is_found_in_a_dictionary_here():
 def test_sums_of_counts_become_the_normal_form():
     left, right = logic.CountLeft(A), logic.CountRight(B)
     comparison = 3 - 2 * right + left * 2 > left - 4
-    assert comparison == logic.Comparison(((1, left), (-2, right)), 6, ">=")
+    assert comparison == logic.CountComparison(((1, left), (-2, right)), 6, ">=")
     assert comparison.weight == 3
     assert comparison.directions == {"#L", "#R"}
     assert (left <= right) == (right >= left)
@@ -106,11 +106,11 @@ def test_predicates_are_compared_by_family_and_arguments():
         (lambda: logic.CountLeft("a"), "is not a formula"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.PositionPredicate(ODD), "is not a predicate"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.CountPredicate(ODD(), A), "give a predicate"),  # pyright: ignore[reportArgumentType]
-        (lambda: logic.Comparison(((1, A),), 0, ">="), "CountLeft or CountRight"),  # pyright: ignore[reportArgumentType]
-        (lambda: logic.Comparison((), 0, "<"), "takes the other relations"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison(((1, A),), 0, ">="), "CountLeft or CountRight"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison((), 0, "<"), "takes the other relations"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.CountLeft(A) + 0.5, "as an integer"),  # pyright: ignore[reportOperatorIssue]
         (lambda: 0.5 * logic.CountLeft(A), "as an integer"),  # pyright: ignore[reportOperatorIssue]
-        (lambda: logic.Comparison(((0.5, logic.CountLeft(A)),), 0, ">="), "as an integer"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison(((0.5, logic.CountLeft(A)),), 0, ">="), "as an integer"),  # pyright: ignore[reportArgumentType]
         (lambda: bool(A), "with & | ~"),
         (lambda: A and B, "with & | ~"),
     ],

@@ -49,7 +49,7 @@ def test_a_called_model_reads_no_id_that_wraps_into_its_alphabet(model):
     assert "ids of at least 0" in refusal(model, np.array([0, 2**32 - 2**63]))
 
 
-@pytest.mark.parametrize("positions", [[WRAPS], [2**70], [0.5], ["0"], [-1], [True, False], [[0]], 0])
+@pytest.mark.parametrize("positions", [[WRAPS], [2**70], [1.5], ["0"], [-1], [True, False], [[0]], 0])
 def test_positions_that_are_none_are_refused(positions):
     def flipped(function, model, tokens):
         return function(model, tokens, jaxsens.Substitute(positions=positions))
