@@ -516,7 +516,7 @@ def test_the_version_is_printed(capsys):
     ("arguments", "message"),
     [
         ([], "Missing subcommand"),
-        (["swep"], "Unrecognized options: swep"),
+        (["swep"], 'swep: no such command; did you mean "sweep"?'),
         (["sweep"], "--out DIR"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
@@ -525,9 +525,11 @@ def test_the_version_is_printed(capsys):
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_exits_with_2_and_names_the_option(arguments, message, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 2
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # of what the parser of options finds
+        code = end.code
+    assert code == 2
     err = " ".join(capsys.readouterr().err.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
     assert message in err
     assert "Traceback" not in err

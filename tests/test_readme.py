@@ -32,7 +32,7 @@ SWEEP, TESTS = (text.strip() for text in blocks("sh"))
 def test_ci_runs_the_readmes_test_command_and_stops_where_it_fails():
     # `a && b && c` alone would not stop a script under `set -e` when a or b fails.
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
-    assert f"{TESTS} || exit 1" in lines
+    assert f"{TESTS} --durations=30 || exit 1" in lines
 
 
 @pytest.mark.parametrize("command", [SWEEP, TESTS])
