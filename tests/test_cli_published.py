@@ -70,7 +70,7 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
 
 
 def test_the_text_itself_can_be_given(encoder, text, capsys):
-    command = ("measure", "--pretrained", encoder, "--candidates", "delete", "--json")
+    command = ("measure", "--pretrained", encoder, "--flips", "delete", "--json")
     assert run(capsys, *command, "--text", TEXT) == run(capsys, *command, "--text-file", text)
 
 
@@ -82,9 +82,9 @@ def test_a_wrong_choice_and_missing_files_are_reported_together(encoder, capsys)
     assert "--dtype = 'int8': one of float32, float64" in err
     assert "--text-file = 'none.txt': no such file" in err
     assert "--pretrained = 'nowhere': no such folder" in err
-    code, _, err = run(capsys, "measure", "--n", "8", "--config", "none.toml", "--norm", "l3")
+    code, _, err = run(capsys, "measure", "--n", "8", "--config", "none.toml", "--measure", "l3")
     assert (code, "--config = 'none.toml': no such file" in err) == (2, True)
-    assert "--norm = 'l3': one of l2, l1" in err
+    assert "--measure = 'l3': one of l2, l1" in err
 
 
 def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monkeypatch):
