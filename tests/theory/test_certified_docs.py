@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FORMULA = re.compile(r"^ {4,}\S.*?\s{2,}([A-Za-z_]+(?:, [A-Za-z_]+)*)$", re.MULTILINE)
+FORMULA = re.compile(r"\\tag\{([^}]*)\}")
 
 
 def functions() -> dict[str, str | None]:
