@@ -36,7 +36,7 @@ from jaxsens.experiments.sweep_config import load_sweep_config
 from jaxsens.files import write_text
 from jaxsens.sensitivity.engine import EngineChoice
 from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Run
+from jaxsens.sensitivity.result import FlipSensitivity, Provenance
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))
@@ -121,7 +121,7 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
         tokens=tokens,
         asked=asked,
         engine=EngineChoice("made up", "nothing was measured"),
-        run=Run("float32", {"jaxsens": "0", "jax": "0", "numpy": "0", "device": "none"}),
+        run=Provenance("float32", {"jaxsens": "0", "jax": "0", "numpy": "0", "device": "none"}),
     )
 
 
