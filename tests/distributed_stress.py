@@ -43,6 +43,8 @@ feed_forward = 0
 
 [measure]
 engine = "vmap"
+
+[placement]
 batch_size = 1
 """
 

@@ -63,8 +63,7 @@ kind = "uniform"
 
 [measure]
 engine = "auto"
-norm = "l2"
-outputs = [0, 1]
+measure = {kind = "l2", outputs = [0, 1]}
 
 [[variant]]
 name = "wide"

@@ -201,6 +201,6 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
     assert "0 of " in logs[0]
     words = next(line for line in logs[1].splitlines() if "compiled programs came from" in line).split()
     assert words[0] == words[2] != "0"
-    first, second = (pd.read_parquet(tmp_path / name / "points")["norm"] for name in ("first", "second"))
+    first, second = (pd.read_parquet(tmp_path / name / "points")["value"] for name in ("first", "second"))
     assert len(first)
     assert first.tolist() == second.tolist()

@@ -34,13 +34,16 @@ def model(**changes: Any) -> jaxsens.Transformer:
     return jaxsens.Transformer(small(layers=1, feed_forward=0, **changes))
 
 
-def measured(**options: Any) -> jaxsens.FlipSensitivity:
-    where = {"mesh": None, "batch_size": 2, **options}
-    return jaxsens.flip_sensitivity(model(), WORDS, engine="vmap", placement=Placement(**where))
+def measured(
+    mesh: jax.sharding.Mesh | None = None, batch_size: int | None = 2, **options: Any
+) -> jaxsens.FlipSensitivity:
+    return jaxsens.flip_sensitivity(
+        model(), WORDS, engine="vmap", placement=jaxsens.Placement(mesh, batch_size=batch_size), **options
+    )
 
 
-def shared(**options: Any) -> jaxsens.FlipSensitivity:
-    return measured(mesh=jaxsens.global_mesh(), **options)
+def shared(batch_size: int | None = 2, **options: Any) -> jaxsens.FlipSensitivity:
+    return measured(jaxsens.global_mesh(), batch_size, **options)
 
 
 def check_numbers() -> None:
@@ -121,10 +124,9 @@ def check_search() -> None:
 
 
 def check_layers() -> None:
-    given = {"batch_size": 3, "keep": [0, 5]}
-    alone = jaxsens.layer_changes(model(), WORDS[0], **given)
-    together = jaxsens.layer_changes(
-        model(), WORDS[0], **given, placement=jaxsens.Placement(jaxsens.global_mesh())
+    alone, together = (
+        jaxsens.layer_changes(model(), WORDS[0], keep=[0, 5], placement=jaxsens.Placement(mesh, batch_size=3))
+        for mesh in (None, jaxsens.global_mesh())
     )
     for name in ("own", "others_max", "others_mean", "changes"):
         np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
