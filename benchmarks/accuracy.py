@@ -22,14 +22,14 @@ from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens import Transformer, TransformerConfig
 from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
-from jaxsens.errors import InputError, Problems
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.sensitivity.first_order.estimate import first_order_engine
-from jaxsens.sensitivity.first_order.verify import verified
-from jaxsens.sensitivity.flip_table import FlipTable, Sample, enumerate_flips
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate
+from jaxsens.sensitivity.estimates.estimate import first_order_engine
+from jaxsens.sensitivity.estimates.verify import verified
+from jaxsens.sensitivity.flips.flip_table import FlipTable, Sample, enumerate_flips
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 METHODS = ("first order", "AtP*", "gradient")
 

@@ -21,13 +21,13 @@ import tyro
 from benchmarks.costs import Cost, Rates, cost
 from benchmarks.machine import rates_apart
 from benchmarks.options import FEED_FORWARD, HEADS, SAMPLED, WIDTH, Case
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.points import Point
-from jaxsens.experiments.sweep import Sweep
-from jaxsens.experiments.sweep_config import load_sweep_config
-from jaxsens.models.config import TransformerConfig
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.experiments.sweep.config import load_sweep_config
+from jaxsens.experiments.sweep.points import Point
+from jaxsens.experiments.sweep.sweep import Sweep
+from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.explain import Explanation, explain
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 GIGA = 1e9
 

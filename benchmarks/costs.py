@@ -56,8 +56,8 @@ def first_order_operations(case: Case) -> float:
     from benchmarks.methods import model
     from jaxsens.asked.engines import FirstOrder
     from jaxsens.asked.measures import L2, LogProbability
-    from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import estimate_cost, first_order_engine
+    from jaxsens.sensitivity.estimates.estimate import estimate_cost, first_order_engine
+    from jaxsens.sensitivity.subjects.adapters import measurable
 
     sketch, scalar = ESTIMATES[case.method]
     subject = measurable(model(case.layers))

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.layered import Layered, layer_output, readout_row
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.moved_row import Projections
-from jaxsens.sensitivity.first_order.run import LayerRun
+from jaxsens.models.transformer.layered import Layered, layer_output, readout_row
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.one_key.moved_row import Projections
+from jaxsens.sensitivity.engines.one_key.run import LayerRun
 
 
 def gradient_changes(

@@ -22,21 +22,21 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from jaxsens.analysis.data import load_sweep
-from jaxsens.analysis.report import write_report
 from jaxsens.asked.request import Request
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.claims import claim
-from jaxsens.experiments.job import run
-from jaxsens.experiments.points import Point, PointMetadata, select, write_point
-from jaxsens.experiments.progress import Reporter
-from jaxsens.experiments.status import sweep_status
-from jaxsens.experiments.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
-from jaxsens.experiments.sweep_config import load_sweep_config
-from jaxsens.files import write_text
-from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.files import write_text
+from jaxsens.experiments.jobs.claims import claim
+from jaxsens.experiments.jobs.job import run
+from jaxsens.experiments.jobs.progress import Reporter
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.report.report import write_report
+from jaxsens.experiments.sweep.config import load_sweep_config
+from jaxsens.experiments.sweep.points import Point, PointMetadata, select, write_point
+from jaxsens.experiments.sweep.status import sweep_status
+from jaxsens.experiments.sweep.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))

@@ -28,7 +28,7 @@ def model(layers: int, dtype: str = "float32") -> Any:
     import jax
 
     import jaxsens
-    from jaxsens.precision import numerics
+    from jaxsens.base.precision import numerics
 
     def config(kind: Literal["float32", "float64"]) -> Any:
         return jaxsens.TransformerConfig(
@@ -81,11 +81,11 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.asked.engines import FirstOrder
     from jaxsens.asked.measures import L2, LogProbability
-    from jaxsens.precision import numerics
-    from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import estimated, first_order_engine
-    from jaxsens.sensitivity.flip_table import enumerate_flips
-    from jaxsens.sensitivity.placement import Placement
+    from jaxsens.base.precision import numerics
+    from jaxsens.sensitivity.estimates.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.flips.flip_table import enumerate_flips
+    from jaxsens.sensitivity.placement.placement import Placement
+    from jaxsens.sensitivity.subjects.adapters import measurable
 
     subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
     asked = FirstOrder(sketch=sketch)

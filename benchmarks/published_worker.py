@@ -71,11 +71,11 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
-    from jaxsens.precision import numerics
-    from jaxsens.sensitivity import placement
-    from jaxsens.sensitivity.adapters import measurable
-    from jaxsens.sensitivity.first_order.estimate import estimated, first_order_engine
-    from jaxsens.sensitivity.flip_table import FlipTable
+    from jaxsens.base.precision import numerics
+    from jaxsens.sensitivity.estimates.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.flips.flip_table import FlipTable
+    from jaxsens.sensitivity.placement import placement
+    from jaxsens.sensitivity.subjects.adapters import measurable
 
     subject, count = measurable(model).reading(readout), len(given.positions)
     flips = FlipTable(np.zeros(count, int), given.positions, np.full(count, given.mask), np.array([count]))

@@ -60,12 +60,10 @@ gc.set_threshold(200_000, 20, 100)
 # `.ci/run` does for the long tests: it takes a seventh of the time. Not where users' arguments come in: what is wrong
 # with those is for the package itself to say.
 CHECKED = (
-    *(
-        f"jaxsens.models.{name}"
-        for name in ("centred", "layers", "masks", "positions", "products", "scores", "weighting")
-    ),
+    *(f"jaxsens.models.parts.{name}" for name in ("masks", "positions", "products", "weighting")),
+    *(f"jaxsens.models.transformer.{name}" for name in ("centred", "layers", "scores")),
     "jaxsens.asked.formulas",
-    "jaxsens.sensitivity.vmap_engine",
+    "jaxsens.sensitivity.engines.vmap",
     *(
         f"jaxsens.theory.certified.{name}"
         for name in ("averages", "first_layer", "intervals", "layerwise", "setting", "two_layers")

@@ -33,11 +33,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxsens
-from jaxsens import DurationWarning, InputError, memory
+from jaxsens import DurationWarning, InputError
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
-from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.base import memory
+from jaxsens.experiments.sweep.config import load_sweep_config
 from tests.experiments.tiny import TINY
 from tests.pretrained.folders import CONFIGS, write_folder
 

@@ -11,9 +11,9 @@ from jaxsens.asked.engines import Auto
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
 from jaxsens.asked.request import Request
-from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
 
 
 def request(**changed: Any) -> Request:

@@ -65,11 +65,11 @@ def import_all() -> None:
     """Imports what the command imports on its way, without using any device."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import jaxsens.analysis.data
-        import jaxsens.analysis.report
         import jaxsens.cli.status
         import jaxsens.cli.sweep
-        import jaxsens.experiments.sweep_config  # noqa: F401
+        import jaxsens.experiments.report.data
+        import jaxsens.experiments.report.report
+        import jaxsens.experiments.sweep.config  # noqa: F401
 
 
 def append(notes: Path, line: str) -> None:
@@ -80,9 +80,9 @@ def append(notes: Path, line: str) -> None:
 
 def note_points(notes: Path, shard: str, meeting: Path | None) -> None:
     """Has this process note every point that it begins and finishes, and meet another before its last one."""
-    from jaxsens.experiments.points import Point, PointMetadata, select
-    from jaxsens.experiments.progress import Reporter
-    from jaxsens.experiments.sweep import PointsJob
+    from jaxsens.experiments.jobs.progress import Reporter
+    from jaxsens.experiments.sweep.points import Point, PointMetadata, select
+    from jaxsens.experiments.sweep.sweep import PointsJob
 
     compute = PointsJob.compute
 

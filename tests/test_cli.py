@@ -17,12 +17,12 @@ import pytest
 
 import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
-from jaxsens.analysis import report
 from jaxsens.cli import main
 from jaxsens.cli.measure import ModelOptions
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import sweep as sweeps
-from jaxsens.experiments.words import RandomWords, Symbols
+from jaxsens.experiments.report import report
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep import sweep as sweeps
+from jaxsens.experiments.sweep.words import RandomWords, Symbols
 from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
 
-    monkeypatch.setattr("jaxsens.analysis.data.read_plan", full)
+    monkeypatch.setattr("jaxsens.experiments.report.data.read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
     why = "No space left on device: what was written so far is kept; make room there, then run the same command again"

@@ -10,10 +10,11 @@ import signal
 import pytest
 
 from jaxsens.cli import main, shared
-from jaxsens.experiments import job, restrictions_table
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import sweep as sweeps
-from jaxsens.experiments.bounds import BoundRecord
+from jaxsens.experiments.constructed import restrictions_table
+from jaxsens.experiments.jobs import job
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep import sweep as sweeps
+from jaxsens.experiments.sweep.bounds import BoundRecord
 from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"

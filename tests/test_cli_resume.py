@@ -15,7 +15,7 @@ import pytest
 
 from jaxsens import load_result
 from jaxsens.cli import main
-from jaxsens.sensitivity import placement
+from jaxsens.sensitivity.placement import placement
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")

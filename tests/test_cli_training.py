@@ -11,7 +11,7 @@ import pytest
 
 from jaxsens import flip_sensitivity
 from jaxsens.cli import main
-from jaxsens.experiments import theorem6
+from jaxsens.experiments.theorem6 import run as theorem6
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import pytest
 
 from jaxsens import TransformerConfig, load_result
+from jaxsens.base.errors import PrecisionWarning
 from jaxsens.cli import main
 from jaxsens.cli.shared import Folded, flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
-from jaxsens.errors import PrecisionWarning
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments.sources import FormulaModel
-from jaxsens.models.masks import MASKS
-from jaxsens.models.weighting import WEIGHTINGS
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep.sources import FormulaModel
+from jaxsens.models.parts.masks import MASKS
+from jaxsens.models.parts.weighting import WEIGHTINGS
 from jaxsens.training.events import TrainingDiverged
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
@@ -116,7 +116,7 @@ def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, conf
         warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
         raise FileNotFoundError(2, "No such file", str(directory))
 
-    monkeypatch.setattr("jaxsens.analysis.data.load_sweep", warned)
+    monkeypatch.setattr("jaxsens.experiments.report.data.load_sweep", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["report", str(tmp_path)]) == 2

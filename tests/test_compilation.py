@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pandas as pd
 import pytest
 
+from jaxsens.base.errors import InputError
 from jaxsens.cli import compilation
 from jaxsens.cli.compilation import processor, programs_kept
-from jaxsens.errors import InputError
 from tests.experiments.tiny import TINY
 
 SETTINGS: Any = jax.config  # pyright knows none of its settings

@@ -66,14 +66,14 @@ def test_every_command_is_in_the_reference(capsys):
 
 
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
-    from jaxsens.experiments.attention import AttentionTable
-    from jaxsens.experiments.bounds import Bounds
-    from jaxsens.experiments.generalisation import Generalisation
-    from jaxsens.experiments.points import Measurement
-    from jaxsens.experiments.sharpness_table import SharpnessExperiment
-    from jaxsens.experiments.sweep_config import Settings, SweepTables, Variant
-    from jaxsens.experiments.theorem6_config import Theorem6Model, Theorem6Tables
-    from jaxsens.experiments.words import AllWords, RandomWords, WordFile
+    from jaxsens.experiments.sweep.attention import AttentionTable
+    from jaxsens.experiments.sweep.bounds import Bounds
+    from jaxsens.experiments.sweep.config import Settings, SweepTables, Variant
+    from jaxsens.experiments.sweep.points import Measurement
+    from jaxsens.experiments.sweep.words import AllWords, RandomWords, WordFile
+    from jaxsens.experiments.theorem6.config import Theorem6Model, Theorem6Tables
+    from jaxsens.experiments.trained.generalisation import Generalisation
+    from jaxsens.experiments.trained.sharpness import SharpnessExperiment
 
     sweep = (
         Settings,

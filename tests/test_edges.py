@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig, memory
+from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig
+from jaxsens.base import memory
+from jaxsens.base.inputs import MOST_LAYERS
+from jaxsens.base.strict import parse_toml, read_toml
 from jaxsens.cli import main
-from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
-from jaxsens.inputs import MOST_LAYERS
-from jaxsens.strict import parse_toml, read_toml
+from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
 from tests.edge_fuzz import KINDS, Tally, fuzz
 from tests.experiments.tiny import TINY
 from tests.small_models import small

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jaxsens.errors import InputError
-from jaxsens.files import (
+from jaxsens.base.errors import InputError
+from jaxsens.base.files import (
     DirectoryGone,
     atomic_path,
     clear_leftovers,
@@ -25,7 +25,7 @@ from jaxsens.files import (
     try_writing_to,
     write_text,
 )
-from jaxsens.processes import has_ended, own_mark
+from jaxsens.base.processes import has_ended, own_mark
 from tests.disks import dead_mark, files_of_at_most
 
 

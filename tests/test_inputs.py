@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens import inputs
-from jaxsens.errors import Problems
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
 
 
 def checked(check: Any, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import InputError, Transformer, memory
-from jaxsens.errors import Problems
-from jaxsens.experiments.single import input_tokens, model_source
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens import InputError, Transformer
+from jaxsens.base import memory
+from jaxsens.base.errors import Problems
+from jaxsens.experiments.single.single import input_tokens, model_source
+from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.theory import lemma5, restrict
 from jaxsens.training.config import TrainConfig
 from tests.experiments.tiny import TINY, tiny_sweep

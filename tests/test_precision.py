@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxsens
-from jaxsens.precision import MATMUL_PRECISION, numerics
+from jaxsens.base.precision import MATMUL_PRECISION, numerics
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS: Any = jax.config  # its attributes are made at run time

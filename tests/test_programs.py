@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import programs
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled, kept
-from jaxsens.sensitivity.adapters import PairApply
+from jaxsens.base import programs
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled, kept
+from jaxsens.sensitivity.subjects.adapters import PairApply
 from tests import memory_growth
 from tests.small_models import small
 

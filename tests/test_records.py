@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import jaxsens
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.notebook import facts
-from jaxsens.records import decoded, encoded
-from jaxsens.sealed import write_sealed
+from jaxsens.base.notebook import facts
+from jaxsens.base.records import decoded, encoded
+from jaxsens.base.sealed import write_sealed
+from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.theory import certified_bound, lemma5, load_certified_bound, load_lemma5
 from tests.small_models import small
 

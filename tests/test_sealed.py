@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 
 CONTENT = {"key": "abc", "values": (1.5, 2, None), "name": "x"}
 

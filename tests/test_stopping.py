@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens import stopping
+from jaxsens.base import stopping
+from jaxsens.base.stopping import Stopped, check, noting
 from jaxsens.cli import supervise
-from jaxsens.stopping import Stopped, check, noting
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationInfo, field_validator
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.strict import (
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.strict import (
     STRICT,
     Positive,
     checked_by,

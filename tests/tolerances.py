@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxsens.precision import EngineTolerance
+from jaxsens.base.precision import EngineTolerance
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jaxsens import inputs
 from jaxsens.asked.value import Answer, kind_of
-from jaxsens.errors import Problems
-from jaxsens.strict import OptionalPositive, Positive, checked_by
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
+from jaxsens.base.strict import OptionalPositive, Positive, checked_by
 
 if TYPE_CHECKING:
     from jaxsens.asked.measures import Measure

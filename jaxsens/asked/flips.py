@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
-from jaxsens import inputs
 from jaxsens.asked.positions import checked_positions
 from jaxsens.asked.value import Answer, kind_of
-from jaxsens.errors import Problems
-from jaxsens.inputs import is_count, whole_numbers
-from jaxsens.strict import OptionalPositive, Positive, checked_by
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
+from jaxsens.base.inputs import is_count, whole_numbers
+from jaxsens.base.strict import OptionalPositive, Positive, checked_by
 
 Groups = tuple[tuple[int, ...], ...]
 

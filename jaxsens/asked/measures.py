@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from jaxsens import inputs
 from jaxsens.asked.value import Answer, kind_of, read
-from jaxsens.errors import InputError, Problems
-from jaxsens.strict import checked_by
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import checked_by
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.inputs import array_of, is_count, is_real, plain_numbers, whole_numbers
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.inputs import array_of, is_count, is_real, plain_numbers, whole_numbers
 
 READOUT, POWERS = "readout", "powers"
 

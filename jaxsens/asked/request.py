@@ -11,7 +11,7 @@ from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Comparison, Function, Measure
 from jaxsens.asked.value import read
-from jaxsens.errors import InputError, Problems
+from jaxsens.base.errors import InputError, Problems
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Request:
         engine: as asked for.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified.
         outputs: the output coordinates that were measured; None for all.
-        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.resuming.fingerprint`).
+        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.results.resuming.fingerprint`).
         weights: SHA-256 of the parameters alone, whatever the inputs' length.
         program: SHA-256 of the program of the measure's function; None for another measure.
         counts: the number of flips requested for each input.

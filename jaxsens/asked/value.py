@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from jaxsens.errors import Problems
-from jaxsens.strict import config, did_you_mean, read_table
+from jaxsens.base.errors import Problems
+from jaxsens.base.strict import config, did_you_mean, read_table
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
 def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind of the answers to a question: a config (`jaxsens.strict`), known by the word `kind`."""
+    """Makes a class a kind of the answers to a question: a config (`jaxsens.base.strict`), known by the word `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)

@@ -8,8 +8,8 @@ from datetime import date, time
 from typing import Any
 
 from jaxsens.asked.value import Answer, read
-from jaxsens.errors import Problems
-from jaxsens.strict import read_table
+from jaxsens.base.errors import Problems
+from jaxsens.base.strict import read_table
 
 FIELDS = "fields as field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxsens import stopping
+from jaxsens.base import stopping
 
 if TYPE_CHECKING:
-    from jaxsens.errors import InputError
+    from jaxsens.base.errors import InputError
 
 _DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
 the length of the input. `jaxsens --version` prints the version."""
@@ -49,29 +49,29 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructions, measure, restrictions, status, sweep, tables, theorem6, train
+    from jaxsens.base.errors import InputError
+    from jaxsens.base.files import takes_no_more
+    from jaxsens.cli import constructed, measure, status, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
-    from jaxsens.errors import InputError
-    from jaxsens.files import takes_no_more
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     note_command_line(arguments)
     if list(arguments) == ["--version"]:
-        from jaxsens.versions import package_version
+        from jaxsens.base.versions import package_version
 
         print(f"jaxsens {package_version()}")
         return 0
     commands: dict[str, Any] = {
         "sweep": sweep.sweep,
         "measure": measure.measure,
-        "train": train.train,
-        "theorem6": theorem6.theorem6,
-        "generalisation": tables.generalisation,
-        "sharpness": tables.sharpness,
+        "train": trained.train,
+        "theorem6": trained.theorem6,
+        "generalisation": trained.generalisation,
+        "sharpness": trained.sharpness,
         "report": sweep.report,
         "status": status.status,
-        "constructions": constructions.constructions,
-        "restrictions": restrictions.restrictions,
+        "constructions": constructed.constructions,
+        "restrictions": constructed.restrictions,
     }
     wants_help = bool({"-h", "--help"} & {*arguments})
     try:
@@ -94,14 +94,14 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
     """Raises InputError, with the likeliest one, if the first word is no command."""
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-        from jaxsens.errors import InputError
-        from jaxsens.strict import did_you_mean
+        from jaxsens.base.errors import InputError
+        from jaxsens.base.strict import did_you_mean
 
         raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], known)}")
 
 
 def _in_words(error: InputError | OSError) -> str:
-    from jaxsens.files import DirectoryGone, remedy, takes_no_more
+    from jaxsens.base.files import DirectoryGone, remedy, takes_no_more
 
     if not isinstance(error, OSError):
         return str(error)

@@ -27,10 +27,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+from jaxsens.base.errors import Problems
+from jaxsens.base.files import takes_no_more, try_writing_to, write_bytes
+from jaxsens.base.processes import has_ended, own_mark
 from jaxsens.cli.shared import Text, default
-from jaxsens.errors import Problems
-from jaxsens.files import takes_no_more, try_writing_to, write_bytes
-from jaxsens.processes import has_ended, own_mark
 
 CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]
 """The option --compilation-cache."""

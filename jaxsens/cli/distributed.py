@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from jaxsens import stopping
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError, ProcessLost, collecting
 from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.shared import (
     Count,
@@ -28,12 +29,11 @@ from jaxsens.cli.shared import (
     say_why_ended,
 )
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
-from jaxsens.errors import InputError, ProcessLost, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.job import Outcome
-    from jaxsens.experiments.points import Point
-    from jaxsens.experiments.sweep import Sweep
+    from jaxsens.experiments.jobs.job import Outcome
+    from jaxsens.experiments.sweep.points import Point
+    from jaxsens.experiments.sweep.sweep import Sweep
 
 _SHARE_ABOVE = 60
 
@@ -124,7 +124,7 @@ def sweep_in_job(
     def work() -> int:
         import jax
 
-        from jaxsens.experiments import distributed
+        from jaxsens.experiments.sweep import distributed
 
         distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
         progress = Console(stderr=True, quiet=quiet)
@@ -153,8 +153,8 @@ def sweep_in_job(
 
 def _after_all(sweep: Sweep, out: Path, progress: Console, report: Callable[[], None]) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
-    from jaxsens.experiments.job import run
-    from jaxsens.experiments.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.jobs.job import run
+    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
     jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
@@ -171,7 +171,7 @@ def _done(outcomes: Sequence[Outcome]) -> str:
 
 def _ended(work: Callable[[], int], again: str) -> int:
     """Returns the exit code of this process's work, and says why it ended early."""
-    from jaxsens.experiments.distributed import HEARTBEAT_SECONDS
+    from jaxsens.experiments.sweep.distributed import HEARTBEAT_SECONDS
 
     try:
         return work()

@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.asked.measures import Measure
+from jaxsens.base.errors import Problems, collecting
 from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.measuring import (
     MEASURED_BY,
@@ -37,11 +38,10 @@ from jaxsens.cli.shared import (
     one_of,
     say,
 )
-from jaxsens.errors import Problems, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.sources import ModelSource
-    from jaxsens.sensitivity.result import FlipSensitivity
+    from jaxsens.experiments.sweep.sources import ModelSource
+    from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
 # The choices are repeated here so that help can list them and reject others without loading JAX. Tests compare them
@@ -227,7 +227,7 @@ def measure(
             check_choices(each, problems)
         model.check(problems)
         check_options(measuring, output, problems)
-    from jaxsens.sensitivity.resuming import MeasurementInterrupted, keeping
+    from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, keeping
 
     check_nothing_is_lost(measuring, output)
     try:
@@ -277,7 +277,7 @@ def _given(
 
 def _measure(asked: _Asked, measuring: MeasuringOptions, output: OutputOptions) -> int:
     """Measures a model with random, constructed or trained weights. Returns the exit code."""
-    from jaxsens.experiments.single import input_tokens, model_source
+    from jaxsens.experiments.single.single import input_tokens, model_source
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 
     with flags_named(_flags(_OPTIONS if asked.config is None else tuple(asked.options))):
@@ -289,7 +289,7 @@ def _measure(asked: _Asked, measuring: MeasuringOptions, output: OutputOptions) 
 
 def _report(result: FlipSensitivity, source: ModelSource, output: OutputOptions) -> int:
     """Writes and prints a result. Returns the exit code."""
-    from jaxsens.experiments.single import summarise
+    from jaxsens.experiments.single.single import summarise
 
     # Save first: printing fails if the reader has closed the pipe.
     code = output.write(result, "Sensitivity by position")
@@ -321,7 +321,7 @@ def _check_input(word: str | None, n: int | None, count: int, problems: Problems
 def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from jaxsens.experiments.single import unresolved_facts
+    from jaxsens.experiments.single.single import unresolved_facts
 
     console = Console()
     facts = Table.grid(padding=(0, 2))
@@ -373,7 +373,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def _told(summary: dict[str, Any], name: str, value: float) -> str:
-    from jaxsens.sensitivity.at_most import told
+    from jaxsens.sensitivity.results.at_most import told
 
     return told(value, summary["at_most"].get(name), 6)
 

@@ -17,6 +17,8 @@ from jaxsens.asked.engines import AskedEngine, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.asked.words import of_words
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.files import METHODS, check_ending
 from jaxsens.cli.shared import (
     File,
     Flag,
@@ -29,12 +31,10 @@ from jaxsens.cli.shared import (
     flags_named,
     write_output,
 )
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.experiments.placement_table import PlacementTable
-from jaxsens.files import METHODS, check_ending
+from jaxsens.experiments.sweep.placement_table import PlacementTable
 
 if TYPE_CHECKING:
-    from jaxsens.sensitivity.result import FlipSensitivity
+    from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
 MEASURED_BY = {
@@ -99,7 +99,7 @@ class MeasuringOptions:
         return {**found, "progress": False if quiet else None, "resume": self._partial()}
 
     def _partial(self) -> FlipSensitivity | None:
-        from jaxsens.sensitivity.result import load_result
+        from jaxsens.sensitivity.results.result import load_result
 
         # One that is missing is the --save of this command (`check_options`), which was not stopped before.
         if self.resume is None or not os.path.lexists(self.resume):
@@ -181,7 +181,7 @@ def check_options(measuring: MeasuringOptions, output: OutputOptions, problems: 
 
 def check_nothing_is_lost(measuring: MeasuringOptions, output: OutputOptions) -> None:
     """Raises InputError if --save has flips of a command that was stopped, and this one does not go on from them."""
-    from jaxsens.sensitivity.result import load_result
+    from jaxsens.sensitivity.results.result import load_result
 
     path = output.save
     if path is None or measuring.resume is not None or not path.is_file():

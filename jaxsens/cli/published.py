@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 
 from jaxsens.asked.measures import KL, Decision, LogProbability
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.files import read_within, rest_within
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.shared import File, Text, check_there, default, flags_named, one_of
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.files import read_within, rest_within
 from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.published import TextMeasurement
+    from jaxsens.experiments.single.published import TextMeasurement
 
 _MOST_BYTES = 2**24
 """The bytes of the longest text that is read; models read some thousand symbols."""
@@ -69,7 +69,7 @@ def check_published(
         others: the options given for other models.
         problems: collects the errors.
     """
-    from jaxsens.strict import messages
+    from jaxsens.base.strict import messages
 
     for option, value in others.items():
         problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
@@ -125,7 +125,7 @@ def measure_published(
     options: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> int:
     """Measures a published model on a text, and prints and writes the result. Returns the exit code."""
-    from jaxsens.experiments.published import measure_text
+    from jaxsens.experiments.single.published import measure_text
 
     if options.pretrained is None:
         raise RuntimeError("measure_published needs --pretrained")

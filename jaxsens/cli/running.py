@@ -14,7 +14,7 @@ from jaxsens.cli.compilation import CacheFolder, again, programs_kept
 from jaxsens.cli.shared import Flag, Out, say_failures, say_why_ended
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.job import Outcome
+    from jaxsens.experiments.jobs.job import Outcome
 
 
 @dataclass(frozen=True)

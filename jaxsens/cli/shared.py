@@ -20,13 +20,13 @@ import tyro
 from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.files import remedy, takes_no_more, try_writing_to, write_text
-from jaxsens.stopping import Stopped
-from jaxsens.told import say
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.files import remedy, takes_no_more, try_writing_to, write_text
+from jaxsens.base.stopping import Stopped
+from jaxsens.base.told import say
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.job import Outcome, RowsJob
+    from jaxsens.experiments.jobs.job import Outcome, RowsJob
 
 
 def _whole(words: list[str]) -> int:
@@ -265,7 +265,7 @@ def rows_folder(path: Path | None) -> Path | None:
 
 def check_table(option: str, path: Path | None, problems: Problems) -> None:
     """Collects an error if a table cannot be written to a file, or its rows cannot be kept next to it until then."""
-    from jaxsens.experiments.job import holds_only_rows
+    from jaxsens.experiments.jobs.job import holds_only_rows
 
     check_output(option, path, problems)
     folder = rows_folder(path)

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens import stopping
+from jaxsens.base import stopping
 from jaxsens.cli.shared import Directory, Flag, say
 
 WATCH_SECONDS = 10.0
@@ -35,7 +35,7 @@ def status(
         quick: Go by the names of files, without checking seals; the last line says how many were not checked.
         watch: Print the state again every 10 s, as long as somebody is at work.
     """
-    from jaxsens.experiments.status import sweep_status
+    from jaxsens.experiments.sweep.status import sweep_status
 
     while True:
         found = sweep_status(directory, quick)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO
 
-from jaxsens import stopping
+from jaxsens.base import stopping
 
 WORKER = "JAXSENS_SUPERVISED"
 """Set in the environment of the process that does the work: the process id of its parent."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.cli import theorem6
+from jaxsens.base.files import only_inside
+from jaxsens.cli import trained
 from jaxsens.cli.compilation import CacheFolder, again, programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
@@ -27,12 +28,11 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
-from jaxsens.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.job import Job, Outcome
-    from jaxsens.experiments.points import Point
-    from jaxsens.experiments.sweep import Sweep
+    from jaxsens.experiments.jobs.job import Job, Outcome
+    from jaxsens.experiments.sweep.points import Point
+    from jaxsens.experiments.sweep.sweep import Sweep
 
 
 def sweep(
@@ -73,8 +73,8 @@ def sweep(
     if job.asked and not list_points:
         load, report = partial(_load, config, only, shard), partial(_report_all, out, quiet)
         return sweep_in_job(job, load, out, resume, quiet, compilation_cache, report)
-    from jaxsens.experiments.job import why_unwritable
-    from jaxsens.experiments.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.jobs.job import why_unwritable
+    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
     loaded, chosen = _load(config, only, shard)
     if list_points:
@@ -109,8 +109,8 @@ def sweep(
 
 def _load(config: Path, only: Sequence[str], shard: str | None) -> tuple[Sweep, Sequence[Point]]:
     """Returns the sweep of a config, and the points that are chosen of it."""
-    from jaxsens.experiments.points import select
-    from jaxsens.experiments.sweep_config import load_sweep_config
+    from jaxsens.experiments.sweep.config import load_sweep_config
+    from jaxsens.experiments.sweep.points import select
 
     loaded = load_sweep_config(config)
     return loaded, select(loaded.points, only, shard)
@@ -118,7 +118,7 @@ def _load(config: Path, only: Sequence[str], shard: str | None) -> tuple[Sweep, 
 
 def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
     """Measures the points and, if the sweep asks for them, computes the bounds."""
-    from jaxsens.experiments.sweep import run_bounds, run_sweep, strangers
+    from jaxsens.experiments.sweep.sweep import run_bounds, run_sweep, strangers
 
     outcomes = [run_sweep(loaded, out, chosen, progress)]
     others = strangers(loaded.plan, out)
@@ -137,17 +137,17 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
         quiet: Print only errors.
     """
-    from jaxsens.experiments.theorem6_results import is_theorem6
+    from jaxsens.experiments.theorem6.results import is_theorem6
 
     if is_theorem6(directory):
-        theorem6.write_report(directory, quiet)
+        trained.write_report(directory, quiet)
         return 0
     _report_all(directory, quiet)
     return 0
 
 
 def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    from jaxsens.experiments.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
     asked = {bound.point: bound for bound in loaded.bound_points}
     listed: list[tuple[Job[Any, Any], Sequence[Any]]] = [
@@ -177,10 +177,10 @@ def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
 
 def _report_all(directory: Path, quiet: bool) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.analysis.data import load_sweep
-    from jaxsens.analysis.page import summary_table
-    from jaxsens.analysis.report import write_report
-    from jaxsens.experiments.sweep import write_bounds_csv, write_points_csv
+    from jaxsens.experiments.report.data import load_sweep
+    from jaxsens.experiments.report.page import summary_table
+    from jaxsens.experiments.report.report import write_report
+    from jaxsens.experiments.sweep.sweep import write_bounds_csv, write_points_csv
 
     data = load_sweep(directory)
     with only_inside(directory):

@@ -6,15 +6,15 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.precision import DTYPES
 from jaxsens.constructions import chiang_cholak, length_independent
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import CONDITIONS, Condition, ConditionName, Read, check_choices, refuse
 from jaxsens.constructions.dyck import dyck
-from jaxsens.errors import InputError, Problems
 from jaxsens.logic import LIBRARY
-from jaxsens.precision import DTYPES
 
 DYCK = "dyck"
 LENGTH_INDEPENDENT = "length-independent-parity"

@@ -46,14 +46,14 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.inputs import choice, is_count, number
 from jaxsens.constructions.network import blank
-from jaxsens.errors import InputError, collecting
-from jaxsens.inputs import choice, is_count, number
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer
+from jaxsens.models.transformer.parameters import TransformerParameters
 
 LanguageName = Literal["parity", "first"]
 Dtype = Literal["float32", "float64"]

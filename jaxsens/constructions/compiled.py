@@ -10,15 +10,15 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from jaxsens.base.errors import InputError, no_rule
+from jaxsens.base.inputs import array_of
+from jaxsens.base.precision import DTYPES
 from jaxsens.constructions.conditions import Read
 from jaxsens.constructions.network import Head, ResidualNetwork, Sum
-from jaxsens.errors import InputError, no_rule
-from jaxsens.inputs import array_of
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
-from jaxsens.precision import DTYPES
+from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer
+from jaxsens.models.transformer.parameters import TransformerParameters
 
 MARGIN = 16
 """Rounding stays below 1/16 of what scores must resolve: a score is rounded several times, a difference twice that."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from jaxsens import logic
+from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.strict import naming_arguments
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import (
     CONDITIONS,
@@ -22,9 +24,7 @@ from jaxsens.constructions.conditions import (
 from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
 from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
 from jaxsens.constructions.temporal import neighbour, since
-from jaxsens.errors import Problems, no_rule
 from jaxsens.logic.formulas import shortened
-from jaxsens.strict import naming_arguments
 
 LONGEST_TEXT = 300
 """How much of a formula's text a promise shows. The text of nested hops would fit on no disk."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from jaxsens.errors import Problems
-from jaxsens.inputs import choice
+from jaxsens.base.errors import Problems
+from jaxsens.base.inputs import choice
+from jaxsens.base.precision import DTYPES
 from jaxsens.logic import (
     CountComparison,
     CountPredicate,
@@ -22,9 +23,8 @@ from jaxsens.logic import (
     subformulas,
     violations,
 )
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
-from jaxsens.precision import DTYPES
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 
 ConditionName = Literal[
     "temperature",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxsens.base.errors import InputError
 from jaxsens.constructions.lemmas import KAPPA, lookup_sharpness, lookup_weight_error, value_error
 from jaxsens.constructions.network import MASK_OF, Affine, Builder, Mask, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
-from jaxsens.errors import InputError
 from jaxsens.logic import CountComparison, CountPredicate, Predicate
-from jaxsens.models.positions import FunctionComponent
+from jaxsens.models.parts.positions import FunctionComponent
 
 NEGATED_PART = ReluForm((Unit(-1, 1, 0),))
 """-relu(z)."""

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from jaxsens.base.errors import collecting
+from jaxsens.base.inputs import count
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import Condition, ConditionName, Read, check_choices
 from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.constructions.temporal import SINCE_ERROR
-from jaxsens.errors import collecting
-from jaxsens.inputs import count
 
 SHARPNESS = 20.0
 """g, the sharpness of the look-ups of depths: see above."""

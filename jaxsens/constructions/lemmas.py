@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from jaxsens.errors import collecting
-from jaxsens.inputs import checked_count, checked_number, choice, count, number
+from jaxsens.base.errors import collecting
+from jaxsens.base.inputs import checked_count, checked_number, choice, count, number
 
 BOOLEAN_ERROR = 1 / 4
 """How far an approximate Boolean may be from 0 or 1 and still be rounded correctly (Lemma 9)."""

@@ -35,13 +35,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from jaxsens.base.errors import collecting
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import ConditionName, Read, check_choices
 from jaxsens.constructions.network import PLACES, Affine, Pair, ResidualNetwork
 from jaxsens.constructions.rounding import ROUND
-from jaxsens.errors import collecting
-from jaxsens.models.positions import Component, Limb
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.positions import Component, Limb
+from jaxsens.models.parts.weighting import Softmax
 
 SHARPNESS = 8.0
 """K, of the Gaussian in layer 2 and of the look-up in layer 3."""

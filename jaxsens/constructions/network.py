@@ -19,10 +19,10 @@ import numpy as np
 
 from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.rounding import ReluForm
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters, shapes
-from jaxsens.models.positions import Component, CoordinateTerm, Limb
-from jaxsens.models.weighting import Weighting
+from jaxsens.models.parts.positions import Component, CoordinateTerm, Limb
+from jaxsens.models.parts.weighting import Weighting
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.parameters import TransformerParameters, shapes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.errors import collecting
-from jaxsens.inputs import checked_count, count
+from jaxsens.base.errors import collecting
+from jaxsens.base.inputs import checked_count, count
 
 
 @dataclass(frozen=True)

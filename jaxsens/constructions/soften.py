@@ -23,7 +23,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from jaxsens import inputs
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import naming_arguments
 from jaxsens.constructions.uniform_tieless import (
     UniformTieless,
     all_inputs,
@@ -31,13 +33,11 @@ from jaxsens.constructions.uniform_tieless import (
     check_measurable,
     measure,
 )
-from jaxsens.errors import InputError, Problems
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import LayerParameters, TransformerParameters
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.transformer import Transformer, check_tokens
-from jaxsens.models.weighting import Softmax
-from jaxsens.strict import naming_arguments
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer, check_tokens
+from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters
 
 FLOATING_POINT = 1024
 """Least epsilon, in units of rounding of the largest activation. Arithmetic would break a smaller promise."""

@@ -18,16 +18,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems
-from jaxsens.models import layers
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.trace import row_scores
-from jaxsens.models.transformer import Transformer, check_runs, check_tokens
-from jaxsens.models.weighting import AverageHard
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled
+from jaxsens.models.parts.weighting import AverageHard
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer, check_runs, check_tokens
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.models.transformer.trace import row_scores
 
 MAX_INPUTS = 2**16
 """Most inputs of a length that are all tried."""

@@ -1,1 +1,5 @@
-"""Sweeps over input length: strict configs, one file a point, resumable, and what a sweep directory holds."""
+"""Experiments: runs over many points, read from strict configs, resumable, with a report.
+
+An experiment is one room with its config, its measurement and its report. `jobs` runs any of them; `sweep` and
+`report` are the largest, and the other experiments use them.
+"""

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.inputs import checked_count
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.inputs import checked_count
 
 NO_PREFIX = -(2**31)
 """The state of a sequence of symbols with which no word begins."""

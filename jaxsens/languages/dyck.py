@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import Problems, collecting
-from jaxsens.inputs import checked_count
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems, collecting
+from jaxsens.base.inputs import checked_count
 from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
 
 _PAIRS = ("()", "[]", "{}", "<>")

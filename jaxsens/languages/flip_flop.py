@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxsens.inputs import checked_count
+from jaxsens.base.inputs import checked_count
 from jaxsens.languages.base import Language, binary_entropy, entropy
 
 _WRITE, _READ, _IGNORE, _ZERO = range(4)

@@ -10,17 +10,17 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.inputs import checked_count
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.inputs import checked_count
+from jaxsens.base.memory import check_fits
+from jaxsens.base.strict import messages
 from jaxsens.languages.base import CELLS, Language, entropy
 from jaxsens.logic.automata import Automaton, automaton, unrolled
 from jaxsens.logic.evaluator import evaluate_tokens
 from jaxsens.logic.formulas import Formula, shortened
 from jaxsens.logic.parser import parse
 from jaxsens.logic.structure import violations
-from jaxsens.memory import check_fits
-from jaxsens.strict import messages
 
 TRIES = 2**16
 """Uniform words that rejection tries before it gives up, plus `TRIES_A_WORD` for each word wanted."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxsens.inputs import checked_count
+from jaxsens.base.inputs import checked_count
 from jaxsens.languages.base import Language, draw, entropy, from_log_ratios
 
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import InputError
-from jaxsens.inputs import checked_count
+from jaxsens.base.errors import InputError
+from jaxsens.base.inputs import checked_count
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.reading import Reading, State, UnreadableFormula
 

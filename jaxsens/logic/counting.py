@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import ClassVar, Literal, final
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic import grammar
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.numerical import LARGEST_INTEGER, Predicate

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence, Sized
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.errors import InputError, collecting, no_rule
+from jaxsens.base.errors import InputError, collecting, no_rule
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import Count, CountComparison, CountLeft, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, subformulas

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic import grammar
 
 LONGEST = 1_000_000

@@ -14,8 +14,8 @@ from functools import reduce
 from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
-from jaxsens.errors import InputError, collecting
-from jaxsens.inputs import is_count
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.inputs import is_count
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 from jaxsens.logic.parser import parse

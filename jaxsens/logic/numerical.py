@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import final
 
-from jaxsens.errors import InputError, collecting
-from jaxsens.inputs import is_count
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.inputs import is_count
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.grammar import RESERVED
 

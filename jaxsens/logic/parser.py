@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
 from jaxsens.logic.formulas import Formula, Symbol

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxsens.errors import InputError, no_rule
+from jaxsens.base.errors import InputError, no_rule
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import CountComparison, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, shortened, subformulas

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic.counting import Count, CountComparison, CountPredicate
 from jaxsens.logic.formulas import Formula, Next, Since, Symbol, Until, Yesterday, shortened, subformulas
 from jaxsens.logic.numerical import PositionPredicate, Predicate

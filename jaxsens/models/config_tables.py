@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.models.baselines import LSTM, RNN, Convolution
-from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.transformer import Transformer
-from jaxsens.strict import did_you_mean, field_names, is_later, join, messages
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import did_you_mean, field_names, is_later, join, messages
+from jaxsens.models.networks.baselines import LSTM, RNN, Convolution
+from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer
 
 NetworkConfig = TransformerConfig | BaselineConfig
 """The configs of all networks."""

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxsens.errors import InputError
-from jaxsens.inputs import is_count
-from jaxsens.strict import naming_arguments
+from jaxsens.base.errors import InputError
+from jaxsens.base.inputs import is_count
+from jaxsens.base.strict import naming_arguments
 
 _CALLING = threading.Lock()
 """PyTorch spreads one call over all cores, and modules may keep state between calls: one call at a time."""

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.memory import check_fits
-from jaxsens.precision import DTYPES, numerics
-from jaxsens.pretrained.architecture import Architecture, Output, PublishedTransformer
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.memory import check_fits
+from jaxsens.base.precision import DTYPES, numerics
+from jaxsens.base.strict import naming_arguments
+from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.family import Family
 from jaxsens.pretrained.families.named import FAMILIES
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
-from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
 from jaxsens.pretrained.tokenizer import read_tokenizer
-from jaxsens.strict import naming_arguments
 
 
 @naming_arguments

@@ -14,12 +14,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxsens import inputs
-from jaxsens.errors import collecting
-from jaxsens.models.layered import rows_of
-from jaxsens.models.layered_model import LayeredModel
-from jaxsens.precision import numerics
-from jaxsens.pretrained.architecture import Architecture, PublishedTransformer
+from jaxsens.base import inputs
+from jaxsens.base.errors import collecting
+from jaxsens.base.precision import numerics
+from jaxsens.models.transformer.layered import rows_of
+from jaxsens.models.transformer.layered_model import LayeredModel
+from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer
 from jaxsens.pretrained.tokenizer import FolderTokenizer
 
 

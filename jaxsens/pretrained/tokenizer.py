@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxsens.errors import Problems
-from jaxsens.inputs import LARGEST_ID, is_count
+from jaxsens.base.errors import Problems
+from jaxsens.base.inputs import LARGEST_ID, is_count
 from jaxsens.pretrained.folder import read_json
 
 UNUSED = re.compile(

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from jaxsens.errors import InputError
-from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.base.errors import InputError
+from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
 

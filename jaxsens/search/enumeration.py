@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.search.local_search import SearchProgress
 from jaxsens.search.problem import Problem, SearchSpace
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.placement import placement
 
 SMALL = 2**16
 """Most words that are enumerated without being asked for."""

@@ -12,19 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import inputs
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Norm
-from jaxsens.errors import Problems
-from jaxsens.memory import TOKEN_BYTES, check_fits
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.adapters import Measurable
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
+from jaxsens.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.sensitivity.checks.index_check import check_searched_reads
+from jaxsens.sensitivity.checks.output import check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.flip_table import enumerate_flips, places
-from jaxsens.sensitivity.index_check import check_searched_reads
-from jaxsens.sensitivity.output import check_finite, checked_output
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
+from jaxsens.sensitivity.flips.flip_table import enumerate_flips, places
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.subjects.adapters import Measurable
 
 MIXED = 256
 """The random words on which indices are checked before a search."""

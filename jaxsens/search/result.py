@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.notebook import facts
-from jaxsens.records import SavedResult
+from jaxsens.base.notebook import facts
+from jaxsens.base.records import SavedResult
 from jaxsens.search.local_search import Restart
-from jaxsens.sensitivity.engine import EngineChoice
+from jaxsens.sensitivity.engines.engine import EngineChoice
 
 MOST_SHOWN = 100
 """The symbols of a word that a notebook shows."""

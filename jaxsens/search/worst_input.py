@@ -11,23 +11,23 @@ from typing import Any, Literal, cast
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens import inputs, stopping
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import read_norm
 from jaxsens.asked.value import read
-from jaxsens.errors import InputError, PrecisionWarning, Problems, collecting
-from jaxsens.precision import numerics
+from jaxsens.base import inputs, stopping
+from jaxsens.base.errors import InputError, PrecisionWarning, Problems, collecting
+from jaxsens.base.precision import numerics
+from jaxsens.base.strict import naming_arguments
+from jaxsens.base.versions import versions
 from jaxsens.search import enumeration
 from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
-from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.placement import Placement, checked_placement
-from jaxsens.sensitivity.resolution import beyond_precision, checked_scores
-from jaxsens.strict import naming_arguments
-from jaxsens.versions import versions
+from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores
+from jaxsens.sensitivity.placement.placement import Placement, checked_placement
+from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 
 @naming_arguments

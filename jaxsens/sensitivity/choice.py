@@ -25,22 +25,23 @@ import jax.numpy as jnp
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder, Incremental, Vmap
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
-from jaxsens.errors import EngineRefusal, no_rule
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layers import apply_operations, readout_position
-from jaxsens.models.weighting import Tempered
-from jaxsens.precision import numerics
-from jaxsens.sensitivity import incremental, vmap_engine
-from jaxsens.sensitivity.adapters import Measurable
-from jaxsens.sensitivity.difference import engine as difference
-from jaxsens.sensitivity.difference import folded
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.edits import SUBSTITUTE, Edit, edit_of, engine_of
-from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.first_order.estimate import first_order_engine
-from jaxsens.sensitivity.incremental import IncrementalEngine, incremental_engine
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.base.errors import EngineRefusal, no_rule
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.weighting import Tempered
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layers import apply_operations, readout_position
+from jaxsens.sensitivity.engines import incremental
+from jaxsens.sensitivity.engines import vmap as vmap_engine
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.difference import folded
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
+from jaxsens.sensitivity.engines.edits import SUBSTITUTE, Edit, edit_of, engine_of
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.estimates.estimate import first_order_engine
+from jaxsens.sensitivity.subjects.adapters import Measurable
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""

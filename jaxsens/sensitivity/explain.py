@@ -15,20 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens import inputs
 from jaxsens.asked.engines import AskedEngine, FirstOrder
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import Decision, Measure
 from jaxsens.asked.value import read
-from jaxsens.errors import DurationWarning, EngineRefusal, Problems, collecting
-from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import Measurable, measurable
+from jaxsens.base import inputs
+from jaxsens.base.errors import DurationWarning, EngineRefusal, Problems, collecting
+from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.base.precision import numerics
+from jaxsens.base.strict import naming_arguments
+from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.edits import SUBSTITUTE, GroupEngine, edit_of
-from jaxsens.sensitivity.engine import Engine, EngineChoice, EngineCost
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import (
+from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.estimates.estimate import (
     NAME,
     abstract_estimate,
     estimate_cost,
@@ -36,12 +38,10 @@ from jaxsens.sensitivity.first_order.estimate import (
     output_size,
     table_bytes,
 )
-from jaxsens.sensitivity.output import traced_output
-from jaxsens.sensitivity.placement import DEFAULT_MEMORY
-from jaxsens.sensitivity.selection import default_flips, select
-from jaxsens.sensitivity.texts import encoded
-from jaxsens.sensitivity.vmap_engine import VmapEngine
-from jaxsens.strict import naming_arguments
+from jaxsens.sensitivity.flips.selection import default_flips, select
+from jaxsens.sensitivity.placement.placement import DEFAULT_MEMORY
+from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
+from jaxsens.sensitivity.subjects.texts import encoded
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 

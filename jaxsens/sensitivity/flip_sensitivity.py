@@ -13,40 +13,43 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import inputs, stopping
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Decision, Measure, OfFunction, balancing_threshold
 from jaxsens.asked.request import Request, without_function
 from jaxsens.asked.value import read
-from jaxsens.errors import PrecisionWarning, collecting
-from jaxsens.inputs import FEWER_FLIPS, SHORTER
-from jaxsens.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.models.transformer import activation_bytes
-from jaxsens.precision import numerics
-from jaxsens.sensitivity import placement as placing
-from jaxsens.sensitivity.adapters import Measurable, checked_input, measurable
-from jaxsens.sensitivity.alone import called_alone, check_alone, warn_of_no_change
+from jaxsens.base import inputs, stopping
+from jaxsens.base.errors import PrecisionWarning, collecting
+from jaxsens.base.inputs import FEWER_FLIPS, SHORTER
+from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.base.precision import numerics
+from jaxsens.base.strict import naming_arguments
+from jaxsens.base.versions import versions
+from jaxsens.models.transformer.module import activation_bytes
+from jaxsens.sensitivity.checks.functions import checked_function
+from jaxsens.sensitivity.checks.index_check import check_reads
+from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
+from jaxsens.sensitivity.checks.premises import premises
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.doubt import output_doubts
-from jaxsens.sensitivity.edits import edit_of
-from jaxsens.sensitivity.engine import Engine, EngineChoice
-from jaxsens.sensitivity.estimated import Estimated, strata
+from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
+from jaxsens.sensitivity.digits.doubt import output_doubts
+from jaxsens.sensitivity.digits.refined import HOW, refined
+from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores, warn_if_unresolved
+from jaxsens.sensitivity.engines.edits import edit_of
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.estimates.estimate import estimated
+from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import estimated
-from jaxsens.sensitivity.first_order.verify import verified, warn_if_far
-from jaxsens.sensitivity.flip_table import DELETED, FlipTable
-from jaxsens.sensitivity.functions import checked_function
-from jaxsens.sensitivity.index_check import check_reads
-from jaxsens.sensitivity.output import check_estimates_finite, check_finite, checked_output
-from jaxsens.sensitivity.placement import Placement, checked_placement
-from jaxsens.sensitivity.premises import premises
-from jaxsens.sensitivity.progress import telling
-from jaxsens.sensitivity.refined import HOW, refined
-from jaxsens.sensitivity.resolution import beyond_precision, checked_scores, warn_if_unresolved
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
-from jaxsens.sensitivity.resuming import (
+from jaxsens.sensitivity.flips.flip_table import DELETED, FlipTable
+from jaxsens.sensitivity.flips.selection import Selection, default_flips, select
+from jaxsens.sensitivity.placement import placement as placing
+from jaxsens.sensitivity.placement.placement import Placement, checked_placement
+from jaxsens.sensitivity.placement.progress import telling
+from jaxsens.sensitivity.results.estimated import Estimated, strata
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.resuming import (
     MeasurementInterrupted,
     check_resumable,
     fingerprint,
@@ -55,12 +58,9 @@ from jaxsens.sensitivity.resuming import (
     taken_over,
     weights_of,
 )
-from jaxsens.sensitivity.selection import Selection, default_flips, select
 from jaxsens.sensitivity.several_lengths import PROGRESS, one_after_another, rows_of_several_lengths
-from jaxsens.sensitivity.texts import encoded, with_token
-from jaxsens.sensitivity.vmap_engine import compiled_output
-from jaxsens.strict import naming_arguments
-from jaxsens.versions import versions
+from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
+from jaxsens.sensitivity.subjects.texts import encoded, with_token
 
 
 @naming_arguments

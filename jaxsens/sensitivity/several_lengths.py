@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens import inputs
 from jaxsens.asked.flips import Flips
-from jaxsens.errors import InputError, Problems
-from jaxsens.sensitivity.adapters import Measurable, checked_input
-from jaxsens.sensitivity.concat import concat
-from jaxsens.sensitivity.progress import telling
-from jaxsens.sensitivity.result import FlipSensitivity
-from jaxsens.sensitivity.resuming import MeasurementInterrupted
-from jaxsens.sensitivity.selection import select
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.sensitivity.flips.selection import select
+from jaxsens.sensitivity.placement.progress import telling
+from jaxsens.sensitivity.results.concat import concat
+from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.results.resuming import MeasurementInterrupted
+from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input
 
 PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
 """What `progress` may be, in words."""

@@ -50,16 +50,15 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import collecting, no_rule
-from jaxsens.inputs import Norm
-from jaxsens.models.config import LayerConfig, TransformerConfig
+from jaxsens.base import inputs
+from jaxsens.base.errors import collecting, no_rule
+from jaxsens.base.inputs import Norm
+from jaxsens.base.notebook import facts
+from jaxsens.base.records import SavedResult
+from jaxsens.base.strict import naming_arguments, typed
 from jaxsens.models.config_tables import plain
-from jaxsens.models.layers import readout_position
-from jaxsens.models.masks import MASK_TYPES, AnyMask, SlidingWindow
-from jaxsens.models.parameters import LayerParameters, needed
-from jaxsens.models.transformer import Transformer, check_runs
-from jaxsens.models.weighting import (
+from jaxsens.models.parts.masks import MASK_TYPES, AnyMask, SlidingWindow
+from jaxsens.models.parts.weighting import (
     SOFTMAXES,
     AdaptiveSoftmax,
     Entmax,
@@ -68,9 +67,10 @@ from jaxsens.models.weighting import (
     Sparsemax,
     Weighting,
 )
-from jaxsens.notebook import facts
-from jaxsens.records import SavedResult
-from jaxsens.strict import naming_arguments, typed
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.models.transformer.layers import readout_position
+from jaxsens.models.transformer.module import Transformer, check_runs
+from jaxsens.models.transformer.parameters import LayerParameters, needed
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,

@@ -20,18 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsens import inputs
-from jaxsens.errors import Problems
-from jaxsens.inputs import is_count, plain_numbers
-from jaxsens.models import layers
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.trace import over_row_blocks, row_scores
-from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import SOFTMAXES
-from jaxsens.notebook import facts
-from jaxsens.precision import numerics
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
+from jaxsens.base.inputs import is_count, plain_numbers
+from jaxsens.base.notebook import facts
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.weighting import SOFTMAXES
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import Transformer, check_length
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.models.transformer.trace import over_row_blocks, row_scores
 from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
 from jaxsens.theory.lipschitz import log
 from jaxsens.theory.rules import softmax_config

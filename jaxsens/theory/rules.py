@@ -11,15 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import Problems, no_rule, rule_for
-from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.given import instead_of
-from jaxsens.models.masks import AnyMask, SlidingWindow, kind_of_mask
-from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
-from jaxsens.models.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
-from jaxsens.models.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
-from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
+from jaxsens.base.errors import Problems, no_rule, rule_for
+from jaxsens.models.networks.given import instead_of
+from jaxsens.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
+from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
+from jaxsens.models.parts.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.models.transformer.module import Transformer
+from jaxsens.models.transformer.parameters import (
+    LayerParameters,
+    NormParameters,
+    TransformerParameters,
+    needed,
+)
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 SCORES = ("dot-product", "additive")

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import InputError
-from jaxsens.models import layers
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.given import on_device
-from jaxsens.models.parameters import needed
-from jaxsens.models.trace import LayerTrace
-from jaxsens.models.transformer import check_tokens
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled
-from jaxsens.strict import naming_arguments
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled
+from jaxsens.base.strict import naming_arguments
+from jaxsens.models.networks.given import on_device
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import check_tokens
+from jaxsens.models.transformer.parameters import needed
+from jaxsens.models.transformer.trace import LayerTrace
 from jaxsens.training.evaluation import network_of
 
 

@@ -13,16 +13,16 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
-from jaxsens.errors import InputError, Problems
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.notebook import facts
+from jaxsens.base.precision import numerics
+from jaxsens.base.versions import versions
 from jaxsens.languages import Language
 from jaxsens.models.config_tables import build
-from jaxsens.notebook import facts
-from jaxsens.precision import numerics
 from jaxsens.training import storage
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.optimiser import TrainState, state_shapes
 from jaxsens.training.storage import DamagedCheckpoint
-from jaxsens.versions import versions
 
 FOLDER = "checkpoints"
 """The folder of a training's directory that holds its checkpoints."""

@@ -20,15 +20,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any, Literal, get_args
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import Count, config, did_you_mean, messages, read_table, read_toml
 from jaxsens.languages import Language, language
-from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig
-from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
-from jaxsens.models.masks import MASKS, mask_of
-from jaxsens.models.transformer import check_runs
-from jaxsens.strict import Count, config, did_you_mean, messages, read_table, read_toml
+from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig
+from jaxsens.models.parts.masks import MASKS, mask_of
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import check_runs
 from jaxsens.training.tables import (
     CheckpointConfig,
     DataConfig,

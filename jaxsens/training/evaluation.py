@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens import inputs
-from jaxsens.errors import collecting
+from jaxsens.base import inputs
+from jaxsens.base.errors import collecting
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled
 from jaxsens.languages import Dyck, Language
-from jaxsens.models import baselines
-from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig
-from jaxsens.models.trace import SCORES_IN_MEMORY
-from jaxsens.models.transformer import check_tokens
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled
+from jaxsens.models.networks import baselines
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import check_tokens
+from jaxsens.models.transformer.trace import SCORES_IN_MEMORY
 from jaxsens.training.config import Task, logits_of
 from jaxsens.training.data import with_boundary
 from jaxsens.training.sequence import readout_logits, sequence_logits

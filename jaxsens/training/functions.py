@@ -15,12 +15,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxsens import stopping
-from jaxsens.errors import rule_for
-from jaxsens.models import layers
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.parameters import TransformerParameters, initialise
-from jaxsens.precision import numerics
+from jaxsens.base import stopping
+from jaxsens.base.errors import rule_for
+from jaxsens.base.precision import numerics
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.parameters import TransformerParameters, initialise
 from jaxsens.training.optimiser import transformation
 from jaxsens.training.tables import OptimiserConfig
 

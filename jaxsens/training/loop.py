@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.errors import InputError
-from jaxsens.files import only_inside, place_of
-from jaxsens.precision import numerics
-from jaxsens.stopping import ENDING, StopRequest, noting
-from jaxsens.strict import naming_arguments
+from jaxsens.base.errors import InputError
+from jaxsens.base.files import only_inside, place_of
+from jaxsens.base.precision import numerics
+from jaxsens.base.stopping import ENDING, StopRequest, noting
+from jaxsens.base.strict import naming_arguments
 from jaxsens.training import checkpoints, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsens.errors import no_rule
+from jaxsens.base.errors import no_rule
 from jaxsens.models.config_tables import NetworkConfig
 from jaxsens.training.config import Task, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss

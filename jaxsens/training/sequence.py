@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models import baselines, layers
-from jaxsens.models.baselines import BaselineParameters
-from jaxsens.models.config import TransformerConfig
 from jaxsens.models.config_tables import NetworkConfig
-from jaxsens.models.layered import Tokens
-from jaxsens.models.parameters import TransformerParameters, initialise
-from jaxsens.models.products import rows_times
+from jaxsens.models.networks import baselines
+from jaxsens.models.networks.baselines import BaselineParameters
+from jaxsens.models.parts.products import rows_times
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layered import Tokens
+from jaxsens.models.transformer.parameters import TransformerParameters, initialise
 
 Parameters = TransformerParameters | BaselineParameters
 

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.notebook import facts
-from jaxsens.precision import numerics
-from jaxsens.programs import compiled
-from jaxsens.strict import naming_arguments
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.notebook import facts
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled
+from jaxsens.base.strict import naming_arguments
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from orbax import checkpoint as orbax
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.files import made_place, named_failures, never_a_link, takes_no_more
-from jaxsens.sealed import DamagedFile, digest, read_sealed, write_sealed
-from jaxsens.stopping import writing
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.files import made_place, named_failures, never_a_link, takes_no_more
+from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.base.stopping import writing
 
 FORMAT = 2
 KIND = "manifest of a checkpoint"

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from jaxsens import inputs
-from jaxsens.errors import Problems, collecting
-from jaxsens.strict import Count, Positive, checked_by, config
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems, collecting
+from jaxsens.base.strict import Count, Positive, checked_by, config
 
 NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
 

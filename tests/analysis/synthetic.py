@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from jaxsens.analysis.data import ProfileBuilder, SweepData, statistic_columns
-from jaxsens.experiments.bounds import BoundRecord
-from jaxsens.experiments.points import Measurement, PointMetadata
-from jaxsens.experiments.sweep import PlannedPoint, PlannedVariant, SweepPlan
+from jaxsens.experiments.report.data import ProfileBuilder, SweepData, statistic_columns
+from jaxsens.experiments.sweep.bounds import BoundRecord
+from jaxsens.experiments.sweep.points import Measurement, PointMetadata
+from jaxsens.experiments.sweep.sweep import PlannedPoint, PlannedVariant, SweepPlan
 
 LENGTHS = (16, 32, 64, 128, 256)
 Law = Callable[[int, int], float]

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.analysis.bounds import BoundsData, bounds_sections
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.report import build_report
-from jaxsens.experiments.bounds import BoundRecord
+from jaxsens.experiments.report.bounds import BoundsData, bounds_sections
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.report import build_report
+from jaxsens.experiments.sweep.bounds import BoundRecord
 from tests.analysis.synthetic import LENGTHS, points, power, sweep_data
 
 TABLE = points(

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from jaxsens.analysis.constructions import conditions_text
+from jaxsens.base.errors import InputError
 from jaxsens.cli import main
 from jaxsens.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
 from jaxsens.constructions.conditions import CONDITIONS, Condition
-from jaxsens.errors import InputError
+from jaxsens.experiments.constructed.report import conditions_text
 
 ENTRIES = {entry.name: entry for entry in catalogue()}
 
@@ -83,8 +83,8 @@ def test_refusals(arguments, message, capsys):
 
 
 def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
-    from jaxsens.analysis import constructions
-    from jaxsens.experiments import constructions_table as experiment
+    from jaxsens.experiments.constructed import constructions_table as experiment
+    from jaxsens.experiments.constructed import report as constructions
 
     def measured(case, condition, read, plan):
         promise = case.build(condition, "float64").promise

@@ -7,13 +7,19 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.constructions import TABLES, cells, exponent_text, markdown
+from jaxsens.base.errors import InputError
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import ConditionName
-from jaxsens.errors import InputError
-from jaxsens.experiments import constructions_table
-from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow, constructions_job, plan_of
-from jaxsens.experiments.job import run
+from jaxsens.experiments.constructed import constructions_table
+from jaxsens.experiments.constructed.constructions_table import (
+    Exactness,
+    TablePlan,
+    TableRow,
+    constructions_job,
+    plan_of,
+)
+from jaxsens.experiments.constructed.report import TABLES, cells, exponent_text, markdown
+from jaxsens.experiments.jobs.job import run
 
 LENGTHS = (10, 20, 40)
 

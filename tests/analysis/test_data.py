@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from jaxsens.analysis.data import Spread, coincide, spreads, statistic_columns
+from jaxsens.experiments.report.data import Spread, coincide, spreads, statistic_columns
 from tests.analysis.synthetic import points, power
 
 TABLE = points({"a": {"mean": power(-1), "q90": power(0)}})

@@ -10,22 +10,22 @@ import pytest
 
 import jaxsens
 from jaxsens import flip_sensitivity
-from jaxsens.analysis.data import DecisionBuilder, load_sweep
-from jaxsens.analysis.decisions import (
+from jaxsens.experiments.report.data import DecisionBuilder, load_sweep
+from jaxsens.experiments.report.decisions import (
     decision_sections,
     input_figure,
     model_figure,
     model_table,
 )
-from jaxsens.analysis.figures import sensitivity_panel, slopes_of
-from jaxsens.analysis.fits import fit_exponents, statistic_name
-from jaxsens.analysis.page import DASH
-from jaxsens.analysis.panels import variant_styles
-from jaxsens.analysis.report import build_report
-from jaxsens.analysis.texts import text
-from jaxsens.experiments.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
-from jaxsens.experiments.sweep import read_points, run_sweep
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.report.figures import sensitivity_panel, slopes_of
+from jaxsens.experiments.report.fits import fit_exponents, statistic_name
+from jaxsens.experiments.report.page import DASH
+from jaxsens.experiments.report.panels import variant_styles
+from jaxsens.experiments.report.report import build_report
+from jaxsens.experiments.report.texts import text
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
+from jaxsens.experiments.sweep.sweep import read_points, run_sweep
 from tests.analysis.synthetic import points, power
 from tests.experiments.tiny import quiet
 

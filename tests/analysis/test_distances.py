@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.analysis.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
-from jaxsens.analysis.distances import (
+from jaxsens.experiments.report.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
+from jaxsens.experiments.report.distances import (
     READ_AT,
     Distances,
     distance_figure,
@@ -17,9 +17,9 @@ from jaxsens.analysis.distances import (
     distance_table,
     write_distances,
 )
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.report import build_report, distances_of
-from jaxsens.experiments.sweep import run_sweep
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.report import build_report, distances_of
+from jaxsens.experiments.sweep.sweep import run_sweep
 from tests.experiments.tiny import quiet, tiny_sweep
 
 START = [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46, 64, 91, 128]

@@ -11,13 +11,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from jaxsens.analysis.data import Spread, inexact, statistic_columns
-from jaxsens.analysis.figures import sensitivity_figure, sensitivity_panel
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.page import points_table
-from jaxsens.analysis.panels import Line, Panel, draw_panels, variant_styles
-from jaxsens.analysis.report import build_report
-from jaxsens.experiments.points import Measurement
+from jaxsens.experiments.report.data import Spread, inexact, statistic_columns
+from jaxsens.experiments.report.figures import sensitivity_figure, sensitivity_panel
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.page import points_table
+from jaxsens.experiments.report.panels import Line, Panel, draw_panels, variant_styles
+from jaxsens.experiments.report.report import build_report
+from jaxsens.experiments.sweep.points import Measurement
 from tests.analysis.synthetic import points, power, sweep_data
 
 EXACT = points({"a": {"mean": power(-1), "max": power(-0.5)}}, seeds=2)

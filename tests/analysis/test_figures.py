@@ -7,10 +7,15 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from jaxsens.analysis.data import spreads
-from jaxsens.analysis.figures import growth_lines, local_slope_figure, sensitivity_figure, sensitivity_panel
-from jaxsens.analysis.fits import fit_exponents, local_slopes
-from jaxsens.analysis.panels import ZERO_LABEL, Guide, draw_panels, variant_styles
+from jaxsens.experiments.report.data import spreads
+from jaxsens.experiments.report.figures import (
+    growth_lines,
+    local_slope_figure,
+    sensitivity_figure,
+    sensitivity_panel,
+)
+from jaxsens.experiments.report.fits import fit_exponents, local_slopes
+from jaxsens.experiments.report.panels import ZERO_LABEL, Guide, draw_panels, variant_styles
 from tests.analysis.drawn import axes_titled, clashes, y_labels
 from tests.analysis.synthetic import LENGTHS, points, power, six_variants
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.analysis.fits import (
+from jaxsens.experiments.report.fits import (
     Growth,
     fit_exponent,
     fit_exponents,

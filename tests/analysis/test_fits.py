@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxsens.analysis.fits import CONFIDENCE, fit_exponent, fit_exponents
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.report.fits import CONFIDENCE, fit_exponent, fit_exponents
 from tests.analysis.synthetic import LENGTHS, points, power
 
 N = np.array([16, 32, 64, 128, 256, 512], dtype=float)

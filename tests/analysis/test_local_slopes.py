@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.analysis.data import spreads
-from jaxsens.analysis.fits import local_slopes
+from jaxsens.experiments.report.data import spreads
+from jaxsens.experiments.report.fits import local_slopes
 from tests.analysis.synthetic import points, power
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.path import Path
 
-from jaxsens.analysis.data import inexact, statistic_columns
-from jaxsens.analysis.figures import fitted_power, sensitivity_figure
-from jaxsens.analysis.fits import fit_exponents, local_slopes, summary_sentence
-from jaxsens.analysis.panels import ARROWS, variant_styles
+from jaxsens.experiments.report.data import inexact, statistic_columns
+from jaxsens.experiments.report.figures import fitted_power, sensitivity_figure
+from jaxsens.experiments.report.fits import fit_exponents, local_slopes, summary_sentence
+from jaxsens.experiments.report.panels import ARROWS, variant_styles
 from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import points, power
 

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.analysis.data import Spread
-from jaxsens.analysis.figures import sensitivity_figure
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.panels import (
+from jaxsens.experiments.report.data import Spread
+from jaxsens.experiments.report.figures import sensitivity_figure
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.panels import (
     Line,
     Panel,
     draw_panels,
@@ -60,7 +60,7 @@ def test_drawing_leaves_matplotlibs_global_state_alone():
 
 def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
     code = (
-        "import sys\nfrom jaxsens.analysis import figures, panels\n"
+        "import sys\nfrom jaxsens.experiments.report import figures, panels\n"
         "figure = panels.Figure()\npanels.png_bytes(figure)\npanels.svg_bytes(figure)\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )

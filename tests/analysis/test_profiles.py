@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
 
-from jaxsens.analysis.data import BINS, ProfileBuilder
-from jaxsens.analysis.figures import DECADES, MARGIN, profile_figure
+from jaxsens.experiments.report.data import BINS, ProfileBuilder
+from jaxsens.experiments.report.figures import DECADES, MARGIN, profile_figure
 from tests.analysis.drawn import axes_titled, clashes
 
 

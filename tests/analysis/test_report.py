@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from jaxsens.analysis import page
-from jaxsens.analysis.data import SweepData
-from jaxsens.analysis.fits import fit_exponents, signed
-from jaxsens.analysis.page import (
+from jaxsens.experiments.report import page
+from jaxsens.experiments.report.data import SweepData
+from jaxsens.experiments.report.fits import fit_exponents, signed
+from jaxsens.experiments.report.page import (
     duration,
     exponent_table,
     missing_text,
@@ -20,8 +20,8 @@ from jaxsens.analysis.page import (
     run_table,
     variant_table,
 )
-from jaxsens.analysis.panels import svg_bytes
-from jaxsens.analysis.report import build_report
+from jaxsens.experiments.report.panels import svg_bytes
+from jaxsens.experiments.report.report import build_report
 from tests.analysis.synthetic import points, power, six_variants, sweep_data
 
 BOUNDED = dict.fromkeys(

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.analysis.figures import growth_lines
-from jaxsens.analysis.fits import Growth, fit_exponent, fit_exponents, summary_sentence
-from jaxsens.analysis.page import exponent_table, local_slope_table, write_local_slopes
+from jaxsens.experiments.report.figures import growth_lines
+from jaxsens.experiments.report.fits import Growth, fit_exponent, fit_exponents, summary_sentence
+from jaxsens.experiments.report.page import exponent_table, local_slope_table, write_local_slopes
 from tests.analysis.synthetic import points, power
 
 MINUS = "\N{MINUS SIGN}"

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.page import summary_table, write_summary
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.page import summary_table, write_summary
 from tests.analysis.synthetic import points, power, six_variants
 
 

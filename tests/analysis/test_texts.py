@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jaxsens.analysis import texts
+from jaxsens.experiments.report import texts
 
 FOLDER = Path(texts.__file__).parent
 

@@ -10,7 +10,8 @@ import re
 import numpy as np
 import pytest
 
-from jaxsens.analysis.theorem6 import (
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.theorem6.report import (
     build_theorem6_report,
     cross_entropy_figure,
     load_theorem6,
@@ -19,7 +20,6 @@ from jaxsens.analysis.theorem6 import (
     sentences,
     write_theorem6_report,
 )
-from jaxsens.errors import InputError
 from jaxsens.languages import Dyck, Parity
 from tests.analysis.drawn import clashes
 from tests.analysis.theorem6_synthetic import LENGTHS, alone, experiment, without, write

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.training import read_table, training_figure, training_summary, write_training_plot
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.trained.curves import (
+    read_table,
+    training_figure,
+    training_summary,
+    write_training_plot,
+)
 from tests.analysis.drawn import clashes
 
 METRICS = (

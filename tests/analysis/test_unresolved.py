@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from matplotlib.path import Path
 
-from jaxsens.analysis.data import DistanceBuilder, ProfileBuilder, inexact
-from jaxsens.analysis.figures import fitted_power, measured_line, sensitivity_figure
-from jaxsens.analysis.fits import fit_exponents, local_slopes, summary_sentence
-from jaxsens.analysis.panels import variant_styles
-from jaxsens.analysis.report import about_unresolved
+from jaxsens.experiments.report.data import DistanceBuilder, ProfileBuilder, inexact
+from jaxsens.experiments.report.figures import fitted_power, measured_line, sensitivity_figure
+from jaxsens.experiments.report.fits import fit_exponents, local_slopes, summary_sentence
+from jaxsens.experiments.report.panels import variant_styles
+from jaxsens.experiments.report.report import about_unresolved
 from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import points, power, sweep_data
 

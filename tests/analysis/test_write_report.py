@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.data import load_sweep
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.report import write_report
-from jaxsens.errors import InputError
-from jaxsens.experiments.sweep import read_points, run_sweep
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.report import write_report
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.sweep import read_points, run_sweep
 from tests.experiments.tiny import draw_nothing
 
 CONFIG = """# a comment

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxsens.analysis.theorem6 import Theorem6Data
-from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.theorem6_results import (
+from jaxsens.base.files import write_text
+from jaxsens.experiments.sweep.points import Measurement
+from jaxsens.experiments.theorem6.report import Theorem6Data
+from jaxsens.experiments.theorem6.results import (
     CONFIG,
     PLAN,
     Cell,
@@ -21,7 +22,6 @@ from jaxsens.experiments.theorem6_results import (
     lines_of,
     write_tables,
 )
-from jaxsens.files import write_text
 from jaxsens.languages import language
 
 LENGTHS = (16, 64, 256, 1024)

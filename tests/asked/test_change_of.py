@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.asked.change_of import change_and_doubt, change_of
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
 
 X = np.random.default_rng(0).normal(size=7)
 DX = np.random.default_rng(1).normal(size=7)

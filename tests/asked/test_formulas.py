@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxsens.asked.formulas import decision_of, excess
 from jaxsens.asked.measures import Measure, OfFunction
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
 from tests.measure_reference import DIGITS, exact, measured
 
 OUTPUTS = 7

@@ -14,12 +14,12 @@ from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Comparison, Function, Measure
 from jaxsens.asked.value import read
 from jaxsens.asked.words import of_words, value_of
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.placement_table import PlacementTable
-from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.sweep_config import Settings
-from jaxsens.sensitivity.placement import Placement
-from jaxsens.strict import messages, read_fields
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import messages, read_fields
+from jaxsens.experiments.sweep.config import Settings
+from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.experiments.sweep.points import Measurement
+from jaxsens.sensitivity.placement.placement import Placement
 
 COUNT, OPTIONAL = ("3", "0"), ("3", "0.5")
 OUTPUTS, LIST = ("[1,0]", "some"), ("[2,0]", "[0.5]")

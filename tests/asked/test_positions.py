@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens.asked.positions import positions_at
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.asked.value import read
-from jaxsens.errors import Problems
+from jaxsens.base.errors import Problems
 
 OBJECTS: tuple[Any, ...] = (
     Substitute(),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.published import Options, check, table
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 
 
 def test_unusable_options_are_named_together():

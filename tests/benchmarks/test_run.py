@@ -18,7 +18,7 @@ from benchmarks.methods import build
 from benchmarks.options import Case, Options, Plan
 from benchmarks.profiling import own_times
 from benchmarks.worker import Ran, Worker, WorkerFailed
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 
 PLAN = Plan(Path("unused"), (8, 16), (1,), ("vmap", "difference"), 60.0, 2, 4, True)
 

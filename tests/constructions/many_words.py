@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
+from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
 
 SUMMED = 1e-6
 """How far an exact 0 or 1 may be from it here.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, flip_sensitivity
+from jaxsens.base.precision import SUBTRACTED
 from jaxsens.constructions.chiang_cholak import (
     ReferenceTransformer,
     ReferenceVariant,
@@ -18,7 +19,6 @@ from jaxsens.constructions.chiang_cholak import (
     parity,
     parity_logits,
 )
-from jaxsens.precision import SUBTRACTED
 
 MAKERS = {"parity": parity, "first": first}
 SCALED = {"log_length": True}

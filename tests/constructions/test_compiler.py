@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax import tree
 
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition, refuse
-from jaxsens.errors import InputError, Problems
 from jaxsens.logic import (
     LIBRARY,
     CountComparison,
@@ -25,7 +25,7 @@ from jaxsens.logic import (
     hop_induction,
     parse,
 )
-from jaxsens.models.weighting import AverageHard
+from jaxsens.models.parts.weighting import AverageHard
 from tests.constructions.many_words import activations, trace, wrong_values
 from tests.logic.random_formulas import OPERATORS, random_formula
 

@@ -14,16 +14,16 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.analysis.constructions import TABLES, cells, markdown
+from jaxsens.base.errors import InputError
 from jaxsens.cli import main
 from jaxsens.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import CONDITIONS
 from jaxsens.constructions.dyck import dyck
-from jaxsens.errors import InputError
-from jaxsens.experiments.constructions_table import Exactness, TablePlan, TableRow
+from jaxsens.experiments.constructed.constructions_table import Exactness, TablePlan, TableRow
+from jaxsens.experiments.constructed.report import TABLES, cells, markdown
 from jaxsens.logic import LIBRARY
-from jaxsens.models.transformer import Transformer
+from jaxsens.models.transformer.module import Transformer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDE, PROOFS, RECORD = (

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
+from jaxsens.base.errors import InputError
 from jaxsens.constructions import dyck as module
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.constructions.dyck import brackets, dyck
 from jaxsens.constructions.lemmas import KAPPA
-from jaxsens.errors import InputError
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import AverageHard, Softmax
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import AverageHard, Softmax
 from tests.constructions.many_words import activations, trace
 
 PROMISED: list[tuple[ConditionName, bool]] = [

@@ -22,9 +22,9 @@ from jaxsens.constructions.soften import (
     warmest_temperature,
 )
 from jaxsens.constructions.uniform_tieless import UniformTieless, all_inputs, measure
-from jaxsens.models.parameters import LayerParameters
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer.parameters import LayerParameters
 from tests.constructions import many_words
 from tests.constructions.tieless_models import (
     FIRST,

@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens import InputError, Softmax
 from jaxsens.constructions.length_independent import SHARPNESS, count_error_bound, parity
-from jaxsens.models.positions import CoordinateTerm
+from jaxsens.models.parts.positions import CoordinateTerm
 from tests.constructions.many_words import activations, wrong_values
 
 BOTH = pytest.mark.parametrize("autoregressive", [False, True], ids=["unmasked", "future-masked"])

@@ -10,7 +10,7 @@ import pytest
 from jaxsens import InputError, compile_formula
 from jaxsens.constructions.compiled import exact_length, make
 from jaxsens.constructions.network import Affine, Head, ResidualNetwork
-from jaxsens.models.weighting import Sparsemax
+from jaxsens.models.parts.weighting import Sparsemax
 
 
 @pytest.mark.parametrize("text", ["Q_a & odd | !Q_a & even", "Y Q_a", "odd(#L[Q_a]) & Y Q_a"])

@@ -23,9 +23,9 @@ from jaxsens.constructions.soften import (
     theorem_temperature,
 )
 from jaxsens.constructions.uniform_tieless import all_inputs
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import Softmax
 from tests.constructions import many_words
 from tests.constructions.tieless_models import FRACTION, STRUCTURES, chooser, random_model, with_parameters
 

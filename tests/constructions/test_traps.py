@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.base.precision import numerics
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.network import Affine, Builder
 from jaxsens.logic import LIBRARY, evaluate_tokens, parse
-from jaxsens.models import layers
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.weighting import Softmax
-from jaxsens.precision import numerics
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer import layers
 from tests.constructions.many_words import activations, wrong_values
 from tests.constructions.test_compiler import words, wrong
 

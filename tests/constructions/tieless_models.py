@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.models.parameters import LayerParameters, TransformerParameters, initialise
+from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, initialise
 
 STRUCTURES: dict[str, dict[str, Any]] = {
     "one head": {"layers": 1, "heads": 1},

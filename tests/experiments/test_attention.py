@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.analysis.attention import attention_data, attention_figure, attention_table
-from jaxsens.analysis.data import load_sweep
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.analysis.report import build_report
-from jaxsens.experiments.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
-from jaxsens.experiments.sweep import run_sweep
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.report.attention import attention_data, attention_figure, attention_table
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.report.report import build_report
+from jaxsens.experiments.sweep.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.sweep import run_sweep
 from tests.experiments.test_sweep_config import problems_of
 from tests.experiments.tiny import quiet
 

@@ -8,13 +8,13 @@ import json
 
 import pytest
 
-from jaxsens.errors import InputError
-from jaxsens.experiments import bounds
-from jaxsens.experiments import sweep as sweeps
-from jaxsens.experiments.bounds import BoundRecord, Shared, Unsound, answer
-from jaxsens.experiments.sweep import read_bounds, read_plan, run_bounds
-from jaxsens.experiments.sweep_config import parse_sweep_config
-from jaxsens.precision import SUBTRACTED
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import SUBTRACTED
+from jaxsens.experiments.sweep import bounds
+from jaxsens.experiments.sweep import sweep as sweeps
+from jaxsens.experiments.sweep.bounds import BoundRecord, Shared, Unsound, answer
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.sweep import read_bounds, read_plan, run_bounds
 from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep
 
 ASKED = "\n[bounds]\nrestarts = 1\n"

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.points import read_point
-from jaxsens.experiments.sources import ModelSource, changed, keys_of, read_source
-from jaxsens.experiments.sweep import run_sweep
-from jaxsens.experiments.sweep_config import load_sweep_config
-from jaxsens.experiments.words import Symbols
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.experiments.sweep.config import load_sweep_config
+from jaxsens.experiments.sweep.points import read_point
+from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, read_source
+from jaxsens.experiments.sweep.sweep import run_sweep
+from jaxsens.experiments.sweep.words import Symbols
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.training.checkpoints import load_checkpoint
 from tests.experiments.tiny import quiet

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis.data import load_sweep
+from jaxsens.base.errors import PrecisionWarning, Problems
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
-from jaxsens.errors import PrecisionWarning, Problems
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments.sources import read_source
-from jaxsens.experiments.sweep import Sweep, read_plan, run_sweep
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.sources import read_source
+from jaxsens.experiments.sweep.sweep import Sweep, read_plan, run_sweep
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet
 
 PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from jaxsens.base.errors import InputError
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
-from jaxsens.errors import InputError
-from jaxsens.experiments import constructions_table
-from jaxsens.experiments.constructions_table import (
+from jaxsens.experiments.constructed import constructions_table
+from jaxsens.experiments.constructed.constructions_table import (
     CASES,
     TablePlan,
     balanced,

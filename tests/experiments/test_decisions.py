@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.analysis.figures import change_label, sensitivity_figure, sensitivity_panel
-from jaxsens.analysis.fits import fit_exponents, statistic_name
-from jaxsens.analysis.page import points_table
-from jaxsens.analysis.panels import variant_styles
-from jaxsens.analysis.report import build_report
 from jaxsens.asked.measures import Decision, Measure, balancing_threshold
-from jaxsens.errors import InputError
-from jaxsens.experiments.points import (
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.report.figures import change_label, sensitivity_figure, sensitivity_panel
+from jaxsens.experiments.report.fits import fit_exponents, statistic_name
+from jaxsens.experiments.report.page import points_table
+from jaxsens.experiments.report.panels import variant_styles
+from jaxsens.experiments.report.report import build_report
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.points import (
     AVERAGE_SENSITIVITY,
     EXTREMES,
     OF_DECISIONS,
@@ -22,8 +23,7 @@ from jaxsens.experiments.points import (
     statistics_of,
     write_point,
 )
-from jaxsens.experiments.sweep_config import parse_sweep_config
-from jaxsens.experiments.theorem6_config import parse_theorem6_config
+from jaxsens.experiments.theorem6.config import parse_theorem6_config
 from tests.analysis.synthetic import points, power, sweep_data
 from tests.experiments.test_theorem6_config import INLINE
 from tests.experiments.tiny import TINY

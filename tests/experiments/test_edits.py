@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.experiments.points import Measurement, describe_point
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.points import Measurement, describe_point
 from tests.experiments.test_sweep_config import problems_of
 from tests.experiments.tiny import TINY, tiny_sweep
 

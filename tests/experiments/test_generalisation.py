@@ -11,14 +11,14 @@ from rich.console import Console
 
 import jaxsens
 from jaxsens import InputError
-from jaxsens.analysis.trained import generalisation_figure
 from jaxsens.cli import main
-from jaxsens.experiments.generalisation import Generalisation
-from jaxsens.experiments.job import run
+from jaxsens.experiments.jobs.job import run
+from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
+from jaxsens.experiments.trained.figures import generalisation_figure
+from jaxsens.experiments.trained.generalisation import Generalisation
 from jaxsens.languages import language
-from jaxsens.models.transformer import Transformer
+from jaxsens.models.transformer.module import Transformer
 from jaxsens.training.evaluation import accuracy, next_symbols
-from jaxsens.training.recurrent_parity import exact_parity_rnn
 
 TINY = """
 title = "tiny"

@@ -9,21 +9,21 @@ import signal
 
 import pytest
 
-from jaxsens import files
-from jaxsens.analysis.data import load_sweep
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
-from jaxsens.errors import InputError
-from jaxsens.experiments import claims
-from jaxsens.experiments import job as jobs
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import sweep as sweeps
-from jaxsens.experiments.points import select
-from jaxsens.experiments.sweep import PointsJob, read_plan, read_points, run_sweep
-from jaxsens.processes import own_mark
-from jaxsens.sealed import write_sealed
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base import files
+from jaxsens.base.errors import InputError
+from jaxsens.base.processes import own_mark
+from jaxsens.base.sealed import write_sealed
+from jaxsens.experiments.jobs import claims
+from jaxsens.experiments.jobs import job as jobs
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep import sweep as sweeps
+from jaxsens.experiments.sweep.points import select
+from jaxsens.experiments.sweep.sweep import PointsJob, read_plan, read_points, run_sweep
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.disks import dead_mark
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
 

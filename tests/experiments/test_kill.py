@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.points import select
-from jaxsens.experiments.sweep import run_sweep
-from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.sweep.config import load_sweep_config
+from jaxsens.experiments.sweep.points import select
+from jaxsens.experiments.sweep.sweep import run_sweep
 from tests.experiments.tiny import TINY, quiet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +22,9 @@ RUN = """
 import sys
 from pathlib import Path
 from rich.console import Console
-from jaxsens.experiments.sweep import run_sweep
-from jaxsens.experiments.points import select
-from jaxsens.experiments.sweep_config import load_sweep_config
+from jaxsens.experiments.sweep.sweep import run_sweep
+from jaxsens.experiments.sweep.points import select
+from jaxsens.experiments.sweep.config import load_sweep_config
 
 sweep = load_sweep_config(sys.argv[1])
 sys.exit(run_sweep(sweep, Path(sys.argv[2]), select(sweep.points), Console(stderr=True)).exit_code)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens.analysis.data import load_sweep
-from jaxsens.errors import InputError
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments.job import Outcome
-from jaxsens.experiments.sweep import Sweep, run_sweep, strangers
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.jobs.job import Outcome
+from jaxsens.experiments.report.data import load_sweep
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep.sweep import Sweep, run_sweep, strangers
 from tests.experiments.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 

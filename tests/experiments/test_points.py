@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from jaxsens.experiments.sweep_config import load_sweep_config
-from jaxsens.sealed import digest
+from jaxsens.base.sealed import digest
+from jaxsens.experiments.sweep.config import load_sweep_config
 from tests.experiments.tiny import TINY, tiny_sweep
 
 

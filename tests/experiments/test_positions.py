@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import InputError
-from jaxsens.experiments.sweep_config import parse_sweep_config
-from jaxsens.experiments.theorem6_config import parse_theorem6_config
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.theorem6.config import parse_theorem6_config
 from tests.experiments.test_sweep_config import problems_of
 from tests.experiments.tiny import TINY, tiny_sweep
 

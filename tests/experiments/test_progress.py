@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jaxsens.experiments import progress
-from jaxsens.experiments.progress import (
+from jaxsens.experiments.jobs import progress
+from jaxsens.experiments.jobs.progress import (
     BarReporter,
     Reporter,
     TimeLeft,

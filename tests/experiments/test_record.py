@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from jaxsens.errors import InputError
-from jaxsens.experiments.job import Record, read_finished, write_table
-from jaxsens.sealed import DamagedFile, write_sealed
+from jaxsens.base.errors import InputError
+from jaxsens.base.sealed import DamagedFile, write_sealed
+from jaxsens.experiments.jobs.job import Record, read_finished, write_table
 
 
 @dataclass(frozen=True)

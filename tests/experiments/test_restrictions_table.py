@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens.experiments.job import run
-from jaxsens.experiments.restrictions_table import restrictions_job, table
+from jaxsens.experiments.constructed.restrictions_table import restrictions_job, table
+from jaxsens.experiments.jobs.job import run
 from tests.experiments.tiny import printed, quiet
 
 

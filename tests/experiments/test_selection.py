@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.errors import InputError
-from jaxsens.experiments.points import select
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.sweep.points import select
 from tests.experiments.tiny import tiny_sweep
 
 POINTS = tiny_sweep("lengths = [4, 6]", "lengths = [4, 6, 9]").points

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from jaxsens import InputError
-from jaxsens.analysis.trained import sharpness_figure
 from jaxsens.cli import main
-from jaxsens.experiments.job import run
-from jaxsens.experiments.sharpness_table import SharpnessExperiment, measure_model, slope
-from jaxsens.models import layers
-from jaxsens.models.parameters import initialise
+from jaxsens.experiments.jobs.job import run
+from jaxsens.experiments.trained.figures import sharpness_figure
+from jaxsens.experiments.trained.sharpness import SharpnessExperiment, measure_model, slope
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.parameters import initialise
 from jaxsens.training.functions import FUNCTIONS, Trained, train_functions
 from tests import reference
 
@@ -93,7 +93,7 @@ def test_a_model_is_measured_as_by_the_slow_reference():
     experiment = SharpnessExperiment.parse(TINY)
     parameters = jax.tree.map(np.asarray, initialise(experiment.model, 5))
     found = measure_model(experiment, 3, Trained("parity", 5, parameters))
-    from jaxsens.models.initialisation import generator
+    from jaxsens.models.parts.initialisation import generator
 
     words = generator(5, "sharpness.n=3").integers(0, 2, (16, 3))
 

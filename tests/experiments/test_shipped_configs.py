@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.experiments.generalisation import Generalisation
-from jaxsens.experiments.sharpness_table import SharpnessExperiment
-from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
-from jaxsens.experiments.theorem6_config import load_theorem6_config
+from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
+from jaxsens.experiments.theorem6.config import load_theorem6_config
+from jaxsens.experiments.trained.generalisation import Generalisation
+from jaxsens.experiments.trained.sharpness import SharpnessExperiment
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
 ATLAS = sorted((CONFIGS[0].parent / "atlas").glob("*.toml"))

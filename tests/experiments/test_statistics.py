@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.experiments.points import compute, is_statistic
+from jaxsens.experiments.sweep.points import compute, is_statistic
 
 
 def test_each_statistic_is_what_its_name_says():

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 
 import pytest
 
+from jaxsens.base.errors import InputError
+from jaxsens.base.processes import own_mark
 from jaxsens.cli import main, status
-from jaxsens.errors import InputError
-from jaxsens.experiments import claims
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments.points import select
-from jaxsens.experiments.status import sweep_status
-from jaxsens.experiments.sweep import PointsJob, run_sweep
-from jaxsens.processes import own_mark
+from jaxsens.experiments.jobs import claims
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep.points import select
+from jaxsens.experiments.sweep.status import sweep_status
+from jaxsens.experiments.sweep.sweep import PointsJob, run_sweep
 from tests.disks import dead_mark
 from tests.experiments.tiny import fake_flip_sensitivity, quiet, tiny_sweep
 
@@ -184,7 +184,9 @@ def test_a_claim_is_kept_alive_and_goes_with_its_process(tmp_path, monkeypatch):
 
 def test_the_last_looks_of_a_run_make_the_file_system_look_again(sweep, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("jaxsens.experiments.job.see_what_others_wrote", lambda folders: seen.extend(folders))
+    monkeypatch.setattr(
+        "jaxsens.experiments.jobs.job.see_what_others_wrote", lambda folders: seen.extend(folders)
+    )
     run(sweep, tmp_path, only=["n=4"])
     assert {folder.name for folder in seen} == {"n=6"}
     assert PointsJob(sweep, tmp_path).state(sweep.points[0]) == "done"

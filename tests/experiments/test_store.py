@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxsens import load_result
-from jaxsens.experiments.points import read_point, write_point
-from jaxsens.sealed import DamagedFile
+from jaxsens.base.sealed import DamagedFile
+from jaxsens.experiments.sweep.points import read_point, write_point
 from tests.experiments.tiny import fake_flip_sensitivity, tiny_sweep
 
 STATISTICS = ("mean", "max")

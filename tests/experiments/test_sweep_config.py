@@ -7,14 +7,14 @@ import re
 import pytest
 
 from jaxsens.asked.engines import Auto
-from jaxsens.errors import InputError
-from jaxsens.experiments.sweep import SweepVariant
-from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
-from jaxsens.models.baselines_config import BaselineConfig
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.positions import Learned
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import AverageHard, Softmax
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
+from jaxsens.experiments.sweep.sweep import SweepVariant
+from jaxsens.models.networks.baselines_config import BaselineConfig
+from jaxsens.models.parts.positions import Learned
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import AverageHard, Softmax
+from jaxsens.models.transformer.config import TransformerConfig
 from tests.experiments.tiny import TINY, tiny_sweep
 
 

@@ -19,15 +19,16 @@ import pytest
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
-from jaxsens.errors import InputError
-from jaxsens.experiments import points as sweep_points
-from jaxsens.experiments import theorem6, theorem6_results
-from jaxsens.experiments.job import Outcome
-from jaxsens.experiments.placement_table import PlacementTable
-from jaxsens.experiments.points import Measurement
-from jaxsens.experiments.theorem6 import run_theorem6
-from jaxsens.experiments.theorem6_config import Theorem6, load_theorem6_config, parse_theorem6_config
-from jaxsens.experiments.theorem6_results import (
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.jobs.job import Outcome
+from jaxsens.experiments.sweep import points as sweep_points
+from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.experiments.sweep.points import Measurement
+from jaxsens.experiments.theorem6 import results as theorem6_results
+from jaxsens.experiments.theorem6 import run as theorem6
+from jaxsens.experiments.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
+from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
+from jaxsens.experiments.theorem6.results import (
     Cell,
     Subject,
     cell_path,
@@ -39,13 +40,13 @@ from jaxsens.experiments.theorem6_results import (
     read_plan,
     tokens_to_flip,
 )
+from jaxsens.experiments.theorem6.run import run_theorem6
 from jaxsens.languages import Dyck, Parity
-from jaxsens.models.baselines import LSTM
-from jaxsens.models.baselines_config import LSTMConfig
+from jaxsens.models.networks.baselines import LSTM
+from jaxsens.models.networks.baselines_config import LSTMConfig
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
-from jaxsens.training.recurrent_parity import exact_parity_rnn
 from tests.disks import files_of_at_most
 from tests.experiments.tiny import printed, quiet
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from jaxsens.asked.engines import Vmap
-from jaxsens.errors import InputError
-from jaxsens.experiments.theorem6_config import load_theorem6_config, parse_theorem6_config
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.theorem6.config import load_theorem6_config, parse_theorem6_config
 from jaxsens.languages import Parity
 from jaxsens.training.config import TrainConfig
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.analysis.fits import fit_exponents
-from jaxsens.experiments.points import describe_point, read_point, write_point
-from jaxsens.experiments.sweep import point_row
+from jaxsens.experiments.report.fits import fit_exponents
+from jaxsens.experiments.sweep.points import describe_point, read_point, write_point
+from jaxsens.experiments.sweep.sweep import point_row
 from tests.experiments.tiny import tiny_sweep
 from tests.made_results import made_result
 

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens.experiments.sweep_config import BUILT_IN, Variant
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.weighting import WEIGHTINGS
+from jaxsens.experiments.sweep.config import BUILT_IN, Variant
+from jaxsens.models.parts.weighting import WEIGHTINGS
+from jaxsens.models.transformer.config import TransformerConfig
 from tests.experiments.tiny import tiny_sweep
 
 EVERY = "variants = [{}]".format(", ".join(f'"{name}"' for name in BUILT_IN))

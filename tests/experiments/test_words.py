@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.errors import InputError, Problems
-from jaxsens.experiments.sweep_config import load_sweep_config, parse_sweep_config
-from jaxsens.experiments.words import (
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
+from jaxsens.experiments.sweep.words import (
     MOST_WORDS,
     AllWords,
     RandomWords,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.analysis import page
-from jaxsens.analysis.figures import ReportFigure
 from jaxsens.asked.measures import L2
-from jaxsens.experiments.sweep import Sweep
-from jaxsens.experiments.sweep_config import parse_sweep_config
-from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
+from jaxsens.experiments.report import page
+from jaxsens.experiments.report.figures import ReportFigure
+from jaxsens.experiments.sweep.config import parse_sweep_config
+from jaxsens.experiments.sweep.sweep import Sweep
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
 from tests.made_results import request
 
 TINY = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.languages import NAMES, Language
 from tests.languages.cases import CASES
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.languages import Dyck
 from jaxsens.languages.dyck import (
     final_height_law,

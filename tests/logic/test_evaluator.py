@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens import logic
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic.formulas import Unary
 from tests.logic.brute_force import truth
 from tests.logic.random_formulas import random_formula

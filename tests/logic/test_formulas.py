@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from jaxsens import logic
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic.formulas import same
 from jaxsens.logic.numerical import MODULO, ODD
 from tests.logic.random_formulas import formulas

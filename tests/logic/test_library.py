@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens import logic
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic import library as definitions
 
 ENTRIES = list(logic.LIBRARY.values())

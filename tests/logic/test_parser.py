@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsens import logic
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.logic.numerical import EXACTLY, MODULO, ODD
 
 A, B, C = (logic.Symbol(name) for name in "abc")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from jaxsens import logic
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from tests.logic.random_formulas import formulas
 
 

@@ -13,9 +13,16 @@ from flax import nnx
 
 from jaxsens import InputError, Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.asked.flips import Substitute
-from jaxsens.models import baselines
-from jaxsens.models.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
-from jaxsens.models.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.models.networks import baselines
+from jaxsens.models.networks.baselines import (
+    LSTM,
+    RNN,
+    Baseline,
+    BaselineParameters,
+    Convolution,
+    check_tokens,
+)
+from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from tests.baseline_reference import loop_output
 from tests.tolerances import FORWARD, REFERENCE
 

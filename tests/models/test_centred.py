@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.models import layers, trace
-from jaxsens.models.centred import centred_scores
-from jaxsens.models.config import LayerConfig
-from jaxsens.models.masks import MASKS
-from jaxsens.models.positions import Component, Limb
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.scores import raw_scores
-from jaxsens.models.weighting import HardWeighting, Softmax, averages
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import MASKS
+from jaxsens.models.parts.positions import Component, Limb
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import HardWeighting, Softmax, averages
+from jaxsens.models.transformer import layers, trace
+from jaxsens.models.transformer.centred import centred_scores
+from jaxsens.models.transformer.config import LayerConfig
+from jaxsens.models.transformer.scores import raw_scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small, tying
 from tests.tolerances import FORWARD

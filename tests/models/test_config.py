@@ -11,12 +11,11 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from jaxsens import InputError, TransformerConfig
-from jaxsens.models.choices import OUTPUT_GATES
 from jaxsens.models.config_tables import plain
-from jaxsens.models.parameters import initialise, needed
-from jaxsens.models.positions import Learned, Sinusoidal
-from jaxsens.models.schedules import SCHEDULES, Schedule
-from jaxsens.models.weighting import (
+from jaxsens.models.parts.choices import OUTPUT_GATES
+from jaxsens.models.parts.positions import Learned, Sinusoidal
+from jaxsens.models.parts.schedules import SCHEDULES, Schedule
+from jaxsens.models.parts.weighting import (
     WEIGHTINGS,
     AdaptiveSoftmax,
     Entmax,
@@ -25,6 +24,7 @@ from jaxsens.models.weighting import (
     Softmax,
     weights,
 )
+from jaxsens.models.transformer.parameters import initialise, needed
 
 
 def refused(**options):

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from jaxsens import InputError, LSTMConfig, TransformerConfig
-from jaxsens.experiments.sweep_config import parse_sweep_config
+from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.models.config_tables import CONFIGS, build, plain
-from jaxsens.models.initialisation import FAN_IN, Normal, Uniform, draw
+from jaxsens.models.parts.initialisation import FAN_IN, Normal, Uniform, draw
 from tests.experiments.tiny import TINY
 
 SMALL = {"width": 8, "layers": 1, "logits": 2, "dtype": "float64"}

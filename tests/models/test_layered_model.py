@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import InputError
-from jaxsens.models.layered_model import LayeredModel
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.base.errors import InputError
+from jaxsens.models.transformer.layered_model import LayeredModel
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=8)
 TOKENS = [0, 1, 2, 2, 1]

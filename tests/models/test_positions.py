@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.models.parameters import initialise
-from jaxsens.models.positions import COMPONENTS, LIMB_LENGTH, LIMBS, Component, FunctionComponent, Limb
+from jaxsens.models.parts.positions import COMPONENTS, LIMB_LENGTH, LIMBS, Component, FunctionComponent, Limb
+from jaxsens.models.transformer.parameters import initialise
 from tests import reference
 from tests.small_models import small
 from tests.tolerances import FORWARD

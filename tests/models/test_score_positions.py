@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.errors import InputError, Problems
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.parameters import initialise
-from jaxsens.models.positions import ScoreTerm
-from jaxsens.models.score_positions import (
+from jaxsens.models.parts.positions import ScoreTerm
+from jaxsens.models.parts.score_positions import (
     POSITION_NAMES,
     POSITION_TYPES,
     Alibi,
@@ -24,6 +23,7 @@ from jaxsens.models.score_positions import (
     RelativeBias,
     Rotary,
 )
+from jaxsens.models.transformer.parameters import initialise
 from tests import reference
 from tests.small_models import random_parameters, small
 from tests.tolerances import FORWARD
@@ -156,7 +156,7 @@ def test_every_score_term_has_a_name():
 
 def test_of_engines_without_a_rule_auto_takes_none():
     # The folded form projects keys without their turns: a rotation in either layer is measured by whole rows.
-    from jaxsens.sensitivity.difference import engine, folded
+    from jaxsens.sensitivity.engines.difference import engine, folded
 
     for one in ("rotary", "partial-rotary"):
         config = small(layer_positions=("none", one))

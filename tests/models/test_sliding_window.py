@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import EstimateWarning, InputError, Problems
+from jaxsens.base.errors import EstimateWarning, InputError, Problems
+from jaxsens.base.precision import numerics
 from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.layered import Attention
-from jaxsens.models.layered_transformer import LayeredTransformer
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.precision import numerics
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.transformer.layered import Attention
+from jaxsens.models.transformer.layered_transformer import LayeredTransformer
 
 N, WIDTH = 150, 9
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, LSTMConfig, Transformer, TransformerConfig
-from jaxsens.models import layers, trace
-from jaxsens.models.masks import MASKS
-from jaxsens.models.parameters import TransformerParameters, initialise, shapes
-from jaxsens.models.positions import Learned
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import MASKS
+from jaxsens.models.parts.positions import Learned
+from jaxsens.models.transformer import layers, trace
+from jaxsens.models.transformer.parameters import TransformerParameters, initialise, shapes
 from tests import reference
 from tests.small_models import (
     POSITIONS_TRIED,

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.errors import InputError
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.weighting import (
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.weighting import (
     WEIGHTINGS,
     AdaptiveSoftmax,
     Entmax,
@@ -18,7 +19,6 @@ from jaxsens.models.weighting import (
     averages,
     weights,
 )
-from jaxsens.precision import numerics
 from tests import reference
 from tests.small_models import WEIGHTINGS_TRIED
 

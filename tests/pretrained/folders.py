@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxsens.errors import Problems
+from jaxsens.base.errors import Problems
 from jaxsens.pretrained.families.named import FAMILIES
-from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Tensor
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.tensors import Tensor
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "slept", "##ing", "dog")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

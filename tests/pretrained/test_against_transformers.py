@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from jaxsens.models.score_positions import RelativeBias
+from jaxsens.models.parts.score_positions import RelativeBias
 from tests.pretrained.oracle import CASES, Case, config_of, save
 from tests.pretrained.table import errors
 

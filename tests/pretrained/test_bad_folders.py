@@ -20,9 +20,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxsens
-from jaxsens.errors import InputError
+from jaxsens.base.errors import InputError
 from jaxsens.pretrained import load
-from jaxsens.pretrained.tensors import StoredTensor
+from jaxsens.pretrained.families.tensors import StoredTensor
 from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import EstimateWarning, InputError, collecting
-from jaxsens.models.masks import SlidingWindow
+from jaxsens.base.errors import EstimateWarning, InputError, collecting
+from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.pretrained.tokenizer import UNUSED, read_tokenizer
 from tests.pretrained.folders import write_folder, write_pooling
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens.errors import Problems
-from jaxsens.pretrained.architecture import Architecture
+from jaxsens.base.errors import Problems
+from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.named import FAMILIES
-from jaxsens.pretrained.options import HARMLESS, Options
-from jaxsens.pretrained.rotary import DynamicAngles, Llama3Angles, YarnAngles
+from jaxsens.pretrained.families.options import HARMLESS, Options
+from jaxsens.pretrained.families.rotation import DynamicAngles, Llama3Angles, YarnAngles
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False,

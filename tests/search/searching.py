@@ -12,10 +12,10 @@ from jax.sharding import Mesh
 import jaxsens
 from jaxsens.asked.engines import AskedEngine, Auto
 from jaxsens.asked.measures import L2, Norm
-from jaxsens.errors import Problems
+from jaxsens.base.errors import Problems
 from jaxsens.search.problem import Problem, problem_of, search_space
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import random_parameters, small
 
 ONE = Mesh(np.array(jax.devices()[:1]), ("flips",))

@@ -6,7 +6,7 @@ import pytest
 
 import jaxsens
 from jaxsens.search.worst_input import worst_input
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.search.searching import ONE, model_of
 
 

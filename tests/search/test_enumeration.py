@@ -14,7 +14,7 @@ from jaxsens.asked.measures import Measure
 from jaxsens.search import enumeration
 from jaxsens.search.result import WorstInput
 from jaxsens.search.worst_input import worst_input
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.search.searching import ONE, model_of, truth, words_over
 from tests.small_models import KINDS, WEIGHTINGS_TRIED
 

@@ -17,11 +17,11 @@ import jaxsens
 from jaxsens import load_worst_input
 from jaxsens.asked.engines import Difference, Vmap
 from jaxsens.asked.measures import L2, LInf
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
 from jaxsens.search.local_search import CLIMBS, start_of
 from jaxsens.search.problem import Measured, Problem, after_one_change
 from jaxsens.search.worst_input import worst_input
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.search.searching import ONE, model_of, problem, truth
 
 # What two measurements tell

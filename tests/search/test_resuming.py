@@ -15,7 +15,7 @@ import jaxsens
 from jaxsens import SearchInterrupted
 from jaxsens.search import checkpoint as checkpoints
 from jaxsens.search.worst_input import worst_input
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.search.searching import ONE, model_of
 
 OPTIONS: dict[str, Any] = {"exact": False, "restarts": 3, "engine": "vmap", "placement": Placement(ONE)}
@@ -165,7 +165,7 @@ def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxsens.sensitivity.placement.prepared_on", stop)
+    monkeypatch.setattr("jaxsens.sensitivity.placement.placement.prepared_on", stop)
     path = tmp_path / "state"
     with pytest.raises(KeyboardInterrupt) as caught:
         worst_input(model_of(), 6, checkpoint=path, **OPTIONS)

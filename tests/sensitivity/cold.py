@@ -21,13 +21,13 @@ import numpy as np
 
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import L2
-from jaxsens.models.parameters import initialise
-from jaxsens.models.weighting import WEIGHTINGS
-from jaxsens.sensitivity.difference import engine as difference
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.difference.folded import refusal as not_folded
-from jaxsens.sensitivity.engine import Engine
+from jaxsens.models.parts.weighting import WEIGHTINGS
+from jaxsens.models.transformer.parameters import initialise
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
+from jaxsens.sensitivity.engines.difference.folded import refusal as not_folded
+from jaxsens.sensitivity.engines.engine import Engine
 from tests import wide_reference
 from tests.sensitivity.conformance import by_one, completed, engine_of, measured
 from tests.small_models import random_parameters, small

@@ -18,11 +18,11 @@ import numpy as np
 
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import L2
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.models.score_positions import RelativeBias
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from tests import wide_reference
 from tests.sensitivity.cold import COUNTED, KNOWN
 from tests.sensitivity.conformance import engine_of, measured

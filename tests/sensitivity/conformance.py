@@ -17,18 +17,18 @@ import numpy as np
 
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import Measure
-from jaxsens.models.given import parameters_from_numpy
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.models.parameters import TransformerParameters
-from jaxsens.models.score_positions import PartialAlibi, PartialRotary, RelativeBias
-from jaxsens.models.weighting import SinkSoftmax
-from jaxsens.precision import SUBTRACTED, EngineTolerance, numerics
-from jaxsens.sensitivity.adapters import Measurable, TransformerApply
-from jaxsens.sensitivity.difference import engine as difference
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.engine import Engine
-from jaxsens.sensitivity.incremental import incremental_engine
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.base.precision import SUBTRACTED, EngineTolerance, numerics
+from jaxsens.models.networks.given import parameters_from_numpy
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
+from jaxsens.models.parts.weighting import SinkSoftmax
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.incremental import incremental_engine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import CANCELLING, CARRIED, CHOSEN

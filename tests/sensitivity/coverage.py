@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 import jaxsens
-from jaxsens.sensitivity.estimated import ESTIMATED, Estimated, strata
-from jaxsens.sensitivity.result import FlipSensitivity
+from jaxsens.sensitivity.results.estimated import ESTIMATED, Estimated, strata
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from tests.sensitivity.made import made
 
 SEEDS, NOMINAL, LEAST = 1000, 0.95, 0.93

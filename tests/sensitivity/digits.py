@@ -22,12 +22,12 @@ import numpy as np
 
 import jaxsens
 from jaxsens import EngineRefusal, InputError, TransformerConfig
+from jaxsens.base.precision import RESOLVED
 from jaxsens.constructions.catalogue import REFERENCES
 from jaxsens.constructions.conditions import ConditionName
-from jaxsens.precision import RESOLVED
-from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.doubt import output_program
-from jaxsens.sensitivity.wide.numbers import Precise
+from jaxsens.sensitivity.digits.doubt import output_program
+from jaxsens.sensitivity.digits.wide.numbers import Precise
+from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import train
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.engine import Engine, EngineCost
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.placement.placement import Placement
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.measures import Measure
 from jaxsens.asked.value import read
-from jaxsens.errors import Problems
-from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
+from jaxsens.base.errors import Problems
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
 from tests.made_results import made_result, request
 
 

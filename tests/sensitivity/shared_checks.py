@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import stopping
 from jaxsens.asked.measures import L2
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base import stopping
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
 from tests.small_models import small
 

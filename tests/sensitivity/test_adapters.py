@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 TOKENS = np.array([0, 1, 1, 0, 1])
 

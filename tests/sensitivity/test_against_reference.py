@@ -12,8 +12,8 @@ import pytest
 from jaxsens import FlipSensitivity, Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.asked.measures import Measure
 from jaxsens.constructions.chiang_cholak import first, parity
-from jaxsens.models.masks import MASKS
-from jaxsens.models.parameters import TransformerParameters
+from jaxsens.models.parts.masks import MASKS
+from jaxsens.models.transformer.parameters import TransformerParameters
 from tests import reference
 from tests.small_models import (
     KINDS,

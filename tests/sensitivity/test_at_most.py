@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import InputError
-from jaxsens.experiments.single import at_most_of
+from jaxsens.base.errors import InputError
+from jaxsens.experiments.single.single import at_most_of
 from jaxsens.sensitivity import flip_sensitivity
-from jaxsens.sensitivity.output import check_estimates_finite
-from jaxsens.sensitivity.picture import fragment
-from jaxsens.sensitivity.plot import draw_profile
-from jaxsens.sensitivity.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.checks.output import check_estimates_finite
+from jaxsens.sensitivity.pictures.picture import fragment
+from jaxsens.sensitivity.pictures.plot import draw_profile
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
 from tests.sensitivity.made import made as result_of
 
 
@@ -115,7 +115,7 @@ def test_signed_changes_below_resolution_are_a_dotted_range():
 
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
     from jaxsens.cli.measure import _print_summary
-    from jaxsens.experiments.single import model_source, summarise
+    from jaxsens.experiments.single.single import model_source, summarise
 
     source = model_source(None, None, {"alphabet_size": 2})
     summary = summarise(FLOOR, source, 2)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import memory
-from jaxsens.errors import InputError
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.precision import numerics
-from jaxsens.sensitivity import attention_weights
-from jaxsens.sensitivity.attention_statistics import _statistics
+from jaxsens.base import memory
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.rows import attention_weights
+from jaxsens.sensitivity.rows.attention_statistics import _statistics
 from tests import reference
 from tests.sensitivity.test_concat import MODEL, SPELLER
 from tests.sensitivity.test_incremental import Odd, odd_weights, two_apart

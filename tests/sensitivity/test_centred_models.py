@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.sensitivity.difference import folded
+from jaxsens.sensitivity.engines.difference import folded
 from tests.small_models import random_parameters, small
 
 WORD = np.array([2, 0, 1, 0, 1, 3])

@@ -11,9 +11,9 @@ import jaxsens
 from jaxsens.asked.engines import AskedEngine, Auto
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
-from jaxsens.models.weighting import Sigmoid, SinkSoftmax
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.sensitivity.choice import ROUNDING, choose
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 
 def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:

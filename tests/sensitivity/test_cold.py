@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.asked.measures import L2
-from jaxsens.models.parameters import initialise
-from jaxsens.precision import LARGEST_TIED, numerics
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.difference.sigmoid_change import sigmoid_change
-from jaxsens.sensitivity.difference.softmax_change import best_tied, log1p, softmax_change
+from jaxsens.base.precision import LARGEST_TIED, numerics
+from jaxsens.models.transformer.parameters import initialise
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.difference.softmax_change import best_tied, log1p, softmax_change
+from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
 from tests import wide_reference
 from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.models.positions import Learned, Sinusoidal
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.score_positions import Rotary
-from jaxsens.models.weighting import Softmax
-from jaxsens.precision import SUBTRACTED
-from jaxsens.sensitivity.difference.engine import SERVED as SERVED_PARTS
+from jaxsens.base.precision import SUBTRACTED
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.parts.positions import Learned, Sinusoidal
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.score_positions import Rotary
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.sensitivity.engines.difference.engine import SERVED as SERVED_PARTS
 from tests import reference
 from tests.sensitivity.conformance import (
     CASES,

@@ -19,8 +19,8 @@ import jaxsens
 from jaxsens import InputError, LSTMConfig, TransformerConfig, flip_sensitivity
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
-from jaxsens.experiments.words import AllWords, Symbols
-from jaxsens.models.initialisation import Uniform
+from jaxsens.experiments.sweep.words import AllWords, Symbols
+from jaxsens.models.parts.initialisation import Uniform
 from tests.reference import output
 
 N = 7

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 WORD = np.array([0, 1, 1, 0, 1, 0])
 

@@ -13,13 +13,13 @@ import pytest
 import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import Decision, Measure
-from jaxsens.errors import PrecisionWarning
-from jaxsens.models.weighting import Sigmoid, SinkSoftmax
-from jaxsens.precision import RESOLVED, resolved
-from jaxsens.sensitivity import refined
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.difference.rounding import product_error, size
-from jaxsens.sensitivity.doubt import output_doubts, output_program
+from jaxsens.base.errors import PrecisionWarning
+from jaxsens.base.precision import RESOLVED, resolved
+from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
+from jaxsens.sensitivity.digits import refined
+from jaxsens.sensitivity.digits.doubt import output_doubts, output_program
+from jaxsens.sensitivity.engines.difference.rounding import product_error, size
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.sensitivity.digits import truth
 
 ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
@@ -206,7 +206,7 @@ def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(m
         traced.append(given)
         return output_program(*given)
 
-    monkeypatch.setattr("jaxsens.sensitivity.doubt.output_program", noted)
+    monkeypatch.setattr("jaxsens.sensitivity.digits.doubt.output_program", noted)
     model = transformer(0, weighting="softmax")
     jaxsens.flip_sensitivity(model, word(12), engine="difference", progress=False)
     assert not traced

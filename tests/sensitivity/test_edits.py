@@ -14,9 +14,9 @@ import jaxsens
 from jaxsens import InputError, Softmax, Transformer, load_result
 from jaxsens.asked.flips import Insert, Repeat
 from jaxsens.asked.measures import Function
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference
 from tests.small_models import small
 

@@ -14,9 +14,9 @@ from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
 from jaxsens.asked.measures import Function
-from jaxsens.sensitivity.accuracy import accuracy_of
-from jaxsens.sensitivity.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
-from jaxsens.sensitivity.stratified import stratified_mean
+from jaxsens.sensitivity.results.accuracy import accuracy_of
+from jaxsens.sensitivity.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
+from jaxsens.sensitivity.results.stratified import stratified_mean
 from tests.sensitivity.made import made
 
 

@@ -16,21 +16,21 @@ import jaxsens
 from benchmarks.linear_rivals import LinearRows, gradient_changes
 from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2, Measure
-from jaxsens.errors import EngineRefusal, InputError
-from jaxsens.models import layers
-from jaxsens.models.layered import forward
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.models.parameters import initialise
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.score_positions import RelativeBias
-from jaxsens.models.weighting import SinkSoftmax
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.accuracy import Accuracy
-from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import combinations
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.models.parts.weighting import SinkSoftmax
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.layered import forward
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.parameters import initialise
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.results.accuracy import Accuracy
+from jaxsens.sensitivity.subjects.adapters import TransformerApply
 from tests.documented import documented, example
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
@@ -342,8 +342,8 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
 )
 def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measure, size):
     """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
-    monkeypatch.setattr("jaxsens.sensitivity.first_order.estimate.LARGEST_BLOCK", size)
-    monkeypatch.setattr("jaxsens.sensitivity.first_order.estimate.OUTPUTS_AT_ONCE", 5 * size)
+    monkeypatch.setattr("jaxsens.sensitivity.estimates.estimate.LARGEST_BLOCK", size)
+    monkeypatch.setattr("jaxsens.sensitivity.estimates.estimate.OUTPUTS_AT_ONCE", 5 * size)
     model = jaxsens.Transformer(
         small(layers=1, weighting="temperature-log", mask="future", dtype=dtype), seed=0
     )

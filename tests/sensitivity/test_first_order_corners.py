@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
-from jaxsens.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import TransformerApply
-from jaxsens.sensitivity.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.first_order.estimate import combinations
-from jaxsens.sensitivity.vmap_engine import VmapEngine
+from jaxsens.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.subjects.adapters import TransformerApply
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
 
 SOFT = ("softmax", "temperature-log", "by-query", "cooling", "sigmoid by-query")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.sensitivity.flip_table import Sample, enumerate_flips
+from jaxsens.sensitivity.flips.flip_table import Sample, enumerate_flips
 
 
 def brute_force(tokens, symbols, positions, keep):

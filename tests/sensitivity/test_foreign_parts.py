@@ -11,8 +11,9 @@ import pytest
 
 import jaxsens
 from jaxsens.asked.measures import L2
-from jaxsens.errors import EngineRefusal, InputError
-from jaxsens.models.choices import (
+from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
     OUTPUT_GATES,
@@ -21,16 +22,15 @@ from jaxsens.models.choices import (
     OutputGate,
     ScoreFunction,
 )
-from jaxsens.models.masks import MASK_TYPES, MASKS, KeyMask, visible
-from jaxsens.models.positions import AddedTerm, CoordinateTerm, ScoreTerm
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.score_positions import Alibi
-from jaxsens.models.weighting import AverageHard, HardWeighting, Softmax, Weighting
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.difference import engine as difference
-from jaxsens.sensitivity.difference import folded
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.difference.rules import activation_change
+from jaxsens.models.parts.masks import MASK_TYPES, MASKS, KeyMask, visible
+from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, ScoreTerm
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.score_positions import Alibi
+from jaxsens.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.difference import folded
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.difference.rules import activation_change
 from tests.foreign_parts import Nowhere, Ramp, Window
 
 WORD = np.array([0, 1, 1, 0, 1, 2])

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens import inputs
-from jaxsens.errors import Problems
+from jaxsens.base import inputs
+from jaxsens.base.errors import Problems
 
 WRAPS = 2**40 + 1
 CONFIG = jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.models import trace
-from jaxsens.models.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.transformer import trace
 from tests.documented import example
 from tests.sensitivity.conformance import engine_of, measured, sharpened
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small

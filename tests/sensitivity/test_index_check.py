@@ -12,8 +12,8 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 import jaxsens
-from jaxsens.sensitivity import index_check
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.sensitivity.checks import index_check
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 TOKENS = np.array([0, 1, 1, 0] * 2)
 TABLE = jax.random.normal(jax.random.key(0), (2, 8))

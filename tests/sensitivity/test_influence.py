@@ -10,9 +10,9 @@ import pytest
 from matplotlib import pyplot
 
 import jaxsens
-from jaxsens import memory
-from jaxsens.errors import EngineRefusal, InputError
-from jaxsens.models.masks import SlidingWindow
+from jaxsens.base import memory
+from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.models.parts.masks import SlidingWindow
 from tests import reference
 from tests.sensitivity.test_concat import SPELLER
 from tests.small_models import random_parameters, small

@@ -14,9 +14,9 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.precision import numerics
-from jaxsens.sensitivity import lanes, placement
-from jaxsens.sensitivity.lanes import Lanes, lanes_on
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.placement import lanes, placement
+from jaxsens.sensitivity.placement.lanes import Lanes, lanes_on
 from tests.small_models import small
 
 

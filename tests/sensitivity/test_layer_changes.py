@@ -12,8 +12,8 @@ import pytest
 import jaxsens
 from jaxsens import InputError, Transformer
 from jaxsens.asked.flips import Substitute
-from jaxsens.sensitivity.layer_changes import layer_changes
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.rows.layer_changes import layer_changes
 from tests import reference
 from tests.small_models import random_parameters, small
 from tests.tolerances import REFERENCE

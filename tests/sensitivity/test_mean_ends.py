@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.sensitivity.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
-from jaxsens.sensitivity.result import Interval
+from jaxsens.sensitivity.results.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
+from jaxsens.sensitivity.results.result import Interval
 from tests.sensitivity.coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled, verified
 from tests.sensitivity.made import made
 

@@ -16,9 +16,9 @@ import jaxsens
 from jaxsens import InputError, Transformer, flip_sensitivity, load_result
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import KL, Comparison, Cosine, Measure
-from jaxsens.models.given import parameters_from_numpy
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base.precision import numerics
+from jaxsens.models.networks.given import parameters_from_numpy
+from jaxsens.sensitivity.placement.placement import Placement
 from tests import reference
 from tests.measure_reference import exact, measured
 from tests.sensitivity.conformance import CASES, engine_of

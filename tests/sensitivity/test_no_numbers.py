@@ -11,10 +11,10 @@ import pytest
 
 import jaxsens
 from jaxsens.asked.measures import L2
-from jaxsens.errors import InputError
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.engine import Engine
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base.errors import InputError
+from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.test_placement import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, mesh_of
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import jaxsens
 from jaxsens.asked.measures import L2
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from tests.small_models import small
 
 

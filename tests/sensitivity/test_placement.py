@@ -13,12 +13,12 @@ from jax.sharding import AxisType, Mesh
 
 import jaxsens
 from jaxsens.asked.measures import L2, LInf
-from jaxsens.precision import numerics
-from jaxsens.sensitivity import placement
-from jaxsens.sensitivity.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engine import Engine
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
+from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.conformance import engine_of
 from tests.sensitivity.formula import EXPECTED, FLIPS, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, spread
 from tests.small_models import small
@@ -311,7 +311,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
 def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
     """With 2^16 scores a flip, four flips of 1024 symbols hold less than four arrays n x n; `cost` knows how much."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("jaxsens.models.trace.SCORES_IN_MEMORY", 2**16)
+    monkeypatch.setattr("jaxsens.models.transformer.trace.SCORES_IN_MEMORY", 2**16)
     config, n = small(layers=3, readout="mean", **options), 1024
     engine = engine_of(name, config)
     if engine is None:
@@ -398,7 +398,7 @@ def test_forward_passes_cost_n_cubed():
 @pytest.mark.long
 def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     # A compiled loop counts once; with all rows in one block there is nothing to loop over.
-    monkeypatch.setattr("jaxsens.sensitivity.difference.engine.ROW_BLOCK", 10**6)
+    monkeypatch.setattr("jaxsens.sensitivity.engines.difference.engine.ROW_BLOCK", 10**6)
     config = small(activation="tanh", feed_forward=20)
     engine, counts = DifferenceEngine(L2(), None, config), []
     lengths = (512, 1024, 2048)

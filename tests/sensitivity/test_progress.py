@@ -13,8 +13,8 @@ import pytest
 import jaxsens
 from jaxsens.cli import measure as command
 from jaxsens.cli.measuring import OutputOptions
-from jaxsens.sensitivity import progress
-from jaxsens.sensitivity.progress import Bar, telling
+from jaxsens.sensitivity.placement import progress
+from jaxsens.sensitivity.placement.progress import Bar, telling
 
 
 class Terminal(io.StringIO):

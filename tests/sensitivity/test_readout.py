@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.sensitivity.result import load_result
+from jaxsens.sensitivity.results.result import load_result
 
 TOKENS = np.array([0, 1, 1, 0, 1, 0])
 EMBEDDING = jax.random.normal(jax.random.key(0), (2, 4))

@@ -11,10 +11,10 @@ import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens.sensitivity import index_check
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.edits import GROUPS, SUBSTITUTE, Edit, edited
-from jaxsens.sensitivity.flip_table import FlipTable
+from jaxsens.sensitivity.checks import index_check
+from jaxsens.sensitivity.engines.edits import GROUPS, SUBSTITUTE, Edit, edited
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 THREE = jax.random.normal(jax.random.key(0), (3, 4))
 EIGHT = jax.random.normal(jax.random.key(1), (8, 4))

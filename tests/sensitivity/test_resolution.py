@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.errors import InputError
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.weighting import AdaptiveSoftmax
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import Measurable, measurable
-from jaxsens.sensitivity.resolution import checked_scores
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.weighting import AdaptiveSoftmax
+from jaxsens.sensitivity.digits.resolution import checked_scores
+from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 
 def model(**changes: Any) -> jaxsens.Transformer:

@@ -9,8 +9,8 @@ import pytest
 
 import jaxsens
 import jaxsens.theory
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.layer_changes import LayerChanges
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.rows.layer_changes import LayerChanges
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants
 from tests.made_results import made_result
 

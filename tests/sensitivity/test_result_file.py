@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxsens import InputError, load_result
-from jaxsens.sealed import digest
-from jaxsens.sensitivity.engine import EngineChoice
-from jaxsens.sensitivity.flip_table import FlipTable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance, load_with_metadata
+from jaxsens.base.sealed import digest
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance, load_with_metadata
 from tests.made_results import request
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")

@@ -13,22 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import (
-    InputError,
-    MeasurementInterrupted,
-    Placement,
-    Transformer,
-    flip_sensitivity,
-    load_result,
-    stopping,
-)
+from jaxsens import InputError, MeasurementInterrupted, Placement, Transformer, flip_sensitivity, load_result
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
-from jaxsens.sensitivity.resuming import fingerprint, keeping, weights_of
+from jaxsens.base import stopping
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.resuming import fingerprint, keeping, weights_of
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
@@ -188,7 +181,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("jaxsens.sensitivity.placement.prepared_on", at_once)
+        patched.setattr("jaxsens.sensitivity.placement.placement.prepared_on", at_once)
         with pytest.raises(MeasurementInterrupted) as caught:
             flip_sensitivity(MODEL, TOKENS, **OPTIONS)
     none = caught.value.partial

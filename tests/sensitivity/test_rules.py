@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsens.models.parameters import NormParameters
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.difference import rules
+from jaxsens.base.precision import numerics
+from jaxsens.models.transformer.parameters import NormParameters
+from jaxsens.sensitivity.engines.difference import rules
 from tests.small_models import small
 
 ROUNDINGS = 8

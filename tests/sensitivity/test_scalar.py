@@ -17,11 +17,11 @@ from jaxsens import InputError, MeasurementInterrupted, Transformer, flip_sensit
 from jaxsens.asked.engines import Difference
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Function
-from jaxsens.models.given import parameters_from_numpy
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import measurable
+from jaxsens.base.precision import numerics
+from jaxsens.models.networks.given import parameters_from_numpy
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference
 from tests.sensitivity.conformance import CASES, engine_of
 from tests.small_models import random_parameters, small

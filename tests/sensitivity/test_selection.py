@@ -18,10 +18,16 @@ import jaxsens
 from jaxsens import InputError, Transformer, load_result
 from jaxsens.asked.flips import Delete, Mask, Neighbours, Pairs, Substitute
 from jaxsens.asked.measures import Function
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.flip_table import Lists, Sample, enumerate_flips, flips_of_groups, flips_of_lists
-from jaxsens.sensitivity.nearest import nearest_symbols
-from jaxsens.sensitivity.placement import Placement
+from jaxsens.sensitivity.flips.flip_table import (
+    Lists,
+    Sample,
+    enumerate_flips,
+    flips_of_groups,
+    flips_of_lists,
+)
+from jaxsens.sensitivity.flips.nearest import nearest_symbols
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference
 from tests.small_models import small
 
@@ -513,7 +519,7 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
 
 
 def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
-    from jaxsens import memory
+    from jaxsens.base import memory
 
     monkeypatch.setattr(memory, "machine_memory", lambda: 2**20)
     for flips in (range(6), Substitute(range(6), groups=[range(6)])):

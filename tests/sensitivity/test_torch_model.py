@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.models.torch_model import TorchModel
-from jaxsens.sensitivity.placement import local_mesh
+from jaxsens.sensitivity.placement.placement import local_mesh
 
 torch = pytest.importorskip("torch")
 

@@ -14,13 +14,13 @@ import pytest
 from matplotlib import pyplot
 
 import jaxsens
-from jaxsens.models.layered_model import LayeredModel
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.sensitivity import picture
-from jaxsens.sensitivity.estimated import Estimated
-from jaxsens.sensitivity.pieces import text_pieces
-from jaxsens.sensitivity.result import FlipSensitivity, Provenance
-from jaxsens.sensitivity.text_picture import text_figure
+from jaxsens.models.transformer.layered_model import LayeredModel
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.pictures import picture
+from jaxsens.sensitivity.pictures.pieces import text_pieces
+from jaxsens.sensitivity.pictures.text_picture import text_figure
+from jaxsens.sensitivity.results.estimated import Estimated
+from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
 from tests.sensitivity.made import made
 
 NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}

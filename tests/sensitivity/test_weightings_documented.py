@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.weighting import WEIGHTING_TYPES, WEIGHTINGS, Sigmoid, Weighting
-from jaxsens.sensitivity.difference import engine as difference
-from jaxsens.sensitivity.first_order import engine as first_order
+from jaxsens.models.parts.weighting import WEIGHTING_TYPES, WEIGHTINGS, Sigmoid, Weighting
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.first_order import engine as first_order
 from tests.sensitivity.conformance import engine_of
 from tests.small_models import small
 

@@ -15,15 +15,15 @@ from jax import lax
 from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 
 from jaxsens.asked.measures import Measure, OfFunction
-from jaxsens.errors import InputError
-from jaxsens.models import layers
-from jaxsens.models.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
-from jaxsens.models.layered_transformer import layered_transformer
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.precision import numerics
-from jaxsens.sensitivity.adapters import measurable
-from jaxsens.sensitivity.wide.numbers import FLOAT64, Arithmetic, Precise
-from jaxsens.sensitivity.wide.program import Program, traced
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Arithmetic, Precise
+from jaxsens.sensitivity.digits.wide.program import Program, traced
+from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
 BOTH = (FLOAT64, Precise(160))

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.models.layers import readout_position
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.models.positions import Sinusoidal
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.score_positions import PartialAlibi, RelativeBias, Rotary
-from jaxsens.models.transformer import Transformer
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.positions import Sinusoidal
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.score_positions import PartialAlibi, RelativeBias, Rotary
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer.layers import readout_position
+from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from tests.small_models import random_parameters, small
 

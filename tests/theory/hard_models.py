@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.models import layers
-from jaxsens.models.masks import visible
-from jaxsens.models.parameters import initialise
-from jaxsens.models.scores import scores
-from jaxsens.models.weighting import weights
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import visible
+from jaxsens.models.parts.weighting import weights
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.parameters import initialise
+from jaxsens.models.transformer.scores import scores
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction
 
 

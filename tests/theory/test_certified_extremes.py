@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxsens import TransformerConfig
-from jaxsens.errors import InputError
-from jaxsens.models.transformer import Transformer
+from jaxsens.base.errors import InputError
+from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified import averages, first_layer
 from jaxsens.theory.certified.bound import certified_bound
 from tests.small_models import small

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.models.layers import trace
-from jaxsens.models.masks import SlidingWindow
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
+from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.transformer.layers import trace
 from jaxsens.theory.certified import two_layers
 from jaxsens.theory.certified.averages import Counts, Weights
 from jaxsens.theory.certified.bound import certified_bound

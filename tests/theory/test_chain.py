@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.models.transformer import Transformer
+from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.lemma5 import lemma5
 from tests.theory.certified_truth import drawn, scaled_model

@@ -13,7 +13,7 @@ import pytest
 
 import jaxsens.theory
 from jaxsens import InputError, Transformer
-from jaxsens.models.positions import Learned
+from jaxsens.models.parts.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.checker_arithmetic import Identity
 from jaxsens.theory.hard_attention.restrict import restrict

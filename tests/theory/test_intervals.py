@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.models.maps import activation
-from jaxsens.precision import numerics
+from jaxsens.base.precision import numerics
+from jaxsens.models.transformer.maps import activation
 from jaxsens.theory.certified import intervals
 from jaxsens.theory.certified.intervals import Ball, ball
 from tests.small_models import small

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.models.layers import readout_position
-from jaxsens.models.masks import MASKS, SlidingWindow
-from jaxsens.models.positions import Learned, Sinusoidal
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
-from jaxsens.models.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.models.parts.positions import Learned, Sinusoidal
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
+from jaxsens.models.parts.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
+from jaxsens.models.transformer.layers import readout_position
 from jaxsens.theory.lemma5 import LayerBound, lemma5, next_layer
 from jaxsens.theory.logit_growth import logit_growth
 from tests import reference

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens.models.masks import MASKS, SlidingWindow
+from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants, next_layer
 from jaxsens.theory.rules import visible_keys
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxsens import LSTM, InputError, Transformer
-from jaxsens.files import takes_no_more
-from jaxsens.sealed import write_sealed
+from jaxsens.base.files import takes_no_more
+from jaxsens.base.sealed import write_sealed
 from jaxsens.training import storage
 from jaxsens.training.checkpoints import FOLDER, check_directory, load_checkpoint
 from jaxsens.training.events import Note

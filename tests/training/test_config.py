@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from jaxsens import InputError, LSTMConfig, TransformerConfig
 from jaxsens.languages import Parity, language
-from jaxsens.models.baselines_config import ConvolutionConfig
-from jaxsens.models.schedules import Schedule
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.networks.baselines_config import ConvolutionConfig
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import Softmax
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.tables import DataConfig, EvaluationConfig, OptimiserConfig, Stage
 from tests.training.tiny import table, tiny

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jaxsens.models.config import TransformerConfig
-from jaxsens.models.schedules import SCHEDULES
-from jaxsens.models.weighting import Softmax
+from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.weighting import Softmax
+from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.training.config import TrainConfig
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "learned.md").read_text(encoding="utf-8")

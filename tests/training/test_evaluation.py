@@ -11,8 +11,8 @@ import pytest
 
 from jaxsens import LSTM, InputError, LSTMConfig, Transformer, TransformerConfig
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.models.baselines import Convolution
-from jaxsens.models.baselines_config import ConvolutionConfig
+from jaxsens.models.networks.baselines import Convolution
+from jaxsens.models.networks.baselines_config import ConvolutionConfig
 from jaxsens.training import evaluation
 from jaxsens.training.evaluation import accuracy, cross_entropy, logits
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError
-from jaxsens.files import DirectoryGone
+from jaxsens.base.files import DirectoryGone
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig

@@ -8,7 +8,7 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, TransformerConfig
-from jaxsens.models import layers
+from jaxsens.models.transformer import layers
 from tests import reference
 
 QUADRATIC = np.array([[3.0, 1.0, 0.0], [1.0, 5.0, -2.0], [0.0, -2.0, 7.0]])

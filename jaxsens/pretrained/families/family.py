@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxsens.pretrained.architecture import Architecture
-from jaxsens.pretrained.options import Options
-from jaxsens.pretrained.tensors import Place, Tensor
+from jaxsens.pretrained.families.architecture import Architecture
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.tensors import Place, Tensor
 
 _STACKED = ("query", "key", "value")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from jaxsens.pretrained.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family
-from jaxsens.pretrained.options import REQUIRED, Options
+from jaxsens.pretrained.families.options import REQUIRED, Options
 
 
 class _Names(NamedTuple):

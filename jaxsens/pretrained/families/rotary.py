@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxsens.pretrained.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family
-from jaxsens.pretrained.options import REQUIRED, Options
-from jaxsens.pretrained.rotary import rotary_angles
+from jaxsens.pretrained.families.options import REQUIRED, Options
+from jaxsens.pretrained.families.rotation import rotary_angles
 
 
 def _architecture(

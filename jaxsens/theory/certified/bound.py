@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens import inputs, stopping
-from jaxsens.errors import collecting
-from jaxsens.models.layers import readout_position
-from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.notebook import facts
-from jaxsens.records import SavedResult
+from jaxsens.base import inputs, stopping
+from jaxsens.base.errors import collecting
+from jaxsens.base.notebook import facts
+from jaxsens.base.records import SavedResult
+from jaxsens.models.transformer.layers import readout_position
+from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.first_layer import FirstLayer, asked, changes
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up

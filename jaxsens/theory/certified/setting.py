@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.errors import InputError, no_rule
-from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.layers import readout_position
-from jaxsens.models.parameters import LayerParameters, NormParameters, needed
-from jaxsens.models.transformer import Transformer
+from jaxsens.base.errors import InputError, no_rule
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.models.transformer.layers import readout_position
+from jaxsens.models.transformer.module import Transformer
+from jaxsens.models.transformer.parameters import LayerParameters, NormParameters, needed
 from jaxsens.theory import rules
 from jaxsens.theory.certified.averages import Counts, Weights
 from jaxsens.theory.certified.intervals import (

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens import stopping
+from jaxsens.base import stopping
 from jaxsens.theory.certified.averages import average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import (
     FirstLayer,

@@ -16,10 +16,10 @@ from itertools import product
 
 import numpy as np
 
-from jaxsens import stopping
-from jaxsens.errors import Problems, collecting, no_rule
-from jaxsens.models.transformer import Transformer, check_length
-from jaxsens.models.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
+from jaxsens.base import stopping
+from jaxsens.base.errors import Problems, collecting, no_rule
+from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
+from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.hard_attention.checker_arithmetic import LayerAttention, Rows, embedded_rows, visible_keys
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 

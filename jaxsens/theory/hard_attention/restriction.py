@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens import inputs
-from jaxsens.errors import InputError, Problems, collecting
-from jaxsens.inputs import array_of
-from jaxsens.notebook import facts
-from jaxsens.records import SavedResult
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.inputs import array_of
+from jaxsens.base.notebook import facts
+from jaxsens.base.records import SavedResult
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""

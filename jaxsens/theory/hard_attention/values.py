@@ -17,14 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.errors import no_rule
-from jaxsens.models.config import LayerConfig, TransformerConfig
-from jaxsens.models.layers import position_embedding
-from jaxsens.models.maps import activation, layer_norm
-from jaxsens.models.parameters import LayerParameters, NormParameters, TransformerParameters, needed
-from jaxsens.models.scores import projected, scores, turned
-from jaxsens.models.trace import after_attention
-from jaxsens.precision import numerics
+from jaxsens.base.errors import no_rule
+from jaxsens.base.precision import numerics
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.models.transformer.layers import position_embedding
+from jaxsens.models.transformer.maps import activation, layer_norm
+from jaxsens.models.transformer.parameters import (
+    LayerParameters,
+    NormParameters,
+    TransformerParameters,
+    needed,
+)
+from jaxsens.models.transformer.scores import projected, scores, turned
+from jaxsens.models.transformer.trace import after_attention
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0

@@ -1,0 +1,289 @@
+"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.processes import has_ended, own_mark
+from jaxsens.base.stopping import writing
+
+_REMEDIES = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or have the quota raised",
+    errno.EROFS: "mount it writable, or use another path",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+}
+_NUMBER = re.compile(r"os_error_code='(\d+)'|\[[Ee]rrno (\d+)\]")
+_TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8}-\d+)|\d+)-[0-9a-f]{8}\.tmp")
+_ABANDONED_SECONDS = 24 * 3600
+
+
+class DirectoryGone(FileNotFoundError):
+    """Raised if a directory that a program writes to was removed while it ran: what it wrote before is lost."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(errno.ENOENT, "removed while the command ran", os.fspath(directory))
+
+
+def takes_no_more(error: BaseException) -> bool:
+    """Returns whether a write failed because the disk is full or read-only, a quota is used up, the file would be
+    longer than the process may write, or its directory is gone. Results computed later could not be saved either."""
+    return isinstance(error, DirectoryGone) or (isinstance(error, OSError) and error.errno in _REMEDIES)
+
+
+def remedy(error: OSError) -> str:
+    """Returns the remedy for an error for which `takes_no_more` is true."""
+    if isinstance(error, DirectoryGone):
+        return "put it back, or begin anew"
+    return _REMEDIES[error.errno or errno.ENOSPC]
+
+
+@dataclass
+class _Guarded:
+    """A directory that what is written below it does not leave, and whether it has been there."""
+
+    directory: Path
+    was_there: bool
+
+
+_guarded: list[_Guarded] = []
+
+
+@contextmanager
+def only_inside(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps what the block writes below a directory inside: see `place_of`. The directory itself may be a link."""
+    absolute = Path(os.path.abspath(directory))
+    guarded = _Guarded(absolute, absolute.is_dir())
+    _guarded.append(guarded)
+    try:
+        yield
+    finally:
+        _guarded.remove(guarded)
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Returns where a file is to be written: for a link, its target; below a directory of `only_inside`, its own name.
+
+    A link in place of a file is then replaced rather than followed.
+
+    Raises:
+        InputError: if a link in place of a folder leads out of such a directory.
+        DirectoryGone: if such a directory was there before, and is not now.
+    """
+    named, inside = Path(os.path.abspath(path)), _guarding(path)
+    if not inside:
+        return Path(os.path.realpath(path))
+    folder = Path(os.path.realpath(named.parent))
+    for one in inside:
+        if one.was_there and not one.directory.is_dir():
+            raise DirectoryGone(one.directory)
+        if not folder.is_relative_to(os.path.realpath(one.directory)):
+            raise InputError(
+                f"directory = {str(one.directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
+                "written: remove that link, or name the directory that it leads to"
+            )
+    return folder / named.name
+
+
+def made_place(path: str | os.PathLike[str]) -> Path:
+    """Returns `place_of` a file, after making the folders that it belongs in. Raises as it does, and OSError."""
+    place = place_of(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for one in _guarding(path):
+        one.was_there = True
+    return place
+
+
+def _guarding(path: str | os.PathLike[str]) -> list[_Guarded]:
+    named = Path(os.path.abspath(path))
+    return [one for one in _guarded if named.is_relative_to(one.directory)]
+
+
+def never_a_link(path: str, flags: int) -> int:
+    """Opens a file, as `opener` of `open`. A link in its place is removed first, and not followed."""
+    if os.path.islink(path):
+        os.unlink(path)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+@contextmanager
+def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns failures to write `temporary` into an OSError with an errno that names `path`, its final name.
+
+    Python's own error for a failed write names no file, and C++ libraries raise ValueError with the errno in its text.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = error.errno if isinstance(error, OSError) else None
+        if found is None and (match := _NUMBER.search(str(error))):
+            found = int(match[1] or match[2])
+        named = getattr(error, "filename", None)
+        is_own = named is None or str(named).startswith(os.fspath(temporary))
+        if found is None or not is_own or (not isinstance(error, OSError) and found not in _REMEDIES):
+            raise
+        raise OSError(found, os.strerror(found), os.fspath(path)) from error
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Path]:
+    """Yields a temporary path next to `path`, and renames it to `path` when the block succeeds.
+
+    The temporary file is flushed to disk before the rename, and removed if the block fails. So `path` holds either its
+    old content or all of the new content, even after a crash. Parent folders are created. Concurrent writers are safe:
+    the last rename wins. If `path` is a symbolic link, its target is written, except where `only_inside` holds.
+
+    Args:
+        path: of the file.
+        clear: whether to remove temporary files of killed writers of this file, for which its folder is listed: 10 ms
+            among 10,000 files. A caller that writes very many files calls `clear_leftovers` once instead.
+
+    Raises:
+        OSError: naming `path`, if it cannot be written.
+        InputError, DirectoryGone: as `place_of` does.
+    """
+    final = made_place(path)
+    if clear:
+        clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
+    temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with named_failures(path, temporary), writing():
+            yield temporary
+            with open(temporary, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_within(path: str | os.PathLike[str], most: int) -> bytes:
+    """Returns the bytes of a file. Raises OSError if it cannot be read, and ValueError as `rest_within`."""
+    with open(path, "rb") as file:
+        return rest_within(file, most)
+
+
+def rest_within(file: IO[bytes], most: int) -> bytes:
+    """Returns the bytes of an open file that has at most `most`. Of a longer one, and of an endless device, no more is
+    read.
+
+    Raises:
+        ValueError: if it is longer.
+    """
+    found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return found
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes `text` to `path` atomically, as UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes `data` to `path` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+METHODS = {".parquet": "save", ".html": "to_html", ".htm": "to_html", ".png": "to_png", ".svg": "to_svg"}
+"""The method of a result that writes a file with this ending."""
+
+
+def check_ending(
+    method: str,
+    path: str | os.PathLike[str],
+    problems: Problems,
+    argument: str = "path",
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Adds an error for a path whose ending another method writes, or none.
+
+    Args:
+        method: of `METHODS`.
+        path: of the file.
+        problems: collects the error.
+        argument: what messages call the path.
+        names: what they call the methods, if not by their own names.
+    """
+    own = [ending for ending, name in METHODS.items() if name == method]
+    ending = Path(path).suffix.lower()
+    if ending not in own:
+        other = METHODS.get(ending)
+        hint = "" if other is None else f"; {names.get(other, other)} writes {ending}"
+        problems.add(argument, os.fspath(path), f"a file name that ends in {' or '.join(own)}{hint}")
+
+
+def keep_text(path: str | os.PathLike[str], text: str) -> bool:
+    """Writes `text` to `path` atomically, unless the file holds just this; returns whether it did not.
+
+    Many processes that have the same to say then read one file, rather than replace it in turn.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        if Path(path).read_text(encoding="utf-8") == text:
+            return False
+    write_text(path, text)
+    return True
+
+
+def there_are(paths: Iterable[Path]) -> set[Path]:
+    """Returns which of these files exist: by one listing of each folder, not by one look at each file."""
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path)
+    found: set[Path] = set()
+    for folder, inside in folders.items():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            names = {*os.listdir(folder)}
+            found.update(path for path in inside if path.name in names)
+    return found
+
+
+def clear_leftovers(paths: Iterable[Path]) -> None:
+    """Removes the paths that are temporary files of `atomic_path` whose writer has died.
+
+    If the writer is on another machine, so that this is unknown, files not written to for a day are removed.
+    """
+    for path in paths:
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None:
+            continue
+        with suppress(OSError):  # Another process may remove the same file, or we may not be allowed to.
+            ended = match[1] is not None and has_ended(match[1])
+            if ended or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def try_writing_to(folder: str | os.PathLike[str]) -> None:
+    """Tests whether the folder, or its nearest existing parent, can be written to. Leaves no files behind.
+
+    Raises:
+        OSError: naming that folder, if it cannot be written to.
+    """
+    place = Path(folder)
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except OSError as error:
+        # The temporary file's own name, if it has one, would not help the user.
+        number = error.errno or errno.EIO
+        raise OSError(number, os.strerror(number), str(place)) from error

@@ -1,0 +1,151 @@
+"""`jaxsens train`, `theorem6`, `generalisation` and `sharpness`: commands that train."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from jaxsens.base.files import only_inside
+from jaxsens.cli.compilation import programs_kept
+from jaxsens.cli.running import Running, RunOptions
+from jaxsens.cli.shared import Config, check_folder, flags_named, say
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.jobs.job import Outcome
+    from jaxsens.experiments.jobs.table_experiment import TableExperiment
+
+
+def train(config: Config, /, *, given: Running) -> int:
+    """Train a model on a formal language; then measure it with `jaxsens measure OUT`.
+
+    Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
+
+    Args:
+        config: A TOML file; see docs/learned.md.
+        given: Where, and how.
+    """
+    check_folder("train", given.out)
+    from jaxsens.experiments.jobs.progress import watching
+    from jaxsens.training.config import TrainConfig
+    from jaxsens.training.events import TrainingDiverged, TrainingInterrupted
+    from jaxsens.training.loop import train as run
+
+    read = TrainConfig.from_toml(config)
+    console = Console(stderr=True)
+    try:
+        progress = watching(Console(stderr=True, quiet=given.quiet), read.optimiser.steps)
+        kept = programs_kept(given.compilation_cache)
+        with flags_named({"directory": "--out"}), kept, progress as watch:
+            trained = run(read, given.out, watch)
+    except TrainingInterrupted as stop:
+        done = f"{stop.step} of {read.optimiser.steps} steps are done"
+        say(console, f"stopped; {done}. To resume: {given.again('train', config)}")
+        return stop.exit_code
+    except TrainingDiverged as error:
+        say(console, f"failed: {error}")
+        return 1
+    from jaxsens.experiments.trained.curves import training_summary, write_training_plot
+
+    plot = write_training_plot(given.out)
+    printed = Console(quiet=given.quiet)
+    summary = training_summary(given.out)
+    if summary is not None:
+        printed.print(summary)
+    say(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
+    say(printed, f"{trained.directory}")
+    say(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
+    return 0
+
+
+def theorem6(config: Config, /, *, given: Running) -> int:
+    """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
+
+    Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
+
+    Args:
+        config: A TOML file; see configs/theorem6_quick.toml.
+        given: Where, and how.
+    """
+    check_folder("theorem6", given.out)
+    from jaxsens.experiments.theorem6.config import load_theorem6_config
+    from jaxsens.experiments.theorem6.run import run_theorem6
+
+    def report(outcome: Outcome) -> None:
+        if outcome.finished and not outcome.ended_early:
+            write_report(given.out, given.quiet)
+        elif not outcome.ended_early:
+            say(Console(stderr=True), "nothing could be evaluated")
+
+    compute = partial(run_theorem6, load_theorem6_config(config), given.out)
+    return given.run(compute, report, "models and lengths", given.again("theorem6", config))
+
+
+def write_report(directory: Path, quiet: bool) -> None:
+    """Writes the report again from the existing results, and prints the findings."""
+    from jaxsens.experiments.report.page import summary_table
+    from jaxsens.experiments.theorem6.report import write_theorem6_report
+
+    page, findings, fits = write_theorem6_report(directory)
+    console = Console(quiet=quiet)
+    for text in findings:
+        say(console, text)
+    console.print(summary_table(fits))
+    say(console, f"{page}")
+
+
+def generalisation(config: Config, /, *, given: Running) -> int:
+    """Train models on short words of several languages, and tabulate their accuracy by bin of lengths.
+
+    Writes accuracy.csv, accuracy.md and a heat map. Run it again to resume.
+
+    Args:
+        config: A TOML file; see configs/atlas/yang2025.toml.
+        given: Where, and how.
+    """
+    check_folder("generalisation", given.out)
+    from jaxsens.experiments.trained.generalisation import Generalisation
+
+    return _tabulated("generalisation", Generalisation, config, given)
+
+
+def sharpness(config: Config, /, *, given: Running) -> int:
+    """Train models of functions at each length; measure their sharpness, layer-norm blow-up and sensitivity.
+
+    Writes sharpness.csv, sharpness.md and a figure. Run it again to resume.
+
+    Args:
+        config: A TOML file; see configs/atlas/hahn_rofin2024.toml.
+        given: Where, and how.
+    """
+    check_folder("sharpness", given.out)
+    from jaxsens.experiments.trained.sharpness import SharpnessExperiment
+
+    return _tabulated("sharpness", SharpnessExperiment, config, given)
+
+
+def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
+    """Runs an experiment, writes what is done, even if that is not all, and returns the exit code."""
+    from jaxsens.experiments.jobs.job import run
+
+    experiment = kind.load(config)
+
+    def report(outcome: Outcome) -> None:
+        if not outcome.records or (outcome.unwritable and not given.out.is_dir()):
+            return
+        from jaxsens.experiments.report.panels import write_figure
+        from jaxsens.experiments.trained.figures import figure_of
+
+        with only_inside(given.out):
+            table = experiment.write(given.out, outcome.records)
+            figure = write_figure(given.out, experiment.stem, figure_of(experiment, outcome.records))
+        for text in (table, f"{figure}"):
+            say(Console(quiet=given.quiet), text)
+
+    def compute(progress: Console) -> Outcome:
+        with only_inside(given.out):
+            return run(experiment.job(given.out), progress)
+
+    return given.run(compute, report, experiment.parts, given.again(command, config))

@@ -1,0 +1,239 @@
+"""Change against the distance from the flipped position to the row that is read: means, fits, figure and tables.
+
+Distances are taken together in half octaves, each at the geometric mean of those that were flipped in it. Distance 0
+is a flip of the row that is read, if it was flipped at all. Fits leave it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.experiments.jobs.job import write_table
+from jaxsens.experiments.report.data import DISTANCE_COLUMNS, evenly, unresolved
+from jaxsens.experiments.report.figures import (
+    ReportFigure,
+    about_inexact,
+    change_label,
+    falling,
+    measured_line,
+    panel_figure,
+)
+from jaxsens.experiments.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
+from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.experiments.report.panels import SMALL, LineStyle, Panel, variant_styles
+from jaxsens.experiments.report.texts import text
+from jaxsens.experiments.sweep.sweep import row_of
+
+if TYPE_CHECKING:
+    import pandas
+
+READ_AT = 0.5
+"""Where the figure has distance 0 on its logarithmic axis."""
+
+MOST_LENGTHS = 5
+"""The largest number of lengths in a panel."""
+
+FEWEST = 6
+"""The fewest distances at which a length is drawn and fitted."""
+
+EXPONENT_COLUMNS = (
+    *("variant", "n", "exponent", "ci_low", "ci_high", "seeds", "settled"),
+    *("power_r2", "exponential_r2"),
+)
+"""The columns of distance_exponents.csv."""
+
+
+@dataclass(frozen=True)
+class DistanceFit:
+    """How the mean change of one variant falls with the distance at one length.
+
+    Attributes:
+        variant, n: what was fitted.
+        fit: the power of the distance, over seeds, with the slopes between successive distances.
+        power_r2, exponential_r2: the share of the variance of log(mean change), averaged over seeds, that a power of
+            the distance explains, and an exponential of the distance; NaN where nothing varies.
+    """
+
+    variant: str
+    n: int
+    fit: ExponentFit
+    power_r2: float
+    exponential_r2: float
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row of distance_exponents.csv."""
+        own = row_of(self, ("variant", "n", "power_r2", "exponential_r2"))
+        return own | row_of(self.fit, ("exponent", "ci_low", "ci_high", "seeds", "settled"))
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The mean change by distance of a sweep.
+
+    Attributes:
+        table: of `jaxsens.experiments.report.data.DistanceBuilder`.
+        variants: in the order of the config.
+        norm: what was measured of the output's change.
+    """
+
+    table: pandas.DataFrame
+    variants: Sequence[str]
+    norm: str
+
+    @cached_property
+    def fits(self) -> tuple[DistanceFit, ...]:
+        """One for each variant and length with enough distances."""
+        found = []
+        for variant in self.variants:
+            own = self.table.query("variant == @variant and distance > 0")
+            for n in sorted({int(n) for n in own["n"]}):
+                rows = own.query("n == @n")
+                distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
+                if len({*distances}) >= FEWEST:
+                    blurred = unresolved(rows, "mean")
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", blurred=blurred)
+                    explained = _explained(distances[~blurred], means[~blurred])
+                    found.append(DistanceFit(variant, n, fit, *explained))
+        return tuple(found)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The variants with a fit."""
+        fitted = {one.variant for one in self.fits}
+        return tuple(variant for variant in self.variants if variant in fitted)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
+        return evenly(sorted({one.n for one in self.fits}), MOST_LENGTHS)
+
+
+def _explained(
+    distances: Float[np.ndarray, " rows"], means: Float[np.ndarray, " rows"]
+) -> tuple[float, float]:
+    """R^2 of straight lines through log(mean change), averaged over seeds, against log(distance) and the distance."""
+    positive = means > 0
+    apart, place = np.unique(distances[positive], return_inverse=True)
+    averaged = np.bincount(place, np.log(means[positive]), len(apart)) / np.bincount(
+        place, minlength=len(apart)
+    )
+    if len(apart) < FEWEST or np.ptp(averaged) == 0:
+        return math.nan, math.nan
+    power, exponential = (float(np.corrcoef(x, averaged)[0, 1]) ** 2 for x in (np.log(apart), apart))
+    return power, exponential
+
+
+def write_distances(folder: Path, distances: Distances) -> None:
+    """Writes distances.csv, a row for each point and cell, and distance_exponents.csv, a row for each fit."""
+    write_table(folder / "distances.csv", DISTANCE_COLUMNS, distances.table.to_dict("records"))  # pyright: ignore[reportArgumentType]
+    write_table(folder / "distance_exponents.csv", EXPONENT_COLUMNS, [one.row for one in distances.fits])
+
+
+def distance_sections(distances: Distances) -> list[Section]:
+    """The section of a report; none if no variant has enough distances, or none reads a single row."""
+    if not distances.shown:
+        return []
+    return [
+        Section(
+            "Distance to the row that is read",
+            bullets=[_sentence(distances, variant) for variant in distances.shown],
+            figures=[distance_figure(distances)],
+            tables=[distance_table(distances.fits)],
+        )
+    ]
+
+
+def _sentence(distances: Distances, variant: str) -> str:
+    """What the longest inputs of a variant say."""
+    last = [one for one in distances.fits if one.variant == variant][-1]
+    if math.isnan(last.fit.exponent):
+        return f"{variant}, n = {last.n}: no power of the distance ({last.fit.note})"
+    told = f"{variant}, n = {last.n}: the mean change goes with the distance to the power {last.fit.power}"
+    if last.fit.unsettled:
+        told += f" ({last.fit.unsettled})"
+    better = "power" if last.power_r2 >= last.exponential_r2 else "exponential"
+    return (
+        f"{told}; a power of the distance explains {last.power_r2:.2f} of the variance of its logarithm, an "
+        f"exponential {last.exponential_r2:.2f}, so the {better} fits better"
+    )
+
+
+def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
+    """A row per variant and length."""
+
+    def digits(value: float) -> str:
+        return DASH if math.isnan(value) else signed(value, 3)
+
+    columns: dict[str, Callable[[DistanceFit], str]] = {
+        "variant": lambda one: one.variant,
+        "note": lambda one: one.fit.unsettled or one.fit.note or DASH,
+        "n": lambda one: str(one.n),
+        "exponent": lambda one: digits(one.fit.exponent),
+        f"{LEVEL} interval": lambda one: one.fit.interval(3) or DASH,
+        "R² of a power": lambda one: digits(one.power_r2),
+        "R² of an exponential": lambda one: digits(one.exponential_r2),
+    }
+    return table_of(text("table-of-distances", level=LEVEL), fits, columns, numeric=5)
+
+
+def distance_figure(distances: Distances) -> ReportFigure:
+    """The mean change against the distance, log-log: a panel per variant, a line per length."""
+    styles = variant_styles([f"n = {n}" for n in distances.lengths])
+    fits = {(one.variant, one.n): one.fit for one in distances.fits}
+    panels = [_panel(distances, variant, styles, fits) for variant in distances.shown]
+    slope = "The grey line has slope \N{MINUS SIGN}1."
+    return panel_figure(
+        "distance",
+        [text("distance"), text("spread"), slope, *about_inexact(panels)],
+        f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
+        panels,
+        "How does the effect of a flip depend on its distance to the row that is read?",
+        **SMALL,
+        height=2.8,
+    )
+
+
+def _panel(
+    distances: Distances,
+    variant: str,
+    styles: Mapping[str, LineStyle],
+    fits: Mapping[tuple[str, int], ExponentFit],
+) -> Panel:
+    own = distances.table.query("variant == @variant")
+    lines = []
+    for n, (label, style) in zip(distances.lengths, styles.items(), strict=True):
+        of_length = own.query(f"n == {n}")
+        rows = of_length.assign(n=of_length["distance"].replace(0.0, READ_AT))
+        lines.append(measured_line(rows, variant, "mean", label, style))
+    places = sorted({place for line in lines for place in line.values})
+    farthest = max(places)
+    ticks = [
+        place for place in (READ_AT, 1, *(4.0**k for k in range(1, 12))) if places[0] <= place <= farthest
+    ]
+    longest = fits[variant, max(n for name, n in fits if name == variant)]
+    return Panel(
+        title=variant,
+        y_label=f"mean {change_label(distances.norm)}" if variant == distances.shown[0] else "",
+        x_label="distance to the row that is read",
+        lines=lines,
+        guides=falling("1/d", lines, 1.0, float(farthest)),
+        ticks=ticks,
+        tick_names={READ_AT: "0"},
+        findings=(_finding(longest),),
+    )
+
+
+def _finding(fit: ExponentFit) -> str:
+    if math.isnan(fit.exponent):
+        return "no power of the distance"
+    told = f"distance to the power {fit.power}"
+    return told if fit.settled else f"{told}, not settled"

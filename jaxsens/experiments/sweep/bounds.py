@@ -1,0 +1,336 @@
+"""What a sweep asks of all inputs, not only of those it measures: the `[bounds]` table, and one answer a point.
+
+An answer holds the worst input that a search finds, the bound that can be certified, and Lemma 5's closed form. For
+hard attention it holds the number of inputs that matter under a restriction (Hahn 2020, Theorem 1).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from jaxsens.asked.engines import Auto
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError
+from jaxsens.base.precision import SUBTRACTED
+from jaxsens.base.sealed import digest
+from jaxsens.base.strict import STRICT
+from jaxsens.base.versions import versions
+from jaxsens.experiments.jobs.job import Record
+from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.experiments.sweep.points import Point
+from jaxsens.experiments.sweep.sources import ModelSource
+from jaxsens.sensitivity.subjects.adapters import measurable
+
+PARTS = {
+    "worst": "worst input",
+    "certified": "certified bound",
+    "lemma5": "closed form of Lemma 5",
+    "matter": "restriction",
+}
+"""The parts of an answer: by the name used in a record's notes, and in words."""
+
+BOUNDS_FORMAT = 3
+"""Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
+
+    Attributes:
+        worst: whether to search for the worst input (`jaxsens.worst_input`).
+        restarts: of that search.
+        budget: how many measurements of all flips the search may use; None to end when every restart has converged.
+        certified: whether to certify a bound for every input, and compute Lemma 5's constants (soft attention).
+        restrict: whether to find the inputs that matter (leftmost- and rightmost-hard attention).
+        free_fraction: the share of positions that a restriction must leave free.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    worst: bool = True
+    restarts: Annotated[int, Field(ge=1)] = 2
+    budget: Annotated[int, Field(ge=1)] | None = None
+    certified: bool = True
+    restrict: bool = True
+    free_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+@dataclass(frozen=True)
+class BoundPoint:
+    """What is asked of one (variant, n, seed)."""
+
+    point: Point
+    bounds: Bounds
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of everything that determines the numbers."""
+        described = {
+            "format": BOUNDS_FORMAT,
+            "bounds": asdict(self.bounds),
+            "model": self.point.source.expanded,
+            "symbols": asdict(self.point.source.symbols),
+            "n": self.point.n,
+            "measure": self.point.measure.measure.table(),
+            "seed": self.point.seed,
+        }
+        return digest(described)
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """That of the point."""
+        return self.point.group
+
+    def path(self, directory: Path) -> Path:
+        """Where a sweep directory keeps it."""
+        return self.point.path(directory, "bounds", "json", self.key)
+
+    def __str__(self) -> str:
+        return f"bounds of {self.point}"
+
+
+@dataclass(frozen=True)
+class BoundRecord(Record):
+    """The answers for one (variant, n, seed). A part that was not asked for, or cannot be had, is None: see `notes`.
+
+    Attributes:
+        key, variant, n, seed: of the `BoundPoint`.
+        worst: the largest sensitivity found, of any input and flip.
+        worst_exact: whether every input was tried, so that no sensitivity is larger.
+        worst_word: the input. The flip replaces the symbol at `worst_position` by `worst_symbol`.
+        certified: no input and flip has a larger sensitivity than this.
+        log_lemma5: the natural logarithm of Lemma 5's closed form; the closed form itself may overflow.
+        logit_bound: A, the bound on every attention logit in the exponent of this closed form.
+        matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
+        free: how many inputs the restriction leaves free.
+        notes: why a part is missing, by its name.
+        seconds: of each part.
+        versions: of Python and the packages that matter.
+    """
+
+    kind: ClassVar[str] = "bounds of a point"
+    key: str
+    variant: str
+    n: int
+    seed: int
+    worst: float | None = None
+    worst_exact: bool = False
+    worst_word: tuple[int, ...] = ()
+    worst_position: int | None = None
+    worst_symbol: int | None = None
+    certified: float | None = None
+    log_lemma5: float | None = None
+    logit_bound: float | None = None
+    matter: int | None = None
+    free: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """certified / worst: how far apart the two sides are."""
+        return self.certified / self.worst if self.certified is not None and self.worst else None
+
+    def summary(self) -> str:
+        """One line for the progress."""
+        parts = []
+        if self.worst is not None:
+            parts.append(f"worst {self.worst:.3g}")
+        if self.certified is not None:
+            parts.append(f"certified {self.certified:.3g}")
+        if self.matter is not None:
+            parts.append(f"{self.matter} of {self.free} free inputs matter")
+        reasons = [f"no {PARTS.get(name, name)} ({shortened(note)})" for name, note in self.notes.items()]
+        return ", ".join(parts) or "; ".join(reasons) or "nothing is asked for"
+
+
+def shortened(text: str, at_most: int = 160) -> str:
+    """A text cut to a length that fits next to others."""
+    return text if len(text) <= at_most else text[: at_most - 3] + "..."
+
+
+class Unsound(AssertionError):
+    """An input was found beyond a certified bound: one of the two is wrong."""
+
+
+Shared = dict[tuple[str, str, int], dict[str, Any] | str]
+"""Parts of a sweep's answers that hold for every seed, by the part's name, the variant and the length.
+
+These are the parts that are computed from the model alone, for models that do not depend on the seed. A text says why
+the part cannot be had.
+"""
+
+_OF_THE_MODEL = ("certified", "lemma5")
+
+
+def answer(
+    bound: BoundPoint,
+    progress: Callable[[int, int | None], None] | None = None,
+    shared: Shared | None = None,
+    placement: PlacementTable = PlacementTable(),  # noqa: B008, RUF100 - frozen
+) -> BoundRecord:
+    """Computes every part that applies to the point's model.
+
+    Args:
+        bound: what is asked.
+        progress: called during the search with the number of measurements done, and of all that there may be; None if
+            that is not known.
+        shared: keeps the parts that do not depend on the seed from one point to the next.
+        placement: of the search.
+
+    Raises:
+        Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
+    """
+    point, table = bound.point, bound.bounds
+    model = point.source.build(point.seed)
+    found: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    shared = {} if shared is None else shared
+    parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
+        ("worst", table.worst, lambda: _worst(model, bound, progress, placement)),
+        ("certified", table.certified, lambda: _certified(model, bound)),
+        ("lemma5", table.certified, lambda: _lemma5(model, bound)),
+        ("matter", table.restrict, lambda: _matter(model, bound)),
+    ]
+    for name, asked, part in parts:
+        if not asked:
+            continue
+        stopping.check()
+        began = time.perf_counter()
+        kept = shared if name in _OF_THE_MODEL and point.source.weights != "random" else {}
+        key = (name, *point.group)
+        if key not in kept:
+            kept[key] = _had(part)
+        if isinstance(had := kept[key], str):
+            notes[name] = had
+        else:
+            found |= had
+        seconds[name] = round(time.perf_counter() - began, 3)
+    told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
+    record = BoundRecord(bound.key, point.variant, point.n, point.seed, **told, **found)
+    _check(record, measurable(model).dtype)
+    return record
+
+
+def _had(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    """A part, or why it cannot be had."""
+    try:
+        return part()
+    except InputError as error:
+        return " ".join(str(error).split())
+
+
+def _check(record: BoundRecord, dtype: str) -> None:
+    if record.worst is None or record.certified is None:
+        return
+    # The bound speaks of real arithmetic, the search measures in the model's.
+    allowance = SUBTRACTED[dtype]
+    if record.worst > record.certified * (1 + allowance.relative) + allowance.absolute:
+        raise Unsound(
+            f"{record.variant} n={record.n} seed={record.seed}: an input with sensitivity {record.worst!r} was found, "
+            f"above the certified bound {record.certified!r}; please report this"
+        )
+
+
+def _fixed(bound: BoundPoint) -> dict[int, int]:
+    """The end-of-sequence symbol by its position, if the sweep's inputs have one."""
+    symbols = bound.point.source.symbols
+    if symbols.end_of_sequence is None:
+        return {}
+    return {0 if symbols.end_first else bound.point.n - 1: symbols.end_of_sequence}
+
+
+def _worst(
+    model: Any,
+    bound: BoundPoint,
+    progress: Callable[[int, int | None], None] | None,
+    placement: PlacementTable,
+) -> dict[str, Any]:
+    from jaxsens.search.worst_input import worst_input
+
+    measure = bound.point.measure
+    found = worst_input(
+        model,
+        bound.point.n,
+        measure=measure.measure,
+        restarts=bound.bounds.restarts,
+        budget=bound.bounds.budget,
+        seed=bound.point.seed,
+        engine=measure.engine if measure.engine.exact else Auto(),
+        fixed=_fixed(bound),
+        placement=placement.placement(),
+        progress=None if progress is None else lambda now: progress(now.done, now.total),
+    )
+    return {
+        "worst": float(found.value),
+        "worst_exact": bool(found.exact),
+        "worst_word": tuple(int(symbol) for symbol in found.tokens),
+        "worst_position": int(found.position),
+        "worst_symbol": int(found.symbol),
+    }
+
+
+def longest_certified(source: ModelSource) -> int | None:
+    """The longest input that a bound can be certified for; None for a model that has none at any length."""
+    from jaxsens.models.parts.weighting import Softmax
+    from jaxsens.models.transformer.config import TransformerConfig
+    from jaxsens.theory.certified.intervals import TERMS
+
+    config = source.network
+    if not isinstance(config, TransformerConfig):
+        return None
+    if not all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers)):
+        return None
+    return TERMS // config.vocabulary_size
+
+
+def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import certified_bound
+
+    measure = bound.point.measure.measure
+    found = certified_bound(
+        model,
+        bound.point.n,
+        norm=measure.kind,  # pyright: ignore[reportArgumentType] - checked with the config
+        outputs=measure.outputs,
+        fixed=_fixed(bound),
+    )
+    if not math.isfinite(found.value):
+        raise InputError(
+            "the certified bound is infinite: the parameters are so large that intervals overflow"
+        )
+    return {"certified": found.value}
+
+
+def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import lemma5
+
+    norm = bound.point.measure.measure.kind
+    found = lemma5(model, bound.point.n, norm=norm)  # pyright: ignore[reportArgumentType] - checked with the config
+    if found.reason is not None:
+        raise InputError(f"Lemma 5 has no closed form: {found.reason}")
+    return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}
+
+
+def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
+    from jaxsens.theory import check, restrict
+
+    found = restrict(
+        model, bound.point.n, bound.bounds.free_fraction, fixed=_fixed(bound), seed=bound.point.seed
+    )
+    verdict = check(found, model)
+    if not verdict.accepted:
+        raise Unsound(
+            f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
+        )
+    return {"matter": found.c, "free": int(found.free.sum())}

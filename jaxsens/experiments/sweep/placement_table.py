@@ -1,0 +1,29 @@
+"""Where flips are measured, as a config and a command line say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxsens.base.strict import OptionalPositive, config
+
+if TYPE_CHECKING:
+    from jaxsens.sensitivity.placement.placement import Placement
+
+
+@config
+class PlacementTable:
+    """The `[placement]` table. It changes no number beyond rounding, and no key.
+
+    Args:
+        batch_size: flips per batch on each device; None for a fast size that fits the budget.
+        memory_budget: bytes of temporary memory on each device; None for 2 GiB on CPU, 8 GiB on an accelerator.
+    """
+
+    batch_size: OptionalPositive = None
+    memory_budget: OptionalPositive = None
+
+    def placement(self, mesh: Any = None) -> Placement:
+        """Returns the placement on the devices of a mesh; None for all of this process."""
+        from jaxsens.sensitivity.placement.placement import Placement
+
+        return Placement(mesh, batch_size=self.batch_size, memory_budget=self.memory_budget)

@@ -1,0 +1,336 @@
+"""Where a point's model comes from: a `[model]` table becomes a `ModelSource`.
+
+A source holds everything that determines the model (`expanded`), tells what the sweep needs to know of it without a
+seed, and builds it for a seed. A key of the table says which kind of source it is: `formula`, `construction`,
+`checkpoint`, or `kind` for networks with random weights. A further kind is one more function and one more line in
+`_READERS`, `_described` and `keys_of`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import did_you_mean, field_names, join, messages, read_fields
+from jaxsens.constructions.catalogue import construction
+from jaxsens.constructions.chiang_cholak import ReferenceTransformer
+from jaxsens.constructions.compiled import CompiledTransformer
+from jaxsens.constructions.compiler import compile_formula
+from jaxsens.constructions.conditions import Read
+from jaxsens.experiments.sweep.words import Symbols
+from jaxsens.logic import parse, symbols
+from jaxsens.models.config_tables import CONFIGS, NetworkConfig, build, plain, read_config
+from jaxsens.models.networks.baselines_config import Dtype
+from jaxsens.models.networks.given import check_size
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.module import check_runs
+
+EVERY = "every coordinate"
+
+Weights = Literal["random", "constructed", "trained"]
+"""Where a model's weights come from: the point's seed, mathematics, or training."""
+
+COMMON = ("condition", "autoregressive", "dtype", "read")
+"""The keys that every constructed model has, with the same meaning."""
+
+_READ: Mapping[Read, str] = {
+    "output": "the coordinate of the result",
+    "before-rounding": "what the last rounding reads",
+    "everything": EVERY,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSource:
+    """A model that can be built, and what a sweep needs to know of it before. Compared and hashed by identity.
+
+    Attributes:
+        weights: where the weights come from. Only "random" ones depend on the seed of a point.
+        network: the config of the model.
+        expanded: everything that determines the model, as JSON values; the place of a checkpoint on the disk does not.
+        build: makes the model of a seed, a Flax NNX module; the same one for every seed unless the weights are random.
+        given_names: the names of its symbols 0, 1, 2 ...; empty where they have none.
+        end_first: whether it reads the end-of-sequence symbol first, not last.
+        designated: in words, which coordinates of the output are measured if the sweep does not say.
+        exact_length: the longest input that it is exact for in its dtype; None if that is not known.
+        training: of a trained model, after which `step` of how many `steps` it was written; None for others.
+    """
+
+    weights: Weights
+    network: NetworkConfig
+    expanded: dict[str, Any]
+    build: Callable[[int], Any]
+    given_names: tuple[str, ...] = ()
+    end_first: bool = False
+    designated: str = EVERY
+    exact_length: int | None = None
+    training: dict[str, int] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its symbols: the numbers themselves where they have none."""
+        return self.given_names or tuple(map(str, range(self.network.alphabet_size)))
+
+    @property
+    def symbols(self) -> Symbols:
+        """The alphabet it reads."""
+        return Symbols(self.network.alphabet_size, self.network.end_of_sequence, self.end_first)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its position embeddings stay bounded as n grows; True if it has none."""
+        return not isinstance(self.network, TransformerConfig) or self.network.bounded
+
+    @property
+    def output_size(self) -> int:
+        """The number of coordinates of its output."""
+        return self.network.logits or self.network.width
+
+    @property
+    def readout(self) -> int | str:
+        """Where it reads its output: "last", a position, or "mean"."""
+        return getattr(self.network, "readout", "last")
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        """Notes why it cannot read inputs of length n, if it cannot."""
+        readout = self.readout
+        if isinstance(self.network, TransformerConfig):
+            check_runs(self.network, n, problems)
+        elif isinstance(readout, int) and readout >= n:
+            problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
+
+
+# Reading tables
+
+
+def read_source(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path = Path()
+) -> ModelSource | None:
+    """The source that a `[model]` table describes, or None after noting every error below `path`. Files and
+    directories that it names are looked for in `folder`."""
+    named = [key for key in _READERS if key in table]
+    if len(named) > 1:
+        problems.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
+        return None
+    own = Problems(path)
+    source = _READERS[named[0] if named else "kind"](table, path, own, folder)
+    problems.extend(own)
+    return None if own else source
+
+
+def _read_network(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
+    """A network with random weights drawn by the point's seed."""
+    config = read_config(table, path, problems, also=("formula", "construction", "checkpoint"))
+    if config is None:
+        return None
+    own = Problems(path)
+    check_size(config, own)
+    problems.extend(own, prefix=f"{path}.")
+    if own:
+        return None
+    return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))
+
+
+@dataclass(frozen=True)
+class _Constructed:
+    """The keys that formulas and constructions share.
+
+    Attributes:
+        autoregressive: the future-masked construction, which does not depend on n.
+        dtype: of parameters and arithmetic.
+        read: which coordinates of the output are measured if the sweep does not say.
+    """
+
+    _: dataclasses.KW_ONLY
+    autoregressive: bool = False
+    dtype: Dtype = "float64"
+    read: Read = "output"
+
+    def source(
+        self,
+        make: Callable[..., Any],
+        condition: str | None,
+        path: str,
+        problems: Problems,
+        /,
+        **options: Any,
+    ) -> ModelSource | None:
+        """The source of what `make` makes, or None after noting every reason why it cannot be made.
+
+        `options` are whatever keys a table has, so they may have the names of the other arguments.
+        """
+        common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
+        try:
+            model: CompiledTransformer | ReferenceTransformer = make(condition, **common, **options)
+        except InputError as error:
+            for text in messages(error):
+                told = f"construction{text[4:]}" if text.startswith("name = ") else text
+                problems.messages.append(join(path, [told]))
+            return None
+        return ModelSource(
+            weights="constructed",
+            network=model.config,
+            expanded=plain(self),
+            build=lambda seed: model,
+            given_names=getattr(model, "alphabet", ()),
+            designated=_READ[self.read],
+            exact_length=model.exact_length,
+        )
+
+
+@dataclass(frozen=True)
+class FormulaModel(_Constructed):
+    """The table of a formula compiled under a condition.
+
+    Attributes:
+        formula: its text, as `jaxsens.logic` prints it.
+        alphabet: the names of the symbols 0, 1, 2 ...
+        condition: see `jaxsens.compile_formula`, as for the rest.
+    """
+
+    formula: str
+    alphabet: tuple[str, ...]
+    condition: str = "temperature"
+
+
+@dataclass(frozen=True)
+class ConstructionModel(_Constructed):
+    """The table of a construction called by its name.
+
+    Attributes:
+        construction: its name, see `jaxsens.construction`, as for the rest.
+        condition: None for the construction's own.
+    """
+
+    construction: str
+    condition: str | None = None
+
+
+def _read_formula(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
+    alphabet, given = table.get("alphabet", []), dict(table)
+    if isinstance(alphabet, str):
+        given["alphabet"] = list(alphabet)
+    elif not isinstance(alphabet, list):
+        remedy = "a string, each character a symbol, or a list of the symbols' names"
+        problems.add(f"{path}.alphabet", alphabet, remedy)
+        given["alphabet"] = []
+    sound = read_fields(FormulaModel, given, path, problems)
+    # The compiler says what is wrong with the rest even where there is no formula, or no alphabet to go with it.
+    text, used = sound.get("formula", "true"), ()
+    with suppress(InputError):  # A text that cannot be read stays as it is: the compiler explains it.
+        formula = parse(text)
+        text, used = str(formula), symbols(formula)
+    if "alphabet" not in sound or not isinstance(alphabet, str | list):
+        sound["alphabet"] = tuple(sorted({"0", "1", *used}))
+    own = FormulaModel(**{**sound, "formula": text})
+    make = partial(compile_formula, own.formula, own.alphabet)
+    return own.source(make, own.condition, path, problems)
+
+
+def _read_construction(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
+    named = {key: value for key, value in table.items() if key in ("construction", *COMMON)}
+    sound = read_fields(ConstructionModel, named, path, problems)
+    options: dict[str, Any] = {}
+    for name in sorted(table.keys() - named.keys()):
+        value = tuple(table[name]) if isinstance(table[name], list) else table[name]
+        if any(isinstance(part, dict | list) for part in (value if isinstance(value, tuple) else (value,))):
+            problems.messages.append(
+                f"{path}.{name}: no option of a construction is a table or a list of lists"
+            )
+        else:
+            options[name] = value
+    if "construction" not in sound:
+        return None
+    own = ConstructionModel(**sound)
+    source = own.source(partial(construction, own.construction), own.condition, path, problems, **options)
+    if source is None:
+        return None
+    # The condition is the one that the model has, also where none was given.
+    promise = getattr(source.build(0), "promise", None)
+    condition = own.condition if promise is None else promise.condition
+    expanded = {**source.expanded, "condition": condition, "options": plain(options)}
+    return dataclasses.replace(source, expanded=expanded)
+
+
+def _read_checkpoint(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
+    """A trained model, from a checkpoint that `jaxsens train` wrote. It is what its fingerprint says:
+    `jaxsens.training.checkpoints.TrainedModel.fingerprint`."""
+    from jaxsens.training.checkpoints import load_checkpoint  # slow to import, and most sweeps need none
+
+    for key in table.keys() - {"checkpoint"}:
+        hint = did_you_mean(key, ("checkpoint",)) or "; a checkpoint is measured as it was trained"
+        problems.messages.append(f"{path}.{key}: unknown key{hint}")
+    directory = table["checkpoint"]
+    if not isinstance(directory, str):
+        problems.add(f"{path}.checkpoint", directory, "the name of a directory that `jaxsens train` wrote")
+        return None
+    try:
+        trained = load_checkpoint(folder / directory)
+    except InputError as error:
+        problems.messages += [f"{path}.checkpoint = {directory!r}: {message}" for message in messages(error)]
+        return None
+    model, task = trained.model, trained.config.task
+    determining = {"fingerprint": trained.fingerprint, "step": trained.step, "task": task}
+    return ModelSource(
+        weights="trained",
+        network=model.config,
+        expanded={"type": "CheckpointModel", **determining, "language": trained.language.name},
+        build=lambda seed: model,
+        given_names=trained.language.alphabet,
+        end_first=task == "prediction",
+        designated=f"the logits of {'the next symbol' if task == 'prediction' else 'the two labels'}",
+        training={"step": trained.step, "steps": trained.config.optimiser.steps},
+    )
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str, Problems, Path], ModelSource | None]] = {
+    "formula": _read_formula,
+    "construction": _read_construction,
+    "checkpoint": _read_checkpoint,
+    "kind": _read_network,
+}
+"""How a table is read, by the key that says what it describes."""
+
+
+# Tables that change another
+
+
+def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A `[model]` table with some keys replaced. If the changes name another kind of model, or another construction,
+    the keys of `base` that it does not have are dropped."""
+    if any(key in changes for key in _READERS) and _described(changes) != _described(base):
+        kept = keys_of(changes) - _READERS.keys()
+        return {**{key: value for key, value in base.items() if key in kept}, **changes}
+    return {**base, **changes}
+
+
+def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that a table which describes the same kind of model as `table` may have, as far as is known: a
+    construction may have options of its own. Empty for an unknown kind."""
+    named, kind = _described(table)
+    if named == "kind":
+        config = CONFIGS.get(kind) if isinstance(kind, str) else None
+        return frozenset() if config is None else frozenset({"kind", *field_names(config)})
+    known = {"formula": field_names(FormulaModel), "construction": ("construction", *COMMON)}
+    return frozenset(known.get(named, (named,)))
+
+
+def _described(table: Mapping[str, Any]) -> tuple[str, object]:
+    """What kind of model a table describes; of constructions and networks, which."""
+    named = next((key for key in ("formula", "checkpoint", "construction") if key in table), "kind")
+    which = {"construction": table.get("construction"), "kind": table.get("kind", "transformer")}
+    return named, which.get(named)

@@ -1,0 +1,207 @@
+"""The state of a sweep, from its directory alone: what is done, under way and failed, and how long the rest takes.
+
+It works from any machine that sees the directory, and writes nothing there. Every record is read and its seal checked,
+which takes some milliseconds each; a quick look goes by names and times of files alone, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError
+from jaxsens.base.files import only_inside, there_are
+from jaxsens.base.sealed import DamagedFile
+from jaxsens.experiments.jobs.claims import (
+    claim_of,
+    failure_of,
+    read_claim,
+    read_failure,
+    see_what_others_wrote,
+)
+from jaxsens.experiments.jobs.progress import TimeLeft, duration
+from jaxsens.experiments.sweep.bounds import BoundRecord
+from jaxsens.experiments.sweep.points import read_point
+from jaxsens.experiments.sweep.sweep import PlannedPoint, SweepPlan, read_plan
+
+State = Literal["finished", "running", "failed", "stopped"]
+
+_SAMPLE = 200
+"""The number of points, taken evenly, from which the time left is estimated."""
+
+
+@dataclass(frozen=True)
+class Working:
+    """An item under way: its name, the host that computes it, and the seconds since that host was last heard of."""
+
+    item: str
+    host: str
+    heard_seconds_ago: float
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """An item that failed, or whose record is not as it was written, and why, in one line."""
+
+    item: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """The state of a sweep.
+
+    Attributes:
+        directory: of the sweep.
+        title: of the sweep.
+        state: "finished": all is done; "running": somebody is at work; "failed": nobody is, and something failed;
+            "stopped": nobody is, and something is left.
+        points: how many points are done; of those with a file that is not damaged, if seals were `checked`.
+        of_points: how many there are.
+        bounds: how many bounds over all inputs are done.
+        of_bounds: how many there are.
+        report: whether report.html is there.
+        working: what is under way.
+        failed: what failed and was not computed since.
+        compute_seconds_left: seconds of computation that the missing points take together; None if not known.
+        seconds_left: the same shared by the processes that are at work now; None if not known, or nobody is.
+        checked: how many records were read and their seals checked; the others count as done by their files.
+        damaged: what there is a damaged record of, among those checked. It is not counted as done, and the sweep
+            computes it again.
+    """
+
+    directory: str
+    title: str
+    state: State
+    points: int
+    of_points: int
+    bounds: int
+    of_bounds: int
+    report: bool
+    working: tuple[Working, ...]
+    failed: tuple[Trouble, ...]
+    compute_seconds_left: float | None
+    seconds_left: float | None
+    checked: int
+    damaged: tuple[Trouble, ...]
+
+    def lines(self) -> list[str]:
+        """Returns the state in words, a line each."""
+        bounds = f" and {self.bounds} of {self.of_bounds} bounds" if self.of_bounds else ""
+        lines = [f"{self.state}: {self.points} of {self.of_points} points{bounds} are done: {self.title}"]
+        if self.seconds_left is not None:
+            lines.append(f"about {duration(self.seconds_left)} left, as many at work as now")
+        elif self.compute_seconds_left:
+            lines.append(f"about {duration(self.compute_seconds_left)} of one process left")
+        for one in self.working:
+            lines.append(
+                f"under way: {one.item}, on {one.host}, heard of {duration(one.heard_seconds_ago)} ago"
+            )
+        lines += [f"failed: {one.item}: {one.message}" for one in self.failed]
+        lines += [f"damaged: {one.item}: {one.message}" for one in self.damaged]
+        if self.damaged:
+            lines.append(f"{len(self.damaged)} damaged: run the sweep again, which computes them again")
+        if unchecked := self.points + self.bounds + len(self.damaged) - self.checked:
+            lines.append(
+                f"not checked: the seals of {unchecked} records, which are taken for sound by their names"
+            )
+        if self.state == "finished" and not self.report:
+            report = shlex.join(["jaxsens", "report", self.directory])
+            lines.append(f"no report yet: `{report}` writes it")
+        return lines
+
+
+def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> SweepStatus:
+    """Returns the state of a sweep that runs, was stopped or is finished.
+
+    Args:
+        directory: of the sweep.
+        quick: whether to take records for sound by their names, instead of reading each and checking its seal.
+
+    Raises:
+        InputError: if no sweep was run in the directory, or its plan is damaged.
+    """
+    folder = Path(directory)
+    plan = read_plan(folder)
+    items = {item: folder / item.file for item in (*plan.points, *plan.bounds)}
+    with only_inside(folder):
+        see_what_others_wrote(path.parent for path in items.values())
+    there = there_are(name for path in items.values() for name in (path, claim_of(path), failure_of(path)))
+    kept = [item for item, path in items.items() if path in there]
+    damaged = {} if quick else _damaged(folder, plan, kept)
+    missing = [item for item, path in items.items() if path not in there or item in damaged]
+    working, failed = [], []
+    for path, name in ((items[item], _name(item)) for item in missing):
+        claimed = read_claim(path) if claim_of(path) in there else None
+        if claimed is not None:
+            working.append(Working(name, claimed.host, claimed.age))
+        elif failure_of(path) in there and (why := read_failure(path)) is not None:
+            failed.append(Trouble(name, why))
+    left = _time_left(folder, plan, {*missing}) if not plan.bounds else None
+    missing_points = sum(map(_is_point, missing))
+    return SweepStatus(
+        directory=str(directory),
+        title=plan.title,
+        state=_state(missing, working, failed),
+        points=len(plan.points) - missing_points,
+        of_points=len(plan.points),
+        bounds=len(plan.bounds) - len(missing) + missing_points,
+        of_bounds=len(plan.bounds),
+        report=(folder / "report.html").exists(),
+        working=tuple(working),
+        failed=tuple(failed),
+        compute_seconds_left=left,
+        seconds_left=None if left is None or not working else left / len(working),
+        checked=0 if quick else len(kept),
+        damaged=tuple(Trouble(_name(item), why) for item, why in damaged.items()),
+    )
+
+
+def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dict[PlannedPoint, str]:
+    """Returns why records are damaged, after reading all of them."""
+    found = {}
+    for item in kept:
+        stopping.check()
+        try:
+            if _is_point(item):
+                read_point(folder / item.file, item.key, plan.statistics)
+            else:
+                BoundRecord.read(folder / item.file, item.key)
+        except (OSError, DamagedFile, InputError) as error:
+            found[item] = " ".join(str(error).split())
+    return found
+
+
+def _is_point(item: PlannedPoint) -> bool:
+    return item.file.startswith("points")
+
+
+def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Trouble]) -> State:
+    if not missing:
+        return "finished"
+    if working:
+        return "running"
+    return "failed" if failed else "stopped"
+
+
+def _name(item: PlannedPoint) -> str:
+    bound = "" if _is_point(item) else "bounds of "
+    return f"{bound}{item.variant} n={item.n} seed={item.seed}"
+
+
+def _time_left(folder: Path, plan: SweepPlan, missing: set[PlannedPoint]) -> float | None:
+    """Seconds of computation that the missing points take together; None if that would be a guess."""
+    done = [point for point in plan.points if point not in missing]
+    left = TimeLeft()
+    for point in done[:: max(1, len(done) // _SAMPLE)]:
+        try:
+            seconds = read_point(folder / point.file, point.key, plan.statistics)[0].seconds
+        except (OSError, DamagedFile, InputError):
+            continue
+        left.add(point.variant, point.n, seconds)
+    return left.of([(point.variant, point.n) for point in plan.points if point in missing])

@@ -1,0 +1,1 @@
+"""Experiments that train: length generalisation, and sharpness against the length; and the curves of one training."""

@@ -1,0 +1,375 @@
+"""The protocol of models whose attention is visible: what they do in each row, and how rows attend to each other.
+
+A layer is two maps of single rows around attention:
+
+    (q_j, k_j, v_j) = project(x_j, j)      b_j = sum_w p_jw v_w      y_j = merge(x_j, b_j)
+
+Residuals, normalisation, biases, rotary embeddings and gated maps are part of the two maps, so they may be any JAX
+functions. Only attention mixes rows, and it has a fixed form: softmax(scores / tau) over the visible keys.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, visible
+from jaxsens.models.parts.weighting import Softmax, Weighting
+from jaxsens.models.transformer.trace import over_row_blocks, rows_at_once
+
+MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
+"""Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
+
+SOFTMAX = Softmax()
+
+Tokens: TypeAlias = Int[Array, " n"]
+Index: TypeAlias = Int[Array, ""]
+"""A symbol, a position or a head, 0-based."""
+
+Row: TypeAlias = Float[Array, " width"]
+Outputs: TypeAlias = Float[Array, " outputs"]
+AllRows: TypeAlias = Float[Array, "n width"]
+SomeRows: TypeAlias = Float[Array, "m width"]
+Places: TypeAlias = Int[Array, " m"]
+"""The positions of `SomeRows`."""
+
+Vector: TypeAlias = Float[Array, " head_width"]
+Queries: TypeAlias = Float[Array, "m head_width"]
+Keys: TypeAlias = Float[Array, "k head_width"]
+Number: TypeAlias = Float[Array, ""]
+ScoreTable: TypeAlias = Float[Array, "m k"]
+Attended: TypeAlias = Float[Array, "heads value_width"]
+SomeAttended: TypeAlias = Float[Array, "m heads value_width"]
+"""Of one row, and of some."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How the rows of one layer attend to each other.
+
+    Attributes:
+        heads: the number of query heads.
+        key_heads: the number of heads of keys and values, a divisor of `heads`: query head h reads key head
+            h // (heads / key_heads). None for as many as query heads.
+        mask: a name of `jaxsens.models.parts.masks.MASKS`, a `SlidingWindow` of that module, or a hashable `MaskRule`
+            (a module-level function, not a lambda made for each call).
+        weighting: `Softmax(...)`, `SinkSoftmax(...)` or `Sigmoid(...)`, with its temperature; forward passes take any.
+        scale: the factor of dot products; None for 1 / sqrt(head_width).
+
+    Raises:
+        InputError: listing every error.
+    """
+
+    heads: int
+    key_heads: int | None = None
+    mask: AnyMask | MaskRule = "none"
+    weighting: Weighting = SOFTMAX
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        with collecting("Attention") as problems:
+            heads = inputs.count("heads", self.heads, problems, least=1)
+            keys = inputs.optional_count("key_heads", self.key_heads, problems)
+            if heads and keys and heads % keys:
+                problems.add("key_heads", keys, f"a divisor of heads = {heads}")
+            if isinstance(self.mask, str):
+                inputs.choice("mask", self.mask, MASKS, problems)
+            elif not (isinstance(self.mask, TypedMask) or callable(self.mask)):
+                problems.add("mask", self.mask, "a name of MASKS, or a function of query and key positions")
+            if not isinstance(self.weighting, Weighting):
+                problems.add("weighting", self.weighting, "a weighting, such as Softmax()")
+            if self.scale is not None and not (
+                isinstance(self.scale, int | float) and math.isfinite(self.scale)
+            ):
+                problems.add("scale", self.scale, "a finite number, or None")
+
+    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+        """Returns whether each query position sees each key position; the two arrays broadcast."""
+        if isinstance(self.mask, str | TypedMask):
+            return visible(self.mask, queries, keys)
+        return self.mask(queries, keys)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether it is known that no row sees keys on one of its sides."""
+        return self._spans is not None and self._spans.one_sided
+
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
+        return (0, n) if self._spans is None else self._spans.rows_that_see(keys, n)
+
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
+        return (0, n) if self._spans is None else self._spans.keys_seen_by(rows, n)
+
+    @property
+    def _spans(self) -> KeyMask | TypedMask | None:
+        """The mask, if it knows what it connects."""
+        if isinstance(self.mask, str):
+            return MASKS[self.mask]
+        return self.mask if isinstance(self.mask, TypedMask) else None
+
+
+class Layered(abc.ABC):
+    """A model whose attention is visible, for `engine="first-order"`. Derive a frozen dataclass from it.
+
+    The pair `(layered, parameters)` is a model for every function of jaxsens, and `layered(parameters, tokens)` is its
+    forward pass. `parameters` is any pytree of arrays; it is the first argument of every method, so that weights are
+    arguments of compiled programs. Every method is about one row, one pair of rows or one layer; jaxsens batches them.
+    All positions and layers are 0-based. An instance must be hashable and must not hold arrays.
+
+    Attributes:
+        layers: the number of layers.
+        readout: the row that is read: "last", a position, or "mean" for the mean of `read` over all rows. The argument
+            `readout` of jaxsens' functions overrides it.
+        alphabet_size: the number of symbols that flips may insert; None if callers must say.
+        vocabulary_size: the number of symbols that the model reads; None if unknown.
+    """
+
+    layers: int
+    readout: int | str = "last"
+    alphabet_size: int | None = None
+    vocabulary_size: int | None = None
+
+    @abc.abstractmethod
+    def attention(self, layer: int) -> Attention:
+        """Returns how the rows of a layer attend to each other."""
+
+    @abc.abstractmethod
+    def embed(self, parameters: Any, symbol: Index, position: Index, /) -> Row:
+        """Returns the first layer's input row for a symbol at a position."""
+
+    @abc.abstractmethod
+    def project(
+        self, parameters: Any, layer: int, row: Row, position: Index, /
+    ) -> tuple[
+        Float[Array, "heads head_width"],
+        Float[Array, "key_heads head_width"],
+        Float[Array, "key_heads value_width"],
+    ]:
+        """Returns a row's queries, keys and values in a layer, after normalisation and rotation, if any."""
+
+    @abc.abstractmethod
+    def merge(self, parameters: Any, layer: int, row: Row, attended: Attended, /) -> Row:
+        """Returns a layer's output row from its input row and what its heads attended to."""
+
+    @abc.abstractmethod
+    def read(self, parameters: Any, row: Row, /) -> Outputs:
+        """Returns the output from the last layer's row: the final normalisation and the head, if any.
+
+        A number counts as a vector of one output.
+        """
+
+    def score(self, parameters: Any, layer: int, head: Index, query: Vector, key: Vector, /) -> Number:
+        """Returns the score of a query and a key. Override it only if it is not a scaled dot product: it is then
+        evaluated for each pair, without matrix products."""
+        del parameters, head
+        scale = self.attention(layer).scale
+        return jnp.vdot(query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+
+    def position_score(self, layer: int, head: Index, query: Index, key: Index, /) -> Number | float | None:
+        """Returns what two positions add to the score before the temperature, as ALiBi does; None for nothing.
+
+        -inf hides the key from the query, but a mask does so at a lower cost.
+        """
+        del layer, head, query, key
+
+    def placed_score(
+        self, parameters: Any, layer: int, head: Index, query: Index, key: Index, /
+    ) -> Number | float | None:
+        """Returns what `position_score` does; override this instead if it depends on parameters, as T5's does."""
+        del parameters
+        return self.position_score(layer, head, query, key)
+
+    def at_length(self, n: int) -> Layered:
+        """Returns the model for inputs of length n. Override it if rows depend on n."""
+        del n
+        return self
+
+    def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:
+        """Returns the output on one input, in O(layers n^2 width) operations."""
+        return forward(self, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens), self.readout)
+
+    @property
+    def scored_in_pairs(self) -> bool:
+        """Whether `score` is overridden, so that scores are not dot products."""
+        return type(self).score is not Layered.score
+
+
+def readout_row(readout: int | str, n: int) -> int | None:
+    """Returns the position of the row that is read, or None for the mean over all rows.
+
+    Raises:
+        InputError: if there is no such row among n.
+    """
+    if readout == "mean":
+        return None
+    row = n - 1 if readout == "last" else int(readout)
+    if not 0 <= row < n:
+        raise InputError(f"readout = {row}: a position from 0 to {n - 1}")
+    return row
+
+
+Projections = tuple[
+    Float[Array, "heads m head_width"],
+    Float[Array, "heads m head_width"],
+    Float[Array, "heads m value_width"],
+]
+"""Queries, keys and values of some rows, one for each query head."""
+
+
+def projected_rows(
+    model: Layered, parameters: Any, layer: int, rows: SomeRows, positions: Places
+) -> Projections:
+    """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads them.
+
+    Raises:
+        InputError: if their shapes are not those that `model.attention(layer)` announces.
+    """
+    parts = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(rows, positions)
+    attention, place = model.attention(layer), f"{type(model).__name__}.project in layer {layer}"
+    if not isinstance(parts, tuple | list) or len(parts) != 3:
+        raise InputError(f"{place}: return queries, keys and values, as three arrays")
+    q, k, v = parts
+    keys = attention.key_heads or attention.heads
+    announced = f"attention({layer}) has heads = {attention.heads}, key_heads = {attention.key_heads}"
+    with collecting(type(model).__name__) as problems:
+        for name, part, heads in (("queries", q, attention.heads), ("keys", k, keys), ("values", v, keys)):
+            if part.ndim != 3 or part.shape[1] != heads:
+                problems.add(f"{name} in layer {layer}", part.shape[1:], f"({heads}, width): {announced}")
+        if not problems and q.shape[2] != k.shape[2] and not model.scored_in_pairs:
+            problems.add(f"keys in layer {layer}", k.shape[1:], f"as wide as the queries, {q.shape[2]}")
+    q, k, v = (jnp.moveaxis(part, 1, 0) for part in (q, k, v))
+    copies = attention.heads // keys
+    return q, jnp.repeat(k, copies, axis=0), jnp.repeat(v, copies, axis=0)
+
+
+def head_scores(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Index,
+    queries: Queries,
+    keys: Keys,
+    rows: Places,
+    columns: Int[Array, " k"],
+    n: int,
+) -> ScoreTable:
+    """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
+    s = unplaced_scores(model, parameters, layer, head, queries, keys)
+
+    def placed(query: Array, key: Array) -> Array:
+        return jnp.asarray(model.placed_score(parameters, layer, head, query, key), s.dtype)
+
+    if model.placed_score(parameters, layer, head, rows[0], columns[0]) is not None:
+        s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
+    return tempered(model, layer, s, rows, n)
+
+
+def unplaced_scores(
+    model: Layered, parameters: Any, layer: int, head: Index, queries: Queries, keys: Keys
+) -> ScoreTable:
+    """Returns one head's scores, without position scores and temperature: scaled dot products, or the model's own."""
+    if model.scored_in_pairs:
+
+        def pair(q: Array, k: Array) -> Array:
+            return model.score(parameters, layer, head, q, k)
+
+        return jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
+    scale = model.attention(layer).scale
+    scale = queries.shape[-1] ** -0.5 if scale is None else scale
+    return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+
+
+def tempered(model: Layered, layer: int, scores: ScoreTable, rows: Places, n: int) -> ScoreTable:
+    """Returns scores, or changes of scores, of some rows divided by the temperature."""
+    return model.attention(layer).weighting.tempered(scores[None], rows, n)[0]
+
+
+def forward(model: Layered, parameters: Any, tokens: Tokens, readout: int | str) -> Outputs:
+    """Returns the output on one input: the plain forward pass, which is the specification of the model."""
+    n = tokens.shape[0]
+    row = readout_row(readout, n)
+    if row is None:
+        return jnp.mean(rows_of(model, parameters, tokens), axis=0)
+    return model.at_length(n).read(parameters, _last_rows(model, parameters, tokens)[row])
+
+
+def rows_of(model: Layered, parameters: Any, tokens: Tokens) -> Float[Array, "n outputs"]:
+    """Returns the output of every row."""
+    read = model.at_length(tokens.shape[0]).read
+    return jax.vmap(lambda y: read(parameters, y))(_last_rows(model, parameters, tokens))
+
+
+def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
+    n = tokens.shape[0]
+    model = model.at_length(n)
+    x = embedded_rows(model, parameters, tokens, jnp.arange(n))
+    for k in range(model.layers):
+        x = layer_output(model, parameters, k, x)
+    return x
+
+
+def layer_output(model: Layered, parameters: Any, layer: int, x: AllRows) -> AllRows:
+    """Returns a layer's output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
+
+    Raises:
+        InputError: if `model.merge` returns rows of another shape.
+    """
+    n = x.shape[0]
+    q, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
+
+    def rows(block: Places) -> Float[Array, "heads m value_width"]:
+        return attended_rows(model, parameters, layer, q[:, block], keys, values, block).swapaxes(0, 1)
+
+    b = over_row_blocks(rows, model.attention(layer).heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
+    y = merged_rows(model, parameters, layer, x, b)
+    if y.shape != x.shape:
+        place = f"{type(model).__name__}.merge in layer {layer}"
+        raise InputError(f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}")
+    return y
+
+
+def embedded_rows(model: Layered, parameters: Any, symbols: Places, positions: Places) -> SomeRows:
+    """Returns the first layer's input rows for symbols at positions."""
+    return jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
+
+
+def attended_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    queries: Float[Array, "heads m head_width"],
+    keys: Float[Array, "heads n head_width"],
+    values: Float[Array, "heads n value_width"],
+    rows: Places,
+) -> SomeAttended:
+    """Returns what some rows, whose queries are given, attend to, one head at a time."""
+    n, attention = keys.shape[1], model.attention(layer)
+    columns = jnp.arange(n)
+    seen = attention.sees(rows[:, None], columns[None, :])
+
+    def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+        head, q, k, v = given
+        s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
+        shares, total = attention.weighting.shares(s, seen)
+        return (shares @ v) / total
+
+    b = jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys, values))
+    return b.swapaxes(0, 1)
+
+
+def merged_rows(
+    model: Layered, parameters: Any, layer: int, rows: SomeRows, attended: SomeAttended
+) -> SomeRows:
+    """Returns a layer's output rows from its input rows and what they attended to."""
+    return jax.vmap(lambda row, b: model.merge(parameters, layer, row, b))(rows, attended)

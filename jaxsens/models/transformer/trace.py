@@ -1,0 +1,236 @@
+"""One transformer layer, as a pure function that returns its intermediate values with its output.
+
+This is the only implementation of a layer. The modules and the vmap engine drop the intermediate values, and the
+compiler then removes their computation; the difference engine keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.models.parts.masks import visible
+from jaxsens.models.parts.products import rows_times
+from jaxsens.models.parts.weighting import averages
+from jaxsens.models.transformer.centred import centred_scores
+from jaxsens.models.transformer.config import LayerConfig
+from jaxsens.models.transformer.maps import activation, gated, layer_norm
+from jaxsens.models.transformer.parameters import LayerParameters, needed
+from jaxsens.models.transformer.scores import projected, scores, turned
+
+SCORES_IN_MEMORY = 2**24
+"""Attention rows are computed in blocks so that at most this many scores are in memory at once."""
+
+SCORES_IN_CACHE = 2**18
+"""On CPU, soft attention of a layer with more scores is computed by one head and `CACHED_ROWS` rows at a time."""
+
+CACHED_ROWS = 128
+"""The number of rows of such a block: enough that a matrix product of 16 columns runs at its full rate."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerTrace:
+    """The intermediate values of a layer on one input. None of them is n x n.
+
+    Attributes:
+        x: the layer's input.
+        z: the input of the query, key and value projections: x, or LN(x) with pre-normalisation.
+        queries, keys, values: the vectors of every head, with rotary embedding.
+        normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings without one. With centred
+            scores it is relative to these: each row is shifted.
+        b: the heads' outputs, before output gates.
+        attended: x + sum_h b^h W_O^h, with b^h times its gates if there are any.
+        c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.
+        h: the per-position map's pre-activation; None without one.
+        mapped: c plus the per-position map; None without one.
+    """
+
+    x: Float[Array, "n width"]
+    z: Float[Array, "n width"]
+    queries: Float[Array, "heads n head_width"]
+    keys: Float[Array, "heads n head_width"]
+    values: Float[Array, "heads n head_width"]
+    normaliser: Float[Array, "heads n"]
+    b: Float[Array, "heads n head_width"]
+    attended: Float[Array, "n width"]
+    c: Float[Array, "n width"]
+    h: Float[Array, "n hidden"] | None
+    mapped: Float[Array, "n width"] | None
+
+
+Block: TypeAlias = Int[Array, " m"]
+OfHeads: TypeAlias = Float[Array, "heads n head_width"]
+"""Queries, keys or values of all rows."""
+
+SomeHeads: TypeAlias = Float[Array, "heads m head_width"]
+"""Those of the rows of a block."""
+
+
+def over_row_blocks(
+    rows: Callable[[Block], Any], heads: int, n: int, only: int | None = None, size: int | None = None
+) -> Any:
+    """Returns `rows(positions)` for all n positions, in blocks of `size` rows, by default those within
+    `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
+
+    Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
+    """
+    if only is not None:
+        return jax.tree.map(
+            lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
+            rows(jnp.asarray([only])),
+        )
+    size = size or rows_at_once(heads * n, False)
+    if size >= n:
+        return rows(jnp.arange(n))
+    blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
+
+    def joined(parts: Array) -> Array:
+        return jnp.moveaxis(parts, 0, 1).reshape(heads, -1, *parts.shape[3:])[:, :n]
+
+    return jax.tree.map(joined, jax.lax.map(rows, blocks))
+
+
+def rows_at_once(scores: int, cached: bool) -> int:
+    """Returns how many attention rows of so many scores each are computed at once: those that stay in a CPU's cache, or
+    if not `cached` those within `SCORES_IN_MEMORY`."""
+    return CACHED_ROWS if cached else max(1, SCORES_IN_MEMORY // scores)
+
+
+def leaves_cache(layer: LayerConfig, n: int, platform: str | None = None) -> bool:
+    """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
+
+    Products are then up to four times as fast as those of all rows, whose scores go through memory. An accelerator
+    needs large products. Models with a hard layer have elementwise products, whose terms the compiler never stores.
+    """
+    return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
+
+
+def scores_leave_cache(heads: int, n: int, platform: str | None = None) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a CPU, and the platform (by default this
+    process's) is one."""
+    return (
+        (platform or jax.default_backend()) == "cpu" and n > CACHED_ROWS and heads * n * n > SCORES_IN_CACHE
+    )
+
+
+def row_scores(
+    layer: LayerConfig, parameters: LayerParameters, queries: OfHeads, keys: OfHeads, block: Block
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
+    return scores_of_rows(layer, parameters, queries[:, block], keys, block)
+
+
+def scores_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: SomeHeads,
+    keys: OfHeads,
+    block: Block,
+    head: Int[Array, ""] | None = None,
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """`row_scores` from the queries of the rows `block`; with `head`, of that head alone: (1, ..., head_width)."""
+    n = keys.shape[1]
+    everywhere = jnp.arange(n)
+    seen = visible(layer.mask, block[:, None], everywhere[None, :])
+    seen = jnp.broadcast_to(seen, (len(keys), *seen.shape))
+    if layer.centred_scores:
+        centred = centred_scores(layer, queries, keys, seen)
+        return layer.weighting.tempered(centred, block, n), seen
+    return scores(layer, parameters, queries, keys, block, everywhere, n, head), seen
+
+
+def attention_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: SomeHeads,
+    keys: OfHeads,
+    values: OfHeads,
+    block: Block,
+) -> tuple[SomeHeads, Float[Array, "heads m"]]:
+    """Returns the heads' outputs b and the `Weighting.log_normaliser` of the rows `block`, whose queries are given."""
+
+    def some(q: Array, k: Array, v: Array, head: Array | None = None) -> tuple[Array, Array]:
+        s, seen = scores_of_rows(layer, parameters, q, k, block, head)
+        b = averages(layer.weighting, s, seen, v, layer.exact_rows)
+        return b, layer.weighting.log_normaliser(s, seen)
+
+    if len(block) == 1 or not leaves_cache(layer, keys.shape[1]):
+        return some(queries, keys, values)
+    each = queries[:, None], keys[:, None], values[:, None], jnp.arange(layer.heads)
+    b, normaliser = jax.lax.map(lambda one: some(*one), each)
+    return b[:, 0], normaliser[:, 0]
+
+
+def transformer_layer(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
+) -> tuple[LayerTrace, Float[Array, "n width"]]:
+    """One layer: attention and per-position map, each with its skip connection (Yang et al. 2026, section 2).
+
+    The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
+    just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
+    """
+    n = x.shape[0]
+    everywhere = jnp.arange(n)
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    queries = turned(layer, projected(layer, z, parameters.query), everywhere, n)
+    keys = turned(layer, projected(layer, z, parameters.key), everywhere, n)
+    values = projected(layer, z, parameters.value)
+
+    def rows(block: Block) -> tuple[Array, Array]:
+        return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
+
+    size = rows_at_once(layer.heads * n, leaves_cache(layer, n))
+    b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
+    after = after_attention(layer, parameters, x, b)
+    return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
+
+
+def transformer_row(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
+) -> Float[Array, " width"]:
+    """One row of `transformer_layer`'s output, in O(n d^2): the keys and values of all rows, and the rest of one."""
+    n = x.shape[0]
+    here = jnp.asarray([row])
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    queries = turned(layer, projected(layer, z[here], parameters.query), here, n)
+    keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
+    values = projected(layer, z, parameters.value)
+    b = attention_of_rows(layer, parameters, queries, keys, values, here)[0]
+    return after_attention(layer, parameters, x[here], b).y[0]
+
+
+class AfterAttention(NamedTuple):
+    """What follows from the heads' outputs in a layer, for any rows: y is the layer's output, and the rest of
+    `LayerTrace`."""
+
+    attended: Float[Array, "m width"]
+    c: Float[Array, "m width"]
+    h: Float[Array, "m hidden"] | None
+    mapped: Float[Array, "m width"] | None
+    y: Float[Array, "m width"]
+
+
+def after_attention(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], b: SomeHeads
+) -> AfterAttention:
+    """The rest of a layer, from the heads' outputs b of any rows: gates, output projection, skips, per-position map."""
+    exact, places = layer.exact_rows, layer.norm
+    open_b = gated(layer, parameters, x, b)
+    attended = x + jnp.sum(
+        jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(open_b, parameters.output), axis=0
+    )
+    c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
+    if not layer.feed_forward:
+        return AfterAttention(attended, c, None, None, c)
+    inner = layer_norm(layer, parameters.feed_forward_norm, c) if places.before else c
+    h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
+    out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
+    mapped = c + out
+    y = layer_norm(layer, parameters.feed_forward_norm, mapped) if places.after else mapped
+    return AfterAttention(attended, c, h, mapped, y)

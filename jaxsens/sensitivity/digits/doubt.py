@@ -1,0 +1,140 @@
+"""How far rounding puts a model's output off: its program is evaluated once more, in other arithmetic.
+
+Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
+softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So it
+is measured, at the input: by an evaluation in float64 for a float32 model, and for a float64 model by another order of
+the same operations, and with all parameters and constants moved by a rounding each.
+
+It costs two or three forward passes of NumPy for each input, and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Precise
+from jaxsens.sensitivity.digits.wide.program import Program, traced
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, output_vector
+from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply, in_float64
+
+FACTOR = 4.0
+"""A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
+and that of the flipped input's may be larger."""
+
+EXACT_BITS = 1152
+"""An output that is the same number in this many bits, where 1 + 1e-300 is not 1, has no rounding."""
+
+LARGEST_EXACT = 2e6
+"""The operations up to which a program is evaluated in so many bits: about a second."""
+
+LARGEST_PROGRAM = 1e11
+"""The floating-point operations up to which a program is evaluated: some seconds. Beyond, `HALF_UNIT` is assumed."""
+
+
+def output_program(subject: Measurable, n: int) -> Program | None:
+    """Returns the program of the model's output for inputs of length n; None where it cannot be evaluated.
+
+    It is that of the float64 form of a jaxsens transformer, whose positions and temperatures are formulas. It is None
+    for a model that PyTorch runs, and one with a primitive that `jaxsens.sensitivity.digits.wide` has no rule for.
+    """
+    if subject.torch is not None:
+        return None
+    apply, dtype = subject.apply, subject.dtype
+    if isinstance(apply, TransformerApply):
+        apply, dtype = in_float64(apply) or apply, "float64"
+    with numerics(dtype):
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _type(leaf, dtype)), subject.parameters
+        )
+        tokens = jax.ShapeDtypeStruct((n,), np.int32)
+        program = traced(lambda parameters, word: output_vector(apply, parameters, word), shapes, tokens)
+    return None if program.unsupported() is not None else program
+
+
+def output_doubts(
+    subject: Measurable, words: Int[np.ndarray, "batch n"]
+) -> Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]:
+    """Returns a function from the number of an input, the dtype of the arithmetic, and the output found in it, to a
+    bound of the rounding of each entry of the output's change.
+
+    Where the program cannot be evaluated, a few roundings of the output are assumed. An output that every evaluation
+    gives as the same number is evaluated in `EXACT_BITS` too, if that is cheap, and is then taken to be exact; so are
+    those that the model promises to be. The program is traced when it is first asked for: an engine that bounds its own
+    rounding asks for none.
+    """
+
+    @lru_cache(maxsize=1)
+    def affordable() -> Program | None:
+        program = output_program(subject, words.shape[1])
+        return None if program is None or program.operations() > LARGEST_PROGRAM else program
+
+    @lru_cache(maxsize=4)
+    def evaluated(b: int, moved: bool) -> np.ndarray | None:
+        program = affordable()
+        if program is None:
+            return None
+        known, parameters = program, subject.parameters
+        if moved:
+            known, parameters = _moved(program), _nudged(parameters)
+        return np.asarray(known.evaluate(FLOAT64, parameters, words[b]), np.float64)
+
+    @lru_cache(maxsize=4)
+    def is_exact(b: int, output: bytes) -> bool:
+        """Whether no digit of an output is lost, though all evaluations agree: 1 + 1e-50 is 1 in each."""
+        program = affordable()
+        if program is None or program.operations() > LARGEST_EXACT:
+            return True
+        true = program.evaluate(Precise(EXACT_BITS), subject.parameters, words[b])
+        return bool(np.all(true == np.frombuffer(output).reshape(np.shape(true))))
+
+    def doubt(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
+        output = np.asarray(output, np.float64)
+        assumed = HALF_UNIT * np.finfo(dtype).eps * np.abs(output)
+        true = evaluated(b, False)
+        if true is None:
+            return assumed
+        off = np.abs(output - true)
+        if dtype == "float64":
+            other = evaluated(b, True)
+            off = off if other is None else np.maximum(off, np.abs(other - true))
+        if not np.any(off) and not is_exact(b, output.tobytes()):
+            return FACTOR * assumed
+        # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
+        size = float(np.max(np.abs(output), initial=0)) or 1.0
+        least = np.max(off, initial=0) * np.maximum(np.abs(output) / size, 2**-10)
+        return FACTOR * np.maximum(off, least)
+
+    return doubt
+
+
+def _type(leaf: Any, dtype: str) -> Any:
+    """Returns the dtype of an argument: a number's is that of the arithmetic."""
+    own = jnp.result_type(leaf)
+    return jnp.dtype(dtype) if own in (jnp.float32, jnp.float64) else own
+
+
+def _nudged(values: Any) -> Any:
+    """Returns arrays with every number moved by up to a rounding of float64, in a fixed random way."""
+    rng = np.random.default_rng(0)
+
+    def one(leaf: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            return leaf
+        wide = np.asarray(leaf, np.float64)
+        return wide * (1 + np.finfo(np.float64).eps * rng.choice([-1.0, 1.0], wide.shape))
+
+    return jax.tree.map(one, values)
+
+
+def _moved(program: Program) -> Program:
+    """Returns the program with its constants moved by a rounding each."""
+    closed = program.jaxpr
+    return Program(closed.replace(consts=_nudged(list(closed.consts))), program.given, program.returned)

@@ -1,0 +1,133 @@
+"""Runs one forward pass before a transformer is measured, to check that it is finite and its scores are resolved."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.base.errors import InputError, PrecisionWarning
+from jaxsens.base.precision import UNRESOLVED
+from jaxsens.base.programs import compiled
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+if TYPE_CHECKING:
+    from jaxsens.sensitivity.results.result import FlipSensitivity
+
+
+class Scores(NamedTuple):
+    """Why a transformer's scores are not resolved, or None; and its output on the first input."""
+
+    doubt: str | None
+    output: Float[np.ndarray, " outputs"] | None
+
+
+def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> Scores:
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on these inputs, if it cannot, and its first
+    output; nothing of other models.
+
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
+
+    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
+    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
+    readout row matters. The cost is one forward pass per input, compiled once per shape; O(n) with one layer.
+
+    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
+    up to its `exact_length`, where it promises to be exact. Call it within `numerics(subject.dtype)`.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    config = subject.config
+    if config is None:
+        return Scores(None, None)
+    largest, first = np.zeros(config.layers), None
+    for k, word in enumerate(words):
+        output, sizes = _pass(config, subject.parameters, word)
+        first = np.asarray(output) if first is None else first
+        if not np.all(np.isfinite(output)):
+            raise InputError(
+                f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
+                "use float64 or smaller weights"
+            )
+        largest = np.maximum(largest, np.asarray(sizes, np.float64))
+    return Scores(_unresolved(subject, config, words.shape[1], largest, widens), first)
+
+
+def _unresolved(
+    subject: Measurable,
+    config: TransformerConfig,
+    n: int,
+    largest: Float[np.ndarray, " layers"],
+    widens: bool,
+) -> str | None:
+    """Returns why scores of these sizes cannot be resolved, or None."""
+    if subject.exact_length is not None and n <= subject.exact_length:
+        return None
+    dtype = "float64" if widens else subject.dtype
+    error = largest * np.finfo(dtype).eps
+    if not np.any(error > UNRESOLVED):
+        return None
+    layer = int(np.argmax(error))
+    remedy = "smaller query and key weights, or a higher temperature"
+    if dtype == "float32":
+        remedy = f'dtype="float64", or {remedy}'
+        if difference.refusal(config) is None:
+            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
+    return (
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
+        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
+        f"may be an effect of rounding; use {remedy}"
+    )
+
+
+@compiled(static=1)
+def _pass(
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+) -> tuple[Float[Array, " outputs"], Float[Array, " layers"]]:
+    """Returns the output, and the largest |log-normaliser| of each layer."""
+    traces, y = layers.trace(config, parameters, tokens, layers.readout_position(config, tokens.shape[0]))
+    sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
+    return layers.read_out(config, parameters, y), jnp.stack(sizes) if sizes else jnp.zeros(0)
+
+
+def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
+
+    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
+    which all changes are 0 an `UnchangedWarning` says so.
+    """
+    blurred = ~result.resolved
+    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
+    if not count or count == zeros:
+        return
+    largest = np.max(result.resolution[blurred])
+    exact = f", {zeros} of them as exactly 0" if zeros else ""
+    warnings.warn(
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
+        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
+        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
+        PrecisionWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def beyond_precision(subject: Measurable, n: int) -> str | None:
+    """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
+    limit = subject.exact_length
+    if limit is None or n <= limit:
+        return None
+    remedy = "under another condition"
+    if subject.dtype == "float32":
+        remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
+    return (
+        f"n = {n}: in {subject.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+        f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
+    )

@@ -1,0 +1,299 @@
+"""The first-order engine: an estimate of every flip's effect at any depth, in O(layers n^2 width) for each output.
+
+The flipped row is followed exactly through all layers. In each layer it moves one key and one value of every other row,
+for which attention has a closed form. What those rows pass on to the output is linear: the derivative with respect to
+what they attended to, times its change. In the last layer only the readout row counts, and it is exact.
+
+While weights are O(1/n), as under Hahn's Lemma 5, what is left out is O(1/n) of the change. The error is not known from
+the estimate alone: `jaxsens.sensitivity.estimates.verify` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.asked.change_of import change_of
+from jaxsens.asked.formulas import as_vector
+from jaxsens.asked.measures import Norm, OfFunction
+from jaxsens.base.errors import no_rule
+from jaxsens.models.transformer.layered import (
+    Layered,
+    Projections,
+    embedded_rows,
+    merged_rows,
+    projected_rows,
+    readout_row,
+)
+from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
+from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
+from jaxsens.sensitivity.engines.one_key.moved_row import attended_by_moved_rows
+from jaxsens.sensitivity.engines.one_key.one_moved_key import changes_of_rows, passed_on
+from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run, run
+
+EFFICIENCY = 0.2
+"""The share of a large matrix product's rate that the engine reaches on CPU."""
+
+
+def refusal(model: Layered) -> str | None:
+    """Returns why the first-order engine does not support a model, or None if it does."""
+    for k in range(model.layers):
+        weighting = model.attention(k).weighting
+        if type(weighting) not in ONE_MOVED_KEY:
+            return str(no_rule("the first-order engine", "weighting", weighting, ONE_MOVED_KEY))
+    return None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PreparedEstimate:
+    """The unflipped run, and the derivatives of the outputs with respect to what rows attended to, by layer."""
+
+    run: Run
+    gradients: tuple[Float[Array, "n heads outputs value_width"], ...]
+
+
+@dataclass(frozen=True)
+class FirstOrderEngine(Engine):
+    """Estimates the change of combinations of outputs. Its parameters are a pair: the model's, and the combinations.
+
+    Combinations are (combinations, outputs), each a weighted sum of outputs. With a `scalar` there is a single one, the
+    scalar itself, and the second of the pair is ignored. Memory is O(n width (layers + combinations layers)).
+
+    Attributes:
+        layered: the model.
+        readout: the row that is read: "last", a position, or "mean".
+    """
+
+    layered: Layered
+    readout: int | str
+
+    @property
+    def of_norm(self) -> bool:
+        """Whether a norm is measured, which is the norm of those of its parts."""
+        return isinstance(self.measure, Norm)
+
+    @property
+    def scalar(self) -> Callable[[Array], Array] | None:
+        """The function of the output that is measured; None for another measure."""
+        measure = self.measure
+        return measure.function if isinstance(measure, OfFunction) and measure.arguments == 1 else None
+
+    def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
+        """Runs the model once forward and once backward for each combination."""
+        model, own = self.layered.at_length(tokens.shape[0]), parameters[0]
+        row = readout_row(self.readout, tokens.shape[0])
+        kept = run(model, own, tokens, row)
+        if not model.layers:
+            return PreparedEstimate(kept, ())
+        return PreparedEstimate(
+            kept, attended_gradients(model, own, kept, row, self._linear_read(parameters, kept))
+        )
+
+    def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
+        """The output on the unflipped input."""
+        return self._output_of_run(parameters, prepared.run)
+
+    def chosen_changes(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns `changes`: the combinations are of the chosen outputs."""
+        return self.changes(parameters, prepared, positions, symbols)
+
+    def changed(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> tuple[Float[Array, "flips combinations"], Float[Array, " flips"]]:
+        """Returns the estimated changes, and no error: that of the method is far larger, and is seen on the flips that
+        are measured besides."""
+        changes = self.changes(parameters, prepared, positions, symbols)
+        return changes, jnp.zeros(changes.shape[:1], changes.dtype)
+
+    def changes(
+        self,
+        parameters: tuple[Any, Any],
+        prepared: PreparedEstimate,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the estimated change of every combination under each flip."""
+        kept, own = prepared.run, parameters[0]
+        n = kept.tokens.shape[0]
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        moved = embedded_rows(model, own, symbols, positions)
+        total = jnp.zeros(())
+        whole = model.layers if row is None else model.layers - 1
+        for k in range(whole):
+            layer, g = kept.layers[k], prepared.gradients[k]
+            q, key, value = self.projected(model, own, k, layer, positions, moved)
+            total = total + passed_on(model, own, k, layer, g, positions, (key, value))
+            moved = self._after(model, own, k, layer, positions, moved, (q, key, value))
+        if row is None:
+            return total + self._change_of_mean(parameters, kept, positions, moved)
+        return total + self._change_of_row(parameters, kept, row, positions, moved)
+
+    def _after(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+        projections: Projections,
+    ) -> Float[Array, "flips width"]:
+        """Returns the flipped rows after layer k."""
+        b = attended_by_moved_rows(model, own, k, kept, positions, projections)
+        return self.merged(model, own, k, kept, positions, moved, b)
+
+    def projected(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+    ) -> Projections:
+        """Returns the flipped rows' queries, keys and values in layer k."""
+        del kept  # a linear approximation would need it
+        return projected_rows(model, own, k, moved, positions)
+
+    def merged(
+        self,
+        model: Layered,
+        own: Any,
+        k: int,
+        kept: LayerRun,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+        b: Float[Array, "flips heads value_width"],
+    ) -> Float[Array, "flips width"]:
+        """Returns the flipped rows after layer k, from what they attended to there."""
+        del kept, positions
+        return merged_rows(model, own, k, moved, b)
+
+    def _change_of_row(
+        self,
+        parameters: tuple[Any, Any],
+        kept: Run,
+        row: int,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout.
+
+        `moved` are the flipped rows before the last layer. They pass through it only in blocks with a flip of the
+        readout row itself.
+        """
+        n, own = kept.tokens.shape[0], parameters[0]
+        model, read, y = self.layered.at_length(n), self._read(parameters, n), kept.y[row]
+        last = model.layers - 1
+
+        def of_itself(new: Float[Array, "flips width"]) -> Array:
+            return jax.vmap(lambda one: change_of(read, y, one - y))(new)
+
+        if last < 0:
+            return jnp.where((positions == row)[:, None], of_itself(moved), 0)
+        layer = kept.layers[last]
+        q, key, value = self.projected(model, own, last, layer, positions, moved)
+        db = changes_of_rows(model, own, last, layer, jnp.asarray([row]), positions, (key, value))[:, 0]
+
+        def through(b: Float[Array, "heads value_width"]) -> Array:
+            return read(model.merge(own, last, layer.x[row], b))
+
+        of_others = jax.vmap(lambda step: change_of(through, layer.b[:, row], step))(db)
+
+        def with_itself() -> Array:
+            new = self._after(model, own, last, layer, positions, moved, (q, key, value))
+            return jnp.where((positions == row)[:, None], of_itself(new), of_others)
+
+        return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
+
+    def _change_of_mean(
+        self,
+        parameters: tuple[Any, Any],
+        kept: Run,
+        positions: Int[Array, " flips"],
+        moved: Float[Array, "flips width"],
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
+        n = kept.tokens.shape[0]
+        read, old = self._output_of_row(parameters, n), kept.y[positions]
+        steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
+        mean = self._output_of_run(parameters, kept)
+        combined = self._combined(parameters)
+        return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
+
+    def _combined(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
+        """Returns the function from the output to the combinations."""
+        if self.scalar is not None:
+            scalar = self.scalar
+            return lambda output: jnp.reshape(scalar(output), (1,))
+        return lambda output: parameters[1] @ output
+
+    def _output_of_run(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
+        n = kept.tokens.shape[0]
+        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
+        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
+
+    def _output_of_row(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
+        """Returns the function from a row of the last layer to the output, a vector in float32 at least."""
+        model = self.layered.at_length(n)
+        return lambda y: as_vector(model.read(parameters[0], y))
+
+    def _read(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
+        """Returns the function from the row that is read to the combinations."""
+        combined, read = self._combined(parameters), self._output_of_row(parameters, n)
+        return lambda y: combined(read(y))
+
+    def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
+        """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
+
+        For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
+        """
+        n = kept.tokens.shape[0]
+        if readout_row(self.readout, n) is not None:
+            return self._read(parameters, n)
+        read = self._output_of_row(parameters, n)
+        jacobian = jax.jacrev(self._combined(parameters))(self._output_of_run(parameters, kept))
+        return lambda y: jacobian @ read(y)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """Some hundred flips: their matrix products are large, and tiles of weights stay in cache."""
+        return 256 if platform == "cpu" else 4096
+
+    def cost(
+        self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: str
+    ) -> EngineCost:
+        """Counts the products of attention, forward and backward, and of the sums over rows, and the row maps.
+
+        The second of `parameters` gives the number of combinations.
+        """
+        n, outputs = tokens.shape[0], parameters[1].shape[0]
+        model = self.layered.at_length(n)
+        whole = range(model.layers if readout_row(self.readout, n) is None else model.layers - 1)
+        prepare = per_flip = block = 0.0
+        for k in range(model.layers):
+            costs = layer_costs(model, parameters[0], k)
+            pairs, of_rows = costs.pair, costs.row
+            prepare += n * ((n if k in whole else 1) * pairs + of_rows)
+            per_flip += n * pairs * (k in whole) + of_rows
+            if k in whole:
+                prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
+                per_flip += n * (2 * pairs + outputs * pairs)
+            block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
+        return EngineCost(prepare, per_flip, int(block), EFFICIENCY)

@@ -1,0 +1,330 @@
+"""The incremental engine for models whose attention is visible: what a flip changes of a forward pass.
+
+- In the first layer one key and one value change, for which attention has a closed form: a row takes O(heads width).
+- Middle layers are those of a forward pass, in blocks of rows whose scores stay in a CPU's cache, or within
+  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the flip does not reach keep their values.
+- The last layer is computed only in the row that is read, unless all rows are.
+
+The outputs of both runs are subtracted, as by the vmap engine, and as many digits are lost.
+
+It serves every model whose attention is visible: jaxsens transformers, and a user's `Layered`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.asked.formulas import as_vector, l2
+from jaxsens.asked.measures import Measure
+from jaxsens.base.errors import no_rule
+from jaxsens.models.transformer.layered import (
+    Layered,
+    attended_rows,
+    embedded_rows,
+    merged_rows,
+    projected_rows,
+    readout_row,
+)
+from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
+from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
+from jaxsens.sensitivity.engines.one_key.moved_row import attended_by_moved_rows
+from jaxsens.sensitivity.engines.one_key.one_moved_key import changes_of_rows
+from jaxsens.sensitivity.engines.one_key.reach import Reach, over_changed_rows, rows_of_block
+from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, layer_run
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, VmapEngine, batch_symbols
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+EFFICIENCY = 0.75
+"""The share of a large matrix product's rate that it reaches on CPU."""
+
+
+LARGEST_SCORE = {"float32": 2.0**9, "float64": math.inf}
+"""The largest scores at which the closed form is used, by dtype. Narrower ones have too few digits for it.
+
+A score s and its change are recomputed, and rounded by eps |s|, relative to their key's weight: together by some
+4 eps |s|, at the limit 2e-4 of what the flip changes there. Two forward passes round the scores of other keys alike,
+and lose less.
+"""
+
+
+def refusal(subject: Measurable) -> str | None:
+    """Returns why the incremental engine does not support a model, or None if it does."""
+    model = subject.layered
+    if model is None:
+        return "its attention is not visible"
+    if subject.row_read is None:
+        return "readout = None: the incremental engine needs the row that is read"
+    if not model.layers:
+        return "the incremental engine needs a layer"
+    if subject.config is not None and subject.config.centred_scores:
+        return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
+    for k in range(model.layers):
+        weighting = model.attention(k).weighting
+        if type(weighting) not in ONE_MOVED_KEY:
+            return str(no_rule("the incremental engine", "weighting", weighting, ONE_MOVED_KEY))
+    return None
+
+
+def incremental_engine(
+    subject: Measurable,
+    measure: Measure,
+    outputs: tuple[int, ...] | None,
+) -> IncrementalEngine | None:
+    """Returns the engine for a model, or None if it does not support it."""
+    layered, readout = subject.layered, subject.row_read
+    if layered is None or readout is None or refusal(subject) is not None:
+        return None
+    return IncrementalEngine(measure, outputs, layered, readout, subject.apply)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class UnflippedRows:
+    """The unflipped run.
+
+    Attributes:
+        first: the first layer.
+        rows: the outputs of all layers, without that of the last layer if one row is read.
+        output: the model's output.
+        doubt: a bound of the rounding of each entry of the output and of a flipped input's.
+    """
+
+    first: LayerRun
+    rows: tuple[Float[Array, "n width"], ...]
+    output: Float[Array, " outputs"]
+    doubt: Float[Array, " outputs"]
+
+
+@dataclass(frozen=True)
+class IncrementalEngine(Engine):
+    """For models with softmax or sigmoid attention. Memory O(layers n width), and O(n width) per flip of a block.
+
+    Costs per flip: O(n width hidden) for the first layer, O(n^2 width + n width hidden) for each middle layer, O(n
+    width^2) for the last. If the readout is the mean over positions, the last layer costs as much as a middle one.
+
+    A model whose scores are too large for its dtype in the closed form (`LARGEST_SCORE`) is measured by whole forward
+    passes.
+
+    Attributes:
+        layered: the model.
+        readout: the row that is read: "last", a position, or "mean".
+        apply: the model's forward pass: (parameters, tokens (n,)) -> output.
+    """
+
+    layered: Layered
+    readout: int | str
+    apply: Callable[[Any, Any], Any]
+
+    @property
+    def fallback(self) -> VmapEngine:
+        """Whole forward passes."""
+        return VmapEngine(
+            self.measure,
+            self.outputs,
+            self.apply,
+        )
+
+    @property
+    def how(self) -> str:
+        """The method."""
+        return "what a flip changes of a forward pass"
+
+    def resolves(self, prepared: UnflippedRows) -> bool:
+        """Returns whether the first layer's scores are small enough for the closed form: always in float64, and never
+        in bfloat16 or float16.
+
+        The log-normaliser is at most log n above a row's largest score. In sigmoid attention it is 0, for scores of any
+        size: the changed weight is that of one key, and its rounding is relative to its own change.
+        """
+        sizes = prepared.first.normaliser
+        return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
+        """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""
+        n = tokens.shape[0]
+        model = self.layered.at_length(n)
+        x = embedded_rows(model, parameters, tokens, jnp.arange(n))
+        whole, row = self._whole_layers(n), readout_row(self.readout, n)
+        first, x = layer_run(model, parameters, 0, x, None if whole else row)
+        rows = [x] if whole else []
+        for k in range(1, whole):
+            x, _ = changed_layer(model, parameters, k, x[None], x[None], (0, n))
+            rows.append(x := x[0])
+        output = self._read(parameters, first.x[None] if not whole else x[None])[0]
+        doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
+        return UnflippedRows(first, tuple(rows), output, doubt)
+
+    @property
+    def wider(self) -> Engine | None:
+        """Whole forward passes in float64, for a float32 model of which there is a form in float64."""
+        return self.fallback.wider
+
+    @property
+    def subtracts(self) -> bool:
+        """True: changes are differences of two rounded outputs."""
+        return True
+
+    def doubting(self, prepared: UnflippedRows, doubt: Float[Any, " outputs"]) -> UnflippedRows:
+        """Returns the prepared values with this bound of the rounding of each output."""
+        return replace(prepared, doubt=jnp.asarray(doubt, prepared.output.dtype))
+
+    def changed(
+        self,
+        parameters: Any,
+        prepared: UnflippedRows,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
+        doubt = l2(self.chosen(prepared.doubt))
+        changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
+        return changes, jnp.broadcast_to(doubt, changes.shape[:1])
+
+    def _flipped(
+        self,
+        parameters: Any,
+        prepared: UnflippedRows,
+        positions: Int[Array, " flips"],
+        symbols: Int[Array, " flips"],
+    ) -> Float[Array, "flips outputs"]:
+        """Returns the output of each flipped input."""
+        n = prepared.first.x.shape[0]
+        model = self.layered.at_length(n)
+        moved = embedded_rows(model, parameters, symbols, positions)
+        if not prepared.rows:
+            x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
+            return self._read(parameters, x)
+        reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
+        y = first_layer(model, parameters, prepared.first, prepared.rows[0], positions, moved, reach)
+        for k, unchanged in enumerate(prepared.rows[1:], start=1):
+            start = jnp.broadcast_to(unchanged, y.shape)
+            y, reach = changed_layer(model, parameters, k, y, start, reach)
+        return self._read(parameters, y)
+
+    def output(self, parameters: Any, prepared: UnflippedRows) -> Float[Array, " outputs"]:
+        """Returns the output of the unflipped run."""
+        del parameters
+        return prepared.output
+
+    def _whole_layers(self, n: int) -> int:
+        """The number of layers of which more than one row is needed."""
+        return self.layered.layers - (readout_row(self.readout, n) is not None)
+
+    def _read(self, parameters: Any, y: Float[Array, "flips n width"]) -> Float[Array, "flips outputs"]:
+        """Returns outputs from the input of the last layer, or for a mean from its output."""
+        n = y.shape[1]
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+
+        def read(one: Float[Array, " width"]) -> Float[Array, " outputs"]:
+            return as_vector(model.read(parameters, one))
+
+        if row is None:
+            return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
+        return jax.vmap(lambda x: read(last_row(model, parameters, x, row)))(y)
+
+    def preferred_batch(self, n: int, platform: str) -> int:
+        """As the vmap engine."""
+        return max(1, batch_symbols(platform) // n)
+
+    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+        """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
+        side. Memory is that of rows and, in middle layers, of the scores of one head."""
+        n = tokens.shape[0]
+        model, whole = self.layered.at_length(n), self._whole_layers(n)
+        prepare = flip = width = scores = 0.0
+        later = earlier = True
+        for k in range(model.layers):
+            costs, attention = layer_costs(model, parameters, k), model.attention(k)
+            prepare += n * (n * costs.pair + costs.row)
+            if k == whole:
+                flip += n * (costs.keys + costs.pair)
+                continue
+            before, after = attention.rows_that_see((1, 2), 3)
+            later, earlier = later and before == 1, earlier and after == 2
+            share = 0.5 if later or earlier else 1.0
+            flip += (
+                share * n * (costs.row + n * costs.pair if k else costs.row - costs.keys + 20 * costs.pair)
+            )
+            width = max(width, costs.width)
+            if k:
+                most = rows_at_once(n, scores_leave_cache(attention.heads, n, platform))
+                scores = max(scores, n * rows_of_block(n, most, share == 1))
+        if whole == model.layers:  # of a mean, the outputs of all rows are in memory too
+            width = max(width, outputs_of_row(model, parameters) / 8)
+        each = (8 * n * width + scores) * jnp.result_type(float).itemsize
+        block = int(self.preferred_batch(n, platform) * each)
+        return EngineCost(prepare, flip, block, EFFICIENCY)
+
+
+def first_layer(
+    model: Layered,
+    parameters: Any,
+    kept: LayerRun,
+    unchanged: Float[Array, "n width"],
+    positions: Int[Array, " flips"],
+    moved: Float[Array, "flips width"],
+    reach: Reach,
+) -> Float[Array, "flips n width"]:
+    """Returns the first layer's output of every flip, whose input row `moved` stands at its position."""
+    n = kept.x.shape[0]
+    q, key, value = projected_rows(model, parameters, 0, moved, positions)
+    own = attended_by_moved_rows(model, parameters, 0, kept, positions, (q, key, value))
+
+    def of_one(i: Array, x: Array, key: Array, value: Array, b: Array, rows: Int[Array, " m"]) -> Array:
+        db = changes_of_rows(model, parameters, 0, kept, rows, i[None], (key[:, None], value[:, None]))
+        mine = (rows == i)[:, None]
+        b = jnp.where(mine[..., None], b, kept.b[:, rows].swapaxes(0, 1) + db[0])
+        return merged_rows(model, parameters, 0, jnp.where(mine, x, kept.x[rows]), b)
+
+    def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
+        each = jax.vmap(of_one, in_axes=(0, 0, 1, 1, 0, None))
+        return each(positions, moved, key, value, own, rows)
+
+    start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
+    heads = model.attention(0).heads
+    most = rows_at_once(heads, scores_leave_cache(heads, n))
+    return over_changed_rows(block, start, reach, most)
+
+
+def changed_layer(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    x: Float[Array, "flips n width"],
+    unchanged: Float[Array, "flips n width"],
+    reach: Reach,
+) -> tuple[Float[Array, "flips n width"], Reach]:
+    """Returns a layer's output under flips that change rows `reach` of its input, and the rows it may change.
+
+    `unchanged` is the layer's output in the unflipped run.
+    """
+    n, attention = x.shape[1], model.attention(layer)
+    reach = attention.rows_that_see(reach, n)
+    q, keys, values = jax.vmap(lambda x: projected_rows(model, parameters, layer, x, jnp.arange(n)))(x)
+
+    def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
+        def of_one(x: Array, q: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
+            b = attended_rows(model, parameters, layer, q[:, rows], keys, values, rows)
+            return merged_rows(model, parameters, layer, x[rows], b)
+
+        return jax.vmap(of_one)(x, q, keys, values)
+
+    most = rows_at_once(n, scores_leave_cache(attention.heads, n))  # one head's scores
+    return over_changed_rows(block, unchanged, reach, most), reach
+
+
+def last_row(model: Layered, parameters: Any, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
+    """Returns one row of the last layer's output, in O(n width^2): the keys and values of all rows, the rest of one."""
+    here, last = jnp.asarray([row]), model.layers - 1
+    _, keys, values = projected_rows(model, parameters, last, x, jnp.arange(x.shape[0]))
+    q, _, _ = projected_rows(model, parameters, last, x[here], here)
+    b = attended_rows(model, parameters, last, q, keys, values, here)
+    return merged_rows(model, parameters, last, x[here], b)[0]

@@ -1,0 +1,72 @@
+"""Loops over blocks of rows and keys, so that tiles of scores stay in a core's cache and nothing is n x n."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxsens.models.parts.masks import Span
+from jaxsens.models.transformer.layered import Attention
+from jaxsens.sensitivity.engines.one_key.reach import MASKED_BLOCKS
+
+TILE = 2**17
+"""The scores of one tile: half a megabyte in float32, which fits in a core's second-level cache."""
+
+Carry = TypeVar("Carry")
+
+
+def rows_of_tile(attention: Attention, n: int, columns: int) -> int:
+    """Returns how many of n rows make a tile with `columns` columns, fewer if a mask may leave blocks of rows out."""
+    rows = max(8, TILE // columns)
+    return min(rows, max(64, -(-n // MASKED_BLOCKS))) if attention.one_sided else rows
+
+
+def blocks_of(n: int, size: int) -> tuple[int, int]:
+    """Returns the number of blocks and their size, at most `size`, for n rows. The last block may overlap others."""
+    size = max(1, min(size, n))
+    return -(-n // size), size
+
+
+def starts(n: int, size: int) -> Int[Array, " blocks"]:
+    """Returns the first row of each block. The last block ends at n and overlaps the one before it if need be."""
+    count, size = blocks_of(n, size)
+    return jnp.minimum(jnp.arange(count) * size, n - size)
+
+
+def over_blocks(work: Callable[[Int[Array, " m"]], Any], n: int, size: int) -> Any:
+    """Returns `work(rows)` for all n rows, in blocks of at most `size`, joined along the first axis of every array."""
+    count, size = blocks_of(n, size)
+    if count == 1:
+        return work(jnp.arange(n))
+    parts = jax.lax.map(lambda first: work(first + jnp.arange(size)), starts(n, size))
+
+    def joined(part: Array) -> Array:
+        whole = part[:-1].reshape(-1, *part.shape[2:])
+        return jnp.concatenate([whole, part[-1, size - (n - len(whole)) :]])
+
+    return jax.tree.map(joined, parts)
+
+
+def summed_over_blocks(
+    work: Callable[[Int[Array, " m"], Array, Carry], Carry],
+    n: int,
+    size: int,
+    start: Carry,
+    span: Span | None = None,
+) -> Carry:
+    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had.
+
+    Blocks without rows of `span` are left out, if it is given.
+    """
+    count, size = blocks_of(n, size)
+    first, stop = (0, count) if span is None else (span[0] // size, -(-span[1] // size))
+
+    def block(k: Array, carry: Carry) -> Carry:
+        rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
+        return work(rows, rows >= k * size, carry)
+
+    return jax.lax.fori_loop(first, stop, block, start)

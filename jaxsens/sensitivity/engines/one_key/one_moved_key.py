@@ -1,0 +1,181 @@
+"""What other rows pass on when one key and its value move: `engines.md`'s closed form, for many flips and rows at once.
+
+With p the old weight of key i in row j, c = 1 - p that of the other keys, whose weighted mean of values is r, and ds
+the change of the score, the new weight is p' = w / (1 + w), w = exp(s + ds) / (the other keys' exponentials), and
+
+    b_j' - b_j = (p' - p) (v_i - r) + p' Dv_i,       v_i - r = (v_i - b_j) / c.
+
+Both quotients lose digits as p nears 1. There, r and the other keys' sum come from the unflipped run, which kept them.
+
+In sigmoid attention no other key counts, which is the same with r = 0: b_j' - b_j = (p' - p) v_i + p' Dv_i.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.models.parts.weighting import Sigmoid
+from jaxsens.models.transformer.layered import Layered, head_scores, tempered, unplaced_scores
+from jaxsens.sensitivity.engines.one_key.blocks import rows_of_tile, summed_over_blocks
+from jaxsens.sensitivity.engines.one_key.run import LayerRun
+from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
+
+NEAR = 0.75
+"""A weight above this belongs to a row's best key, whatever the rounding of scores."""
+
+FAR = 0.9
+"""Exponents are cut off at this share of the largest whose exponential is finite; there, w / (1 + w) is 1."""
+
+
+def shares_moved(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    of_rows: tuple[Array, Array, Array],
+    rows: Int[Array, " m"],
+    positions: Int[Array, " flips"],
+    key: Float[Array, "flips head_width"],
+    dkey: Float[Array, "flips head_width"],
+    n: int,
+) -> tuple[Float[Array, "m flips"], Float[Array, "m flips"], Float[Array, "m flips"], Bool[Array, "m flips"]]:
+    """Returns p' - p, c, p', and whether r is that of the unflipped run (p is near 1, or attention that of sigmoids),
+    for the rows of one head and the keys at `positions`.
+
+    All changes are 0 where the row does not see the key. `of_rows` holds the rows' queries and two normalisers.
+    """
+    q, normaliser, rest_normaliser = of_rows
+    s = head_scores(model, parameters, layer, head, q, key, rows, positions, n)
+    weighting = model.attention(layer).weighting
+    steps = _steps(model, parameters, layer, head, q, key, dkey)
+    seen = model.attention(layer).sees(rows[:, None], positions[None, :])
+    if isinstance(weighting, Sigmoid):
+        new_p, change = sigmoid_change(s, steps * weighting.inverse_temperatures(rows, n, s.dtype)[:, None])
+        return jnp.where(seen, change, 0), jnp.ones_like(s), jnp.where(seen, new_p, 0), seen
+    ds = tempered(model, layer, steps, rows, n)
+    p = jnp.exp(s - normaliser[:, None])
+    near = p > NEAR
+    c = jnp.where(near, jnp.exp(rest_normaliser - normaliser)[:, None], 1 - p)
+    exponent = s + ds - jnp.where(near, rest_normaliser[:, None], normaliser[:, None])
+    far = FAR * math.log(float(jnp.finfo(s.dtype).max))
+    w = jnp.exp(jnp.minimum(exponent, far)) / jnp.where(near, 1, c)
+    new_p, new_c = w / (1 + w), 1 / (1 + w)
+    size = -jnp.expm1(-jnp.abs(ds))
+    change = jnp.where(ds > 0, new_p * c, -p * new_c) * size
+    return jnp.where(seen, change, 0), jnp.where(seen, c, 1), jnp.where(seen, new_p, 0), near & seen
+
+
+def _steps(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    q: Float[Array, "m head_width"],
+    key: Float[Array, "flips head_width"],
+    dkey: Float[Array, "flips head_width"],
+) -> Float[Array, "m flips"]:
+    """Returns the changes of one head's scores, before the temperature. Position scores do not change."""
+    if model.scored_in_pairs:
+        new, old = (unplaced_scores(model, parameters, layer, head, q, k) for k in (key + dkey, key))
+        return new - old
+    return unplaced_scores(model, parameters, layer, head, q, dkey)  # linear in the key: nothing cancels
+
+
+def changes_of_rows(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    kept: LayerRun,
+    rows: Int[Array, " m"],
+    positions: Int[Array, " flips"],
+    moved: tuple[Array, Array],
+) -> Float[Array, "flips m heads value_width"]:
+    """Returns b' - b of some rows, exactly, for flips of other rows. `moved` holds their new keys and values.
+
+    O(width) operations for each row and flip.
+    """
+    n = kept.x.shape[0]
+
+    def one_head(given: tuple[Array, ...]) -> Array:
+        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
+        old, old_value = keys[positions], values[positions]
+        of_rows = q[rows], normaliser[rows], rest_normaliser[rows]
+        change, c, new, near = (
+            part.T[..., None]
+            for part in shares_moved(
+                model, parameters, layer, head, of_rows, rows, positions, old, key - old, n
+            )
+        )
+        old_value, value = old_value[:, None], value[:, None]
+        apart = jnp.where(near, old_value - rest[rows], (old_value - b[rows]) / jnp.where(near, 1, c))
+        return change * apart + new * (value - old_value)
+
+    heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved)
+    return jnp.moveaxis(jax.lax.map(one_head, heads), 0, 2)
+
+
+def passed_on(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    kept: LayerRun,
+    g: Float[Array, "n heads outputs value_width"],
+    positions: Int[Array, " flips"],
+    moved: tuple[Array, Array],
+) -> Float[Array, "flips outputs"]:
+    """Returns sum_j g_j . (b_j' - b_j) over all rows j other than the flipped one, and over heads.
+
+    The sum is reordered so that v_i and Dv_i stand outside it: sum_j a_ji g_j is a matrix product over j. It costs
+    4 n outputs width operations a flip, and some thirty per row and head for the weights.
+    """
+    n, outputs = kept.x.shape[0], g.shape[2]
+    flips, attention = positions.shape[0], model.attention(layer)
+    seeing = attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
+
+    def one_head(given: tuple[Array, ...]) -> Array:
+        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value, g = given
+        old, old_value = keys[positions], values[positions]
+        at_b, at_rest = (jnp.sum(g * mean[:, None], axis=-1) for mean in (b, rest))
+
+        def rows(block: Array, new_rows: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            of_rows = q[block], normaliser[block], rest_normaliser[block]
+            change, c, new, near = shares_moved(
+                model, parameters, layer, head, of_rows, block, positions, old, key - old, n
+            )
+            counted = new_rows[:, None] & (block[:, None] != positions)
+            change = jnp.where(counted, jnp.where(near, change, change / jnp.where(near, 1, c)), 0)
+            new = jnp.where(counted, new, 0)
+            mine = g[block].reshape(len(block), -1)
+            means = jnp.where(near, change, 0).T @ at_rest[block] + jnp.where(near, 0, change).T @ at_b[block]
+            return sums[0] + change.T @ mine, sums[1] + new.T @ mine, sums[2] + means
+
+        wide = (flips, g.shape[1] * g.shape[2])
+        zeros = tuple(jnp.zeros(shape, g.dtype) for shape in (wide, wide, (flips, outputs)))
+        size = rows_of_tile(attention, n, flips)
+        pulled, carried, means = summed_over_blocks(rows, n, size, zeros, seeing)
+        pulled, carried = (part.reshape(flips, outputs, -1) for part in (pulled, carried))
+        return (
+            jnp.einsum("fov,fv->fo", pulled, old_value)
+            - means
+            + jnp.einsum("fov,fv->fo", carried, value - old_value)
+        )
+
+    heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved, g.swapaxes(0, 1))
+    return jnp.sum(jax.lax.map(one_head, heads), axis=0)
+
+
+def _of_heads(kept: LayerRun) -> tuple[Array, ...]:
+    return (
+        kept.queries,
+        kept.keys,
+        kept.values,
+        kept.b,
+        kept.normaliser,
+        kept.rest_normaliser,
+        kept.rest,
+    )

@@ -1,0 +1,146 @@
+"""The unflipped run: what every flip shares, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_logit
+from jaxsens.models.transformer.layered import (
+    Layered,
+    embedded_rows,
+    head_scores,
+    merged_rows,
+    projected_rows,
+)
+from jaxsens.sensitivity.engines.one_key.blocks import TILE, over_blocks
+
+ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
+"""The weightings for which one moved key has a closed form, in this engine and the incremental one."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerRun:
+    """One layer of the unflipped run. Keys and values are repeated for the query heads that share them.
+
+    Attributes:
+        x: the layer's input rows.
+        queries, keys, values: of every head and row.
+        b: what each head's row attended to.
+        normaliser: each row's log of the sum of exponentiated scores, with the sink's; 0 if there is none of them.
+        rest_normaliser: the same without the row's best key; -inf if there is no other.
+        rest: the weighted mean of values without the best key; 0 if there is no other. A sink's value is 0.
+
+    In sigmoid attention no key enters the weight of another: normalisers and rest are 0.
+    """
+
+    x: Float[Array, "n width"]
+    queries: Float[Array, "heads n head_width"]
+    keys: Float[Array, "heads n head_width"]
+    values: Float[Array, "heads n value_width"]
+    b: Float[Array, "heads n value_width"]
+    normaliser: Float[Array, "heads n"]
+    rest_normaliser: Float[Array, "heads n"]
+    rest: Float[Array, "heads n value_width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Run:
+    """The tokens, every layer, and the last layer's output rows.
+
+    If one row is read, the last layer attends only there: b, normalisers and rest of other rows, and their y, are 0.
+    """
+
+    tokens: Int[Array, " n"]
+    layers: tuple[LayerRun, ...]
+    y: Float[Array, "n width"]
+
+
+def run(model: Layered, parameters: Any, tokens: Int[Array, " n"], row: int | None = None) -> Run:
+    """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory.
+
+    `row` is the only row that is read, if there is one.
+    """
+    n = tokens.shape[0]
+    x = embedded_rows(model, parameters, tokens, jnp.arange(n))
+    kept = []
+    for k in range(model.layers):
+        one, x = layer_run(model, parameters, k, x, row if k == model.layers - 1 else None)
+        kept.append(one)
+    return Run(tokens, tuple(kept), x)
+
+
+def layer_run(
+    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"], only: int | None = None
+) -> tuple[LayerRun, Float[Array, "n width"]]:
+    """Returns one layer's run and its output rows; with `only`, of that row alone, and 0 elsewhere."""
+    n, attention = x.shape[0], model.attention(layer)
+    queries, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
+
+    def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:
+        head, q, k, v = given
+
+        def rows(block: Int[Array, " m"]) -> tuple[Array, ...]:
+            return attended(model, parameters, layer, head, q[block], k, v, block)
+
+        if only is not None:
+            return tuple(_at(only, n, part) for part in rows(jnp.asarray([only])))
+        return over_blocks(rows, n, max(8, TILE // n))
+
+    heads = jnp.arange(attention.heads)
+    b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
+    kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
+    if only is not None:
+        here = jnp.asarray([only])
+        return kept, _at(only, n, merged_rows(model, parameters, layer, x[here], b[:, here].swapaxes(0, 1)))
+    return kept, merged_rows(model, parameters, layer, x, b.swapaxes(0, 1))
+
+
+def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
+    """Returns n rows, all 0 except one."""
+    return jnp.zeros((n, *part.shape[1:]), part.dtype).at[row].set(part[0])
+
+
+def attended(
+    model: Layered,
+    parameters: Any,
+    layer: int,
+    head: Int[Array, ""],
+    q: Float[Array, "m head_width"],
+    k: Float[Array, "n head_width"],
+    v: Float[Array, "n value_width"],
+    rows: Int[Array, " m"],
+) -> tuple[Array, Array, Array, Array]:
+    """Returns b, the log-normaliser, and both without the best key, for some rows of one head.
+
+    Exponentials of a softmax are taken relative to the second-best score. The best key may be far ahead of all others:
+    relative to it, they would underflow, and what remains if it is flipped would be lost.
+    """
+    n, weighting = k.shape[0], model.attention(layer).weighting
+    columns = jnp.arange(n)
+    s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
+    seen = model.attention(layer).sees(rows[:, None], columns[None, :])
+    if isinstance(weighting, Sigmoid):
+        b = weighting.shares(s, seen)[0] @ v
+        return b, jnp.zeros_like(s[:, 0]), jnp.zeros_like(s[:, 0]), jnp.zeros_like(b)
+    s = jnp.where(seen, s, -jnp.inf)
+    best = jnp.max(s, axis=-1, keepdims=True)
+    where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
+    others = jnp.where(columns == where[:, None], -jnp.inf, s)
+    sink = sink_logit("the first-order engine", weighting)
+    second = jnp.maximum(jnp.max(others, axis=-1, keepdims=True), sink)
+    base = jnp.where(second == -jnp.inf, 0, second)
+    powers = jnp.exp(others - base)
+    total = jnp.sum(powers, axis=-1) + jnp.exp(sink - base[:, 0])
+    rest_normaliser = base[:, 0] + jnp.log(total)
+    rest = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
+    normaliser = jnp.logaddexp(best[:, 0], rest_normaliser)
+    normaliser = jnp.where(normaliser == -jnp.inf, 0, normaliser)
+    of_best, of_rest = (jnp.exp(part - normaliser)[:, None] for part in (best[:, 0], rest_normaliser))
+    return of_best * v[where] + of_rest * rest, normaliser, rest_normaliser, rest

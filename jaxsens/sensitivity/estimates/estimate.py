@@ -1,0 +1,268 @@
+"""Estimates the effect of every flip to first order, in blocks of combinations of the outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.asked.engines import FirstOrder
+from jaxsens.asked.measures import Measure, Norm
+from jaxsens.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.base.memory import check_fits
+from jaxsens.base.programs import kept
+from jaxsens.sensitivity.engines.engine import EngineCost
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
+from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
+from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.estimates.widening import with_parameters_in
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+NAME = FirstOrder.kind
+
+REMEDY = "measure a function of the output, or fewer flips"
+
+LARGEST_BLOCK = 64
+"""Combinations of outputs estimated at once: more hardly share more work."""
+
+
+OUTPUTS_AT_ONCE = 2**22
+"""Changes of outputs from which a distance or a change function is computed at once."""
+
+
+def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+    """Returns the number of combinations of `size` outputs that are estimated."""
+    if engine.scalar is not None:
+        return 1
+    chosen = size if engine.outputs is None else len(engine.outputs)
+    return chosen if asked.sketch is None else min(chosen, asked.sketch)
+
+
+def combinations(
+    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
+    Numbers from `combination_count` on, and a scalar, give rows of zeros.
+
+    A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
+    Its norm's relative standard error is at most 1 / sqrt(2 combinations).
+    """
+    count = combination_count(asked, engine, size)
+    block = range(count) if block is None else block
+    wanted = np.zeros((len(block), size))
+    if engine.scalar is not None:
+        return wanted
+    chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
+    known = range(block.start, min(block.stop, count))
+    if asked.sketch is None or count == len(chosen):
+        wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
+    else:
+        frame = _frame(len(chosen), asked.sketch, asked.seed)
+        wanted[: len(known), chosen] = frame[known.start : known.stop]
+    return wanted
+
+
+@lru_cache(maxsize=1)
+def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns random orthonormal rows times sqrt(outputs / combinations), uniform over all such frames."""
+    normal = np.random.default_rng(seed).normal(size=(outputs, combinations))
+    directions, triangle = np.linalg.qr(normal)
+    return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
+
+
+def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+    """Returns the engine for a model. The chosen outputs enter by `combinations`.
+
+    Raises:
+        EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that
+            cannot be estimated so.
+    """
+    refused = asked.refusal(measure)
+    if refused is not None:
+        raise EngineRefusal(f'engine = "{NAME}": {refused}')
+    layered = subject.layered
+    if layered is None:
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve this model: its attention is not visible; give a jaxsens transformer, '
+            'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
+        )
+    why = refusal(layered)
+    if subject.config is not None and subject.config.centred_scores:
+        why = "it forms plain scores, which lose the digits that centred scores keep"
+    if why is not None:
+        raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
+    readout = subject.row_read
+    if readout is None:
+        raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
+    return FirstOrderEngine(measure, measure.chosen(subject.outputs), layered, readout)
+
+
+def output_size(subject: Measurable, n: int) -> int:
+    """Returns the number of outputs, by tracing."""
+    parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters)
+    shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
+    return int(np.prod(shape))
+
+
+def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> PreparedEstimate:
+    """Returns shapes and dtypes of what the engine prepares for an input of length n.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    try:
+        return _abstract_estimate(engine, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    except InputError:
+        raise
+    except Exception as error:
+        what = "this model" if engine.scalar is None else "this model or measure"
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
+            'use engine="vmap"'
+        ) from error
+
+
+@kept
+def _abstract_estimate(
+    engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> PreparedEstimate:
+    """Traces the preparation. `wide` (64-bit types are on) is part of the cache key."""
+    parameters = jax.tree.unflatten(structure, shapes)
+    return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+
+
+def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:
+    """Returns how many of `count` combinations to estimate at once, within half the memory budget.
+
+    Blocks are of equal size, so that they share a compilation. Memory is linear in n and in the combinations.
+    """
+    model = engine.layered.at_length(n)
+    costs = [layer_costs(model, parameters, k) for k in range(model.layers)]
+    # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
+    kept = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
+    widest = max((leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)), default=4)
+    bytes_each = 2 * n * (kept + max((one.width for one in costs), default=1)) * widest
+    fitting = max(1, int(budget / 2 / bytes_each))
+    blocks = -(-count // min(fitting, LARGEST_BLOCK))
+    return -(-count // blocks)
+
+
+def estimate_cost(
+    engine: FirstOrderEngine,
+    parameters: Any,
+    n: int,
+    outputs: int,
+    count: int,
+    budget: int,
+    platform: str,
+) -> tuple[EngineCost, tuple[Any, Any]]:
+    """Returns the cost of estimating `count` combinations of the outputs, in all blocks together, and the engine's
+    parameters for one block, abstract."""
+    size = block_size(engine, parameters, n, count, budget)
+    pair = parameters, jax.ShapeDtypeStruct((size, outputs), jnp.result_type(float))
+    of_block, blocks = engine.cost(pair, jax.ShapeDtypeStruct((n,), jnp.int32), platform), -(-count // size)
+    cost = dataclasses.replace(
+        of_block, prepare=blocks * of_block.prepare, per_flip=blocks * of_block.per_flip
+    )
+    return cost, pair
+
+
+def estimated(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    asked: FirstOrder,
+    devices: placement.Placement,
+    progress: placement.Progress | None,
+) -> Float[np.ndarray, " flips"]:
+    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
+
+    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
+    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
+    rows would lose their digits.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
+        InputError: if the changes of all outputs are needed and do not fit in memory.
+        Interrupted: on Ctrl-C; what was estimated is then lost.
+    """
+    n = words.shape[1]
+    subject = with_parameters_in(subject, n, np.float32)
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    outputs = output_size(subject, n)
+    count = combination_count(asked, engine, outputs)
+    size = block_size(engine, parameters, n, count, devices.budget)
+    blocks = [range(first, first + size) for first in range(0, count, size)]
+    together = engine.scalar is None and not engine.of_norm
+    if together:
+        _check_table(engine, len(flips), count)
+    total = np.zeros((len(flips), count) if together else len(flips))
+    for k, block in enumerate(blocks):
+        rows = jnp.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float))
+        pair = parameters, rows
+        if k == 0:
+            abstract_estimate(engine, pair, n)
+        told = progress and _share(progress, k, len(blocks))
+        where = flips.inputs, flips.positions, flips.symbols
+        changes, _ = placement.measure_changes(engine, pair, words, *where, devices, told)
+        changes = changes.astype(np.float64)
+        if engine.scalar is not None:
+            return changes[:, 0]
+        if together:
+            total[:, block.start : block.stop] = changes[:, : count - block.start]
+        elif isinstance(engine.measure, Norm):
+            total = combined_norm(total, changes, engine.measure)
+    return _of_changes(engine, subject, words, flips, total) if together else total
+
+
+def table_bytes(flips: int, count: int) -> int:
+    """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
+    return 2 * 8 * flips * count
+
+
+def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
+    with collecting("flip_sensitivity") as problems:
+        what = f"the estimated change of {count} outputs by {flips} flips"
+        check_fits("measure", engine.measure, table_bytes(flips, count), what, REMEDY, problems)
+
+
+def _of_changes(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    changes: Float[np.ndarray, "flips chosen"],
+) -> Float[np.ndarray, " flips"]:
+    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
+    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
+    for b in np.unique(flips.inputs):
+        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
+        own = np.flatnonzero(flips.inputs == b)
+        for chosen in np.split(own, range(at_once, len(own), at_once)):
+            dy = jnp.asarray(changes[chosen], y.dtype)
+            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
+    return found
+
+
+def combined_norm(
+    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: Norm
+) -> Float[np.ndarray, " flips"]:
+    """Returns the norm over the outputs so far, whose norm is given, and some more."""
+    return norm.combined(so_far, norm.of_array(changes))
+
+
+def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
+    """Returns the progress of block k, in flips of all blocks together."""
+    return lambda done, total: progress((k * total + done) // blocks, total)

@@ -1,0 +1,610 @@
+"""Runs an engine over many flips, in blocks within a memory budget, over devices or cores, with progress.
+
+Placement is independent of the model. A compiled program processes a range of blocks whose ends are arguments, so one
+compilation serves chunks of any length, and the host picks chunks of about a second. Blocks are dealt like cards: in
+turn to the devices of a mesh, or to one thread per core if the mesh is a single CPU device. With a mask, flips early in
+the word cost more than late ones, and dealing distributes them evenly.
+
+The devices of a mesh may belong to several processes (`ProcessGroup`). Each measures the blocks of its own devices, and
+after each chunk all receive the values of all. What depends on a host (its clock, cores and memory) is agreed on first,
+so that all processes always take part in the same exchanges.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.base import inputs as checks
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.precision import numerics, resolved
+from jaxsens.base.programs import compiled, kept
+from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
+from jaxsens.sensitivity.placement.process_group import ProcessGroup
+
+Progress = Callable[[int, int], None]
+"""Called with (flips done, flips in all) after every chunk."""
+
+DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
+"""The default budget: bytes of temporary memory on each device, for all threads together."""
+
+_CHUNK_SECONDS = 1.0
+_BATCHES = 16
+"""The minimum number of batches into which the flips of one CPU device are divided."""
+_HOPELESS = 0.5
+"""An engine that declines more than this share of a chunk's flips is not used for the rest of the input."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised on Ctrl-C, or a recorded signal, during a measurement.
+
+    `done` marks the finished `values`, some of which may be NaN; `elsewhere` counts those measured by each fallback;
+    `signal` is the number of the signal.
+    """
+
+    def __init__(
+        self,
+        values: Float[np.ndarray, " flips"],
+        done: Bool[np.ndarray, " flips"],
+        elsewhere: dict[str, int],
+        number: int = signal.SIGINT,
+    ) -> None:
+        super().__init__("interrupted")
+        self.values, self.done, self.elsewhere, self.signal = values, done, elsewhere, number
+
+
+@dataclass
+class Finished:
+    """What a measurement has finished so far. Another thread may take a copy at any time.
+
+    Attributes:
+        values: of all flips, with their resolutions; None as long as nothing is finished.
+        done: which of them are finished.
+        elsewhere: how many were measured by each fallback.
+    """
+
+    values: Float[np.ndarray, "flips 2"] | None = None
+    done: Bool[np.ndarray, " flips"] | None = None
+    elsewhere: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Finished:
+        """Returns a copy. Flips that are done have their values: a measurement marks a flip after setting its value."""
+        done = None if self.done is None else self.done.copy()
+        return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where flips are measured: on which devices, in which batches, within which memory.
+
+    Results depend on it only by rounding.
+
+    Args:
+        mesh: the devices to spread the flips over; None for all of this process (`local_mesh`). A single CPU device
+            uses one thread per core. In a distributed job, `jaxsens.global_mesh()` shares the flips between the
+            processes, all of which make the same call and return the whole result; a mesh of several processes has one
+            axis. Ctrl-C, or the scheduler's SIGTERM, in one process stops all of them with the same partial result.
+            Without a mesh each process measures all flips.
+        batch_size: flips per batch on each device; None for a fast size that fits the budget.
+        memory_budget: bytes of temporary memory on each device, for all threads together; None for 2 GiB on CPU and
+            8 GiB on an accelerator.
+
+    Raises:
+        InputError: naming each unusable field.
+    """
+
+    mesh: Mesh | None = None
+    batch_size: int | None = None
+    memory_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        with collecting("Placement") as problems:
+            checks.mesh(self.mesh, problems)
+            checks.optional_count("batch_size", self.batch_size, problems)
+            checks.optional_count("memory_budget", self.memory_budget, problems)
+
+    @property
+    def devices(self) -> Mesh:
+        """The devices that flips are spread over."""
+        return local_mesh() if self.mesh is None else self.mesh
+
+    @property
+    def platform(self) -> str:
+        """ "cpu", "gpu" or "tpu"."""
+        return self.devices.devices.flat[0].platform
+
+    @property
+    def budget(self) -> int:
+        """The memory budget in bytes."""
+        return DEFAULT_MEMORY.get(self.platform, 2**31) if self.memory_budget is None else self.memory_budget
+
+    @property
+    def group(self) -> ProcessGroup | None:
+        """The processes that share the mesh; None if this process has all its devices."""
+        return ProcessGroup.of(self.devices)
+
+    @property
+    def local(self) -> Mesh:
+        """The mesh of this process's devices."""
+        return self.devices if self.group is None else self.group.local
+
+    @property
+    def columns(self) -> Int[np.ndarray, " devices"]:
+        """The numbers of this process's devices in the mesh."""
+        return np.arange(self.devices.size) if self.group is None else self.group.columns[self.group.rank]
+
+    def check(self) -> None:
+        """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
+        if self.group is None:
+            stopping.check()
+        else:
+            self.group.check()
+
+    def agree(self, what: object) -> None:
+        """Raises InputError, in all processes of the mesh, if `what` has another `repr` in one of them."""
+        if self.group is not None:
+            with self.group.together(repr(what).encode()):
+                pass
+
+    def least(self, *numbers: int) -> list[int]:
+        """Returns these numbers, or the smallest that any process of the mesh has."""
+        return list(numbers) if self.group is None else self.group.meet(*numbers).min(axis=0).tolist()
+
+
+def local_mesh() -> Mesh:
+    """Returns a mesh of all devices of this process, with one axis called "flips"."""
+    devices = jax.local_devices()
+    return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
+
+
+def global_mesh() -> Mesh:
+    """Returns a mesh of all devices of all processes of a distributed job, with one axis called "flips".
+
+    Every process calls `jax.distributed.initialize` first, and then makes the same calls with
+    `Placement(global_mesh())`: the flips are shared, and every process returns the whole result. Hosts with other
+    processors or another number of cores give other last digits. In a single process it is the mesh of all its devices,
+    which is the default.
+    """
+    return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
+
+
+def checked_placement(value: Any, problems: Problems) -> Placement:
+    """Returns the argument `placement`, or the default one; adds an error for anything else."""
+    if value is None or isinstance(value, Placement):
+        return value or Placement()
+    remedy = "jaxsens.Placement(mesh, batch_size=64), or None"
+    problems.add("placement", value, remedy)
+    return Placement()
+
+
+def measure(
+    engine: Engine,
+    parameters: Any,
+    tokens: Int[np.ndarray, "batch n"],
+    inputs: Int[np.ndarray, " flips"],
+    positions: Int[np.ndarray, " flips"],
+    symbols: Int[np.ndarray, " flips"],
+    placement: Placement,
+    progress: Progress | None = None,
+    doubts: Doubts | None = None,
+    finished: Finished | None = None,
+) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
+    """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
+
+    That is the norm or, if the engine has a scalar function, its signed change. The order is the given one; `inputs`
+    must be sorted.
+
+    Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
+    those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
+
+    `doubts` gives, for the number of an input and the dtype of an engine that subtracts outputs, the rounding of each
+    output; without it, a few roundings are assumed. `finished` is kept up to date with what is finished.
+
+    Raises:
+        InputError: if not even one flip at a time fits the budget.
+        Interrupted: on Ctrl-C, with the finished values.
+    """
+    given = engine, parameters, tokens, inputs, positions, symbols, placement, progress
+    return _measure(_numbers, *given, finished or Finished(), doubts)
+
+
+def measure_changes(
+    engine: Engine,
+    parameters: Any,
+    tokens: Int[np.ndarray, "batch n"],
+    inputs: Int[np.ndarray, " flips"],
+    positions: Int[np.ndarray, " flips"],
+    symbols: Int[np.ndarray, " flips"],
+    placement: Placement,
+    progress: Progress | None = None,
+) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
+    """Like `measure`, but returns the change of the chosen outputs under every flip instead of its norm.
+
+    Raises as `measure` does, except for a plain KeyboardInterrupt on Ctrl-C.
+    """
+    try:
+        return _measure(
+            _changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress, Finished()
+        )
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
+"""Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic,
+and the output found in it."""
+
+_Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
+"""Measures a block of flips: one number or row per flip, NaN if the engine declines it."""
+
+
+def _numbers(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
+    return engine.measured(parameters, prepared, positions, symbols)
+
+
+def _changes(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
+    return engine.chosen_changes(parameters, prepared, positions, symbols)
+
+
+def _measure(
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    tokens: np.ndarray,
+    inputs: np.ndarray,
+    positions: np.ndarray,
+    symbols: np.ndarray,
+    placement: Placement,
+    progress: Progress | None,
+    so_far: Finished,
+    doubts: Doubts | None = None,
+) -> tuple[np.ndarray, dict[str, int]]:
+    total, elsewhere = len(inputs), dict[str, int]()
+    shape = (total, 2) if quantity is _numbers else (total,)
+    found, done = np.full(shape, np.nan, np.float32), np.zeros(total, bool)
+    given_flips = tokens, inputs, positions, symbols
+    try:
+        with _together(engine, given_flips, placement):
+            for b in np.unique(inputs):
+                placement.check()
+                waiting = {engine: np.arange(*np.searchsorted(inputs, [b, b + 1]))}
+                room = len(waiting[engine])
+                while waiting:
+                    runner, chosen = next(iter(waiting.items()))
+                    del waiting[runner]
+                    flips = positions[chosen], symbols[chosen]
+                    with numerics("float64") if runner.widened else nullcontext():
+                        given = prepared_on(placement.local, runner, parameters, tokens[b])
+                        if runner.fallback is not None and not placement.least(runner.resolves(given[1]))[0]:
+                            _wait(waiting, runner.fallback, chosen)
+                            continue
+                        if runner.subtracts and doubts is not None:
+                            given = _doubting(runner, given, int(b), doubts)
+                        left = np.ones(len(chosen), bool)
+                        for finished, values in _chunks(
+                            quantity, runner, given, len(tokens[b]), *flips, room, placement
+                        ):
+                            left[finished] = False
+                            here = chosen[finished]
+                            found = _with_room(found, values, total)
+                            better = _is_better(values, found[here], quantity)
+                            found[here[better]] = values[better]
+                            missing, blurred = _missing(values), _blurred(values, quantity)
+                            _wait(waiting, runner.fallback, here[missing])
+                            _wait(waiting, runner.wider, here[blurred])
+                            # A value from the last engine that is not finite comes from the model itself.
+                            final = ~(missing & (runner.fallback is not None))
+                            final &= ~(blurred & (runner.wider is not None))
+                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
+                            done[here] = final
+                            if runner != engine:
+                                elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
+                            if progress is not None:
+                                progress(int(done.sum()), total)
+                            placement.check()
+                        _wait(waiting, runner.fallback or runner.wider, chosen[left])
+    except KeyboardInterrupt as stop:
+        raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
+    return found, {how: count for how, count in elsewhere.items() if count}
+
+
+def _doubting(runner: Engine, given: tuple[Any, Any], b: int, doubts: Doubts) -> tuple[Any, Any]:
+    """Returns what `prepared_on` gave for input b, with the rounding of each output, for an engine that subtracts."""
+    dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
+    output = np.asarray(runner.output(*given))
+    return given[0], runner.doubting(given[1], doubts(b, dtype, output))
+
+
+def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:
+    """Adds flips to those that wait for an engine, if there is one."""
+    if engine is not None and len(flips):
+        waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
+
+
+def _with_room(found: np.ndarray, values: np.ndarray, total: int) -> np.ndarray:
+    """Returns the array of all results, of the shape and a dtype that these values need."""
+    if found.shape[1:] != values.shape[1:]:
+        return np.full((total, *values.shape[1:]), np.nan, values.dtype)
+    return found.astype(np.promote_types(found.dtype, values.dtype), copy=False)
+
+
+def _is_better(values: np.ndarray, known: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
+    """Returns which values replace known ones: all, but for numbers with a resolution that are no better resolved."""
+    if quantity is not _numbers:
+        return np.ones(len(values), bool)
+    return ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
+
+
+def _blurred(values: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
+    """Returns which flips' changes are finite, and not resolved."""
+    if quantity is not _numbers:
+        return np.zeros(len(values), bool)
+    return ~_missing(values) & ~resolved(values[:, 0], values[:, 1])
+
+
+def _together(
+    engine: Engine, flips: tuple[np.ndarray, ...], placement: Placement
+) -> AbstractContextManager[None]:
+    """Returns a block that all processes of the mesh enter with the same flips and leave in the same way."""
+    group = placement.group
+    if group is None:
+        return nullcontext()
+    options = type(engine).__name__, placement.batch_size, placement.memory_budget
+    return group.together(repr(options).encode() + b"".join(array.tobytes() for array in flips))
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
+    return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
+
+
+def _chunks(
+    quantity: _Quantity,
+    engine: Engine,
+    given: tuple[Any, Any],
+    n: int,
+    positions: np.ndarray,
+    symbols: np.ndarray,
+    room: int,
+    placement: Placement,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Measures the flips of one input in chunks; yields the finished flips and their values.
+
+    `given` is the result of `prepared_on` for the input, of length n; `room` is the number of the input's flips for all
+    engines together. Nothing runs while the generator is suspended.
+    """
+    mesh, (parameters, prepared), columns = placement.local, given, placement.columns
+    count, devices = len(positions), placement.devices.size
+    program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
+    blocks = -(-count // (program.batch * devices))
+    lanes = min(lanes, blocks)
+    # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding and dropped later.
+    shape = (program.blocks, devices, program.batch)
+    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
+    filled = np.minimum(order[columns].reshape(-1, program.batch), count - 1)
+    split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    places, substitutes = (
+        jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
+    )
+    empty = jax.device_put(np.zeros((*filled.shape, *program.shape), program.dtype), split)
+    each = (len(columns), program.blocks, program.batch)
+
+    def lane(start: int, stop: int, k: int) -> np.ndarray:
+        """Measures every `lanes`-th block from `start + k` to `stop`."""
+        ends = np.int32(start + k), np.int32(stop), np.int32(lanes)
+        results = np.asarray(program.run(parameters, prepared, places, substitutes, empty, *ends))
+        return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
+
+    start, step, stride = 0, lanes, lanes
+    if placement.group is not None:
+        step = stride = int(placement.group.meet(lanes).max())
+    with Lanes(lanes) as threads:
+        while start < blocks:
+            stop = min(start + step, blocks)
+            began = time.perf_counter()
+            found = np.empty((len(columns), stop - start, program.batch, *program.shape), program.dtype)
+            for k, part in enumerate(threads.run(partial(lane, start, stop))):
+                found[:, k::lanes] = part
+            seconds = max(time.perf_counter() - began, 1e-6)
+            found, seconds = _of_all(found, seconds, placement)
+            done = order[:, start:stop].ravel()
+            values = found.reshape(-1, *program.shape)
+            real = done < count
+            yield done[real], values[real]
+            given_up = _missing(values[real]) & (engine.fallback is not None)
+            given_up |= _blurred(values[real], quantity) & (engine.wider is not None)
+            if np.mean(given_up) > _HOPELESS:
+                return
+            step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
+            step = -(-step // stride) * stride
+            start = stop
+
+
+def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
+    """Returns the values of all devices of the mesh from those of this process's, and the seconds of the slowest."""
+    group = placement.group
+    if group is None:
+        return found, seconds
+    slowest = group.meet(int(1e6 * seconds))[:, 0].max() / 1e6
+    most = max(len(columns) for columns in group.columns)
+    sent = np.zeros((most, *found.shape[1:]), found.dtype)
+    sent[: len(found)] = found
+    whole = np.empty((placement.devices.size, *found.shape[1:]), found.dtype)
+    for columns, part in zip(group.columns, group.gather(sent), strict=True):
+        whole[columns] = part[: len(columns)]
+    return whole, max(float(slowest), 1e-6)
+
+
+def _program(
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    prepared: Any,
+    n: int,
+    flips: int,
+    room: int,
+    placement: Placement,
+) -> tuple[_Program, int]:
+    """Returns the compiled program, and the number of threads that fit in the budget.
+
+    The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too large,
+    fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all, each has
+    room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred size.
+    Processes that share the mesh use the smallest batch that any of them finds.
+    """
+    wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
+    # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
+    one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
+    parts = placement.devices.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
+    each, most = -(-flips // parts), -(-room // parts)
+    batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
+    given = quantity, engine, parameters, prepared, n, room, placement
+    while True:
+        program, lanes = _fitting(*given, batch)
+        batch, largest = placement.least(program.batch, -program.batch)
+        if batch == -largest:
+            return program, lanes
+
+
+def _fitting(
+    quantity: _Quantity,
+    engine: Engine,
+    parameters: Any,
+    prepared: Any,
+    n: int,
+    room: int,
+    placement: Placement,
+    batch: int,
+) -> tuple[_Program, int]:
+    """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
+    devices, lanes = placement.devices.size, lanes_on(placement.local)
+    leaves, structure = jax.tree.flatten((parameters, prepared))
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    wide = jnp.result_type(float) == jnp.float64
+    while True:
+        blocks = -(-room // (batch * devices))
+        program = _compiled(quantity, engine, structure, shapes, wide, placement.local, batch, blocks)
+        fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
+        if fitting == lanes:
+            return program, lanes
+        if placement.batch_size or batch == 1:
+            if fitting or (placement.batch_size and placement.memory_budget is None):
+                return program, max(1, fitting)
+            many = "one flip" if batch == 1 else f"a batch of {batch} flips"
+            raise InputError(
+                f"memory_budget = {placement.budget} bytes: {many} of an input of length {n} takes "
+                f"{program.bytes} bytes"
+            )
+        batch = max(1, min(batch - 1, int(batch * placement.budget / (lanes * program.bytes))))
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A compiled range of blocks: (parameters, prepared, positions, symbols, results, start, stop, step) -> results.
+
+    `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
+    """
+
+    run: Any
+    batch: int
+    blocks: int
+    shape: tuple[int, ...]
+    dtype: Any
+    bytes: int
+
+
+@kept
+def _compiled(
+    quantity: _Quantity,
+    engine: Engine,
+    structure: Any,
+    shapes: tuple[Any, ...],
+    wide: bool,
+    mesh: Mesh,
+    batch: int,
+    blocks: int,
+) -> _Program:
+    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
+    everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
+
+    def run(
+        parameters: Any,
+        prepared: Any,
+        positions: Array,
+        symbols: Array,
+        results: Array,
+        start: Array,
+        stop: Array,
+        step: Array,
+    ) -> Array:
+        def block(i: Array, results: Array) -> Array:
+            k = start + i * step
+            return results.at[k].set(quantity(engine, parameters, prepared, positions[k], symbols[k]))
+
+        return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
+
+    sharded = jax.shard_map(
+        run,
+        mesh=mesh,
+        in_specs=(everywhere, everywhere, split, split, split, everywhere, everywhere, everywhere),
+        out_specs=split,
+        check_vma=False,
+    )
+
+    def placed(shape: Any, spec: PartitionSpec) -> Any:
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
+
+    parameters, prepared = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
+    flips = jax.ShapeDtypeStruct((batch,), np.int32)
+    of_block = jax.eval_shape(partial(quantity, engine), parameters, prepared, flips, flips)
+    many = (mesh.size * blocks, batch)
+    whole = placed(jax.ShapeDtypeStruct(many, np.int32), split)
+    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
+    end = jax.ShapeDtypeStruct((), np.int32)
+    compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end, end).compile()
+    analysis = compiled.memory_analysis()
+    temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
+    return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
+
+
+def prepared_on(
+    mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]
+) -> tuple[Any, Any]:
+    """Returns the parameters and the engine's prepared values for the tokens, copied to every device of the mesh.
+
+    An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if engine.widened:
+        parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), parameters)
+    if engine.prepares_in_float64:
+        with numerics("float64"):
+            prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
+    else:
+        prepared = _prepare(engine, parameters, tokens)
+    return jax.device_put(parameters, everywhere), jax.device_put(prepared, everywhere)
+
+
+@compiled(static=1)
+def _prepare(engine: Engine, parameters: Any, tokens: Any) -> Any:
+    return engine.prepare(parameters, tokens)
+
+
+@compiled(static=1)
+def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Any) -> Any:
+    prepared = engine.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters), tokens)
+    narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
+    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), prepared)

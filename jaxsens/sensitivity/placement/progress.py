@@ -1,0 +1,91 @@
+"""Progress of a measurement: a bar on a terminal, the caller's function, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from jaxsens.sensitivity.placement.placement import Progress
+
+PATIENCE = 2.0
+"""Seconds before the default bar appears: shorter measurements need none."""
+
+
+@contextmanager
+def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
+    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
+    if callable(progress):
+        yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
+    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
+        with Bar(0.0 if progress else PATIENCE) as bar:
+            yield bar
+    else:
+        yield None
+
+
+class Bar:
+    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
+
+    It says "compiling" until the first flips are done. Nothing is written to standard output. In a notebook the bar
+    appears below the cell.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._timer = threading.Timer(patience, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._done, self._total = 0, None
+        self._bar: Any = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._bar is not None:
+                self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows that `done` of `total` flips are done."""
+        with self._lock:
+            self._done, self._total = done, total
+            if self._bar is not None:
+                self._bar.update(0, completed=done, total=total, description=self._told())
+
+    def _told(self) -> str:
+        """Returns how far it is; before the first flips are done, a program is being compiled."""
+        return "compiling" if self._total is None else f"{self._done}/{self._total} flips"
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as RichProgress
+
+        with self._lock:
+            if self._closed:
+                return
+            self._bar = RichProgress(
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                TextColumn("left:"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.add_task(self._told(), total=self._total, completed=self._done)
+            self._bar.start()

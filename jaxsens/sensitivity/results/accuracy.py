@@ -1,0 +1,156 @@
+"""How far estimates are from exact values, judged by the flips that were drawn at random and measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.sensitivity.results.estimated import ESTIMATED, RANDOM, TOP, Estimated
+
+CONFIDENCE = 0.95
+"""Of the bound on the flips that exceed the largest measured one."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of estimates, from the random sample of flips outside the largest estimates.
+
+    A flip's error is |estimate - exact| / |exact|: 0 if both are 0, infinite if only the exact value is. With a sketch,
+    exact is the norm in its combinations. A statistic for which the sample is too small, or has no two different
+    values, is NaN: no flip for the errors, fewer than three for correlation and slope.
+
+    Attributes:
+        count: the number of flips in the sample.
+        median_error: the median error.
+        error_90: the 90 % quantile of the error.
+        rank_correlation: Spearman's, between estimates and exact values.
+        slope: of the least-squares line of the exact values on the estimates, with intercept: 1 for unbiased estimates.
+        sketch_error: the median of |norm in the sketch - norm| / norm; None without a sketch.
+        exceeding: an upper bound at 95 % confidence, by Clopper and Pearson (1934), on the share of flips outside the
+            largest estimates whose norm exceeds the largest norm among those: 0.089 if none of 32 did. It is
+            conservative, because the sample was drawn without replacement. NaN if none of the largest was measured.
+        exceeding_count: the bound as a number of flips, of those that were not measured; None if `exceeding` is NaN.
+    """
+
+    count: int
+    median_error: float
+    error_90: float
+    rank_correlation: float
+    slope: float
+    sketch_error: float | None
+    exceeding: float
+    exceeding_count: int | None
+
+    def __str__(self) -> str:
+        drawn = f"{self.count} random flip{'' if self.count == 1 else 's'}"
+        if not self.count:
+            return "estimates not compared with any random flip"
+        told = (
+            f"estimates against {drawn} measured: error {self.median_error:.2g} (median), {self.error_90:.2g} (90%), "
+            f"rank correlation {self.rank_correlation:.3g}, slope {self.slope:.3g}"
+        )
+        return told + ("" if self.sketch_error is None else f"; the sketch itself {self.sketch_error:.2g}")
+
+    @property
+    def exceeding_told(self) -> str:
+        """The bound on the flips that exceed the largest measured one, in words."""
+        if self.exceeding_count is None:
+            return "any of them may exceed the largest measured"
+        if not self.exceeding_count:
+            return "none of them exceeds the largest measured"
+        return (
+            f"at most {self.exceeding_count} of these ({self.exceeding:.1%}) exceed the largest measured, with 95% "
+            "confidence"
+        )
+
+
+def accuracy_of(
+    estimated: Estimated, norms: Float[np.ndarray, " flips"], parts: Int[np.ndarray, " flips"] | None = None
+) -> Accuracy:
+    """Returns the accuracy of estimates.
+
+    Args:
+        estimated: the estimates.
+        norms: a result's, exact where flips were measured.
+        parts: the number of each flip's measurement, if it is a result of several. Their random flips are pooled for
+            the errors; the numbers of flips that exceed the largest measured are bounded in each (Bonferroni), and
+            added.
+    """
+    drawn = estimated.stratum == RANDOM
+    estimates, compared = estimated.estimates[drawn], estimated.compared[drawn]
+    errors = _relative(estimates, compared)
+    sketch = None
+    if estimated.sketch is not None:
+        sketch = _quantile(_relative(compared, np.asarray(norms[drawn], np.float64)), 0.5)
+    share, number = _exceeding(estimated, norms, parts)
+    return Accuracy(
+        count=len(estimates),
+        median_error=_quantile(errors, 0.5),
+        error_90=_quantile(errors, 0.9),
+        rank_correlation=_rank_correlation(estimates, compared),
+        slope=_slope(estimates, compared),
+        sketch_error=sketch,
+        exceeding=share,
+        exceeding_count=number,
+    )
+
+
+def _relative(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    difference, size = np.abs(found - exact), np.abs(exact)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(difference == 0, 0, difference / size)
+
+
+def _quantile(errors: np.ndarray, q: float) -> float:
+    if not len(errors):
+        return math.nan
+    finite = bool(np.all(np.isfinite(errors)))  # between two infinite errors nothing can be interpolated
+    return float(np.quantile(errors, q, method="linear" if finite else "higher"))
+
+
+def _rank_correlation(estimates: np.ndarray, compared: np.ndarray) -> float:
+    from scipy import stats
+
+    if len(estimates) < 3 or not np.ptp(estimates) or not np.ptp(compared):
+        return math.nan
+    return float(stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _slope(estimates: np.ndarray, compared: np.ndarray) -> float:
+    if len(estimates) < 3 or not np.ptp(estimates):
+        return math.nan
+    centred = (estimates - estimates.mean()) / np.ptp(estimates)
+    return float(centred @ compared / (centred @ centred) / np.ptp(estimates))
+
+
+def _exceeding(estimated: Estimated, norms: np.ndarray, parts: np.ndarray | None) -> tuple[float, int | None]:
+    top = estimated.stratum == TOP
+    if not top.any():
+        return math.nan, None
+    largest, groups = norms[top].max(), [np.ones(len(norms), bool)]
+    if parts is not None:
+        groups = [parts == one for one in np.unique(parts[~top])]
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(groups))
+    bounds = [_exceeding_in(estimated.stratum[one], norms[one] > largest, confidence) for one in groups]
+    if len(bounds) == 1:
+        return bounds[0][:2]
+    flips = sum(rest for _, _, rest in bounds)
+    share = sum(share * rest for share, _, rest in bounds) / flips if flips else 0.0
+    return share, sum(number for _, number, _ in bounds)
+
+
+def _exceeding_in(stratum: np.ndarray, exceeds: np.ndarray, confidence: float) -> tuple[float, int, int]:
+    """Returns the bounds on the share and the number of one measurement's flips outside the largest estimates, and the
+    number of these flips."""
+    from scipy import stats
+
+    drawn = stratum == RANDOM
+    unmeasured = int((stratum == ESTIMATED).sum())
+    m, k = int(drawn.sum()), int(exceeds[drawn].sum())
+    if not unmeasured:
+        return k / m if m else 0.0, 0, m
+    share = float(stats.beta.ppf(confidence, k + 1, m - k)) if k < m else 1.0
+    return share, min(unmeasured, math.floor(share * (unmeasured + m)) - k), unmeasured + m

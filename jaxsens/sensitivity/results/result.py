@@ -1,0 +1,919 @@
+"""The result of a measurement: one norm per flip, how it was measured, and statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Decision, Measure
+from jaxsens.asked.request import Request
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.files import check_ending, write_bytes, write_text
+from jaxsens.base.inputs import choice, is_count
+from jaxsens.base.precision import resolved
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable, Joint
+from jaxsens.sensitivity.pictures.view import ResultView, flipped_by, flipped_input, input_view
+from jaxsens.sensitivity.results.accuracy import Accuracy, accuracy_of
+from jaxsens.sensitivity.results.at_most import ceiling, told
+from jaxsens.sensitivity.results.decisions import distribution, influences
+from jaxsens.sensitivity.results.estimated import FIRST_ORDER, Estimated
+from jaxsens.sensitivity.results.mean_ends import MeasuredSample, decision_ends, mean_ends
+from jaxsens.sensitivity.results.result_file import read_columns, write_columns
+from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+MOST_CELLS = 10**7
+"""The largest table that `FlipSensitivity.profile` returns: 80 MB in float64."""
+
+
+class Flip(NamedTuple):
+    """One flip and its sensitivity."""
+
+    input: int
+    position: int
+    symbol: int
+    norm: float
+
+
+class Interval(NamedTuple):
+    """A confidence interval of sensitivities; from 0 to infinity where nothing can be said."""
+
+    low: float
+    high: float
+
+    def told(self, digits: int = 4) -> str:
+        """Returns what it says of a mean, at 95 % confidence, in words."""
+        low, high = (f"{end:.{digits}g}" for end in self)
+        if self.low == self.high:
+            return f"exactly {low}"
+        if math.isfinite(self.high):
+            return f"95% interval [{low}, {high}]"
+        if self.low > 0:
+            return f"at least {low} with 95% confidence, and no upper end: flips not measured may be larger"
+        return "no interval: too little was measured at random"
+
+
+class Provenance(NamedTuple):
+    """What computed a result.
+
+    Attributes:
+        dtype: that of the arithmetic.
+        versions: of jaxsens, jax and numpy, and the device.
+        model: what the model is called; None if unknown.
+        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
+            unknown: a measurement knows that of its first input, for norms and functions of the output.
+    """
+
+    dtype: str
+    versions: dict[str, str]
+    model: str | None = None
+    scales: tuple[float | None, ...] | None = None
+
+    def of_inputs(self, start: int, stop: int) -> Provenance:
+        """Returns what computed the part of some inputs."""
+        scales = None if self.scales is None else self.scales[start:stop]
+        return self._replace(scales=None if not any(scales or ()) else scales)
+
+
+@dataclass(frozen=True)
+class ResultPart:
+    """A measurement that a result was put together from, by `concat`: the fields that hold for its inputs only.
+
+    Attributes:
+        inputs: their number. The inputs of parts follow each other.
+        alphabet, engine, asked: as in its result.
+    """
+
+    inputs: int
+    alphabet: tuple[int, ...]
+    engine: EngineChoice
+    asked: Request
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns a JSON object for `from_json`."""
+        return {
+            "inputs": self.inputs,
+            "alphabet": list(self.alphabet),
+            "engine": self.engine.as_json(),
+            "asked": self.asked.as_json(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ResultPart:
+        """Returns the part from a JSON object made by `as_json`."""
+        engine, asked = EngineChoice.from_json(fields["engine"]), Request.from_json(fields["asked"])
+        return cls(fields["inputs"], tuple(fields["alphabet"]), engine, asked)
+
+
+@dataclass(frozen=True, eq=False)
+class FlipSensitivity:
+    """||y_r(x) - y_r(x')||, or what else was measured, for flips x' of the inputs x.
+
+    Attributes:
+        values: what was measured of each flip: a number of at least 0, or for a function f a signed one. Of an
+            estimated result: exact where flips were measured (`exact`), estimates elsewhere.
+        resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
+            estimates, whose error is another.
+        flips: the flips, one row each, sorted by input, position, symbol; and how many each input has.
+        tokens: the inputs, (batch, n); -1 after the end of those that are shorter than others (`lengths`).
+        asked: what was asked, which `resume=` compares; of a result of several measurements that of the first, and
+            `parts` have the others.
+        engine: the engine that ran, with the reason.
+        run: the dtype of the arithmetic, and versions.
+        estimated: the estimates, and which flips were measured besides; None if all flips were measured.
+        lengths: the length of each input, if they differ; otherwise None.
+        parts: the measurements that the result was put together from, in order; None if it was one.
+        names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
+            None.
+
+    `norms` are the sizes of `values`; `inputs`, `positions` and `symbols` are the columns of `flips`.
+
+    Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
+    leave, has mean, maximum and quantiles NaN.
+
+    Statistics of an estimated result combine estimates and exact norms (`jaxsens.sensitivity.results.stratified`): the
+    mean is corrected by the random sample of measured flips, and `mean_interval` says what these prove of it; the
+    maximum is that of the measured flips; `accuracy` compares estimates with exact values.
+    """
+
+    values: Float[np.ndarray, " flips"]
+    resolution: Float[np.ndarray, " flips"]
+    flips: FlipTable
+    tokens: Int[np.ndarray, "batch n"]
+    asked: Request
+    engine: EngineChoice
+    run: Provenance
+    estimated: Estimated | None = None
+    names: Mapping[int, str] | None = None
+    lengths: tuple[int, ...] | None = None
+    parts: tuple[ResultPart, ...] | None = None
+
+    @property
+    def norms(self) -> Float[np.ndarray, " flips"]:
+        """The sensitivities: the sizes of `values`."""
+        return np.abs(self.values) if self.measure.signed else self.values
+
+    @property
+    def inputs(self) -> Int[np.ndarray, " flips"]:
+        """The row of `tokens` to which each flip belongs."""
+        return self.flips.inputs
+
+    @property
+    def positions(self) -> Int[np.ndarray, " flips"]:
+        """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
+        return self.flips.positions
+
+    @property
+    def symbols(self) -> Int[np.ndarray, " flips"]:
+        """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
+        return self.flips.symbols
+
+    @property
+    def alphabet(self) -> tuple[int, ...]:
+        """The symbols that flips may insert, sorted."""
+        return self.flips.alphabet
+
+    @property
+    def population(self) -> int:
+        """The number of all flips; more than `len(result)` for a random sample or a partial result."""
+        return self.flips.population
+
+    @property
+    def measure(self) -> Measure:
+        """What was measured of the change in the output."""
+        return self.asked.measure
+
+    @property
+    def readout(self) -> int | str | None:
+        """Where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified."""
+        return self.asked.readout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arithmetic."""
+        return self.run.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def resolved(self) -> Bool[np.ndarray, " flips"]:
+        """Which changes are known to 1 % of themselves (`jaxsens.base.precision.RESOLVED`), or below 1e-300, which is
+        taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see
+        `accuracy`.
+        """
+        return resolved(self.norms, self.resolution)
+
+    @cached_property
+    def unresolved(self) -> int:
+        """The number of flips that are not `resolved`."""
+        return int(np.sum(~self.resolved))
+
+    def at_most(self, statistic: Literal["max", "mean"] | float) -> float | None:
+        """Returns what a statistic is at most, if rounding may move it by over 1 %; None if it is resolved.
+
+        `max`, `mean` and `quantile` are those of the values as measured, which may be nothing but rounding. The rule
+        is that of `jaxsens.sensitivity.results.at_most`.
+
+        Args:
+            statistic: "max", "mean", or a number q from 0 to 1 for the q-quantile.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        match statistic:
+            case "max":
+                return ceiling(self, lambda one: one.max)
+            case "mean":
+                return ceiling(self, lambda one: one.mean)
+            case str():
+                raise InputError(
+                    f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
+                )
+            case q:
+                _check_unit("statistic", q)
+                return ceiling(self, lambda one: one.quantile(q))
+
+    @property
+    def n(self) -> int:
+        """The length of the inputs; of the longest if lengths differ."""
+        return self.tokens.shape[1]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
+        return len(self) == self.population
+
+    @property
+    def complete(self) -> bool:
+        """Whether all requested flips were measured; False for an interrupted measurement."""
+        return len(self) == self.requested
+
+    @property
+    def requested(self) -> int:
+        """The number of flips that were requested: more than `len(result)` for a partial result."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        return sum(sum(one.counts) for one in asked)
+
+    @property
+    def exact(self) -> Bool[np.ndarray, " flips"]:
+        """Which norms were measured rather than estimated."""
+        return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How far the estimates are from exact values, judged by the flips measured at random. None if all were
+        measured and there are no estimates."""
+        if self.estimated is None:
+            return None
+        return accuracy_of(self.estimated, self.norms, self._part_of_each_flip())
+
+    @cached_property
+    def max(self) -> float:
+        """The largest measured sensitivity; NaN if none was measured.
+
+        For a sample, or an estimated or partial result, it is a lower bound on the maximum over all flips. Of an
+        estimated result, `accuracy.exceeding` bounds how many flips exceed it.
+        """
+        return float(np.max(self.norms[self.exact])) if self.exact.any() else math.nan
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
+        flips, which are not a random sample."""
+        if (parts := self._weighted_parts()) is not None:
+            return sum(part.mean * part.population for part in parts if part.population) / self.population
+        if not len(self):
+            return math.nan
+        if self.estimated is not None:
+            return stratified_mean(self.estimated, self.norms)
+        return float(np.mean(self.norms, dtype=np.float64))
+
+    @property
+    def sensitive_flips(self) -> Float[np.ndarray, " batch"]:
+        """The Boolean sensitivity of each input: the number of its flips that change the decision.
+
+        Of a random sample of the flips it is an estimate, the share among those drawn times the number of the input's
+        flips, and NaN for an input of which none was drawn.
+
+        Raises:
+            InputError: for a result of another measure than `Decision`, and for a partial one.
+        """
+        self._check_decisions("sensitive_flips")
+        batch = len(self.tokens)
+        changing = np.bincount(self.inputs, weights=self.norms, minlength=batch)
+        if self.exhaustive:
+            return changing
+        drawn = np.bincount(self.inputs, minlength=batch).astype(float)
+        flips = self.flips.populations.astype(float)
+        return flips * np.divide(changing, drawn, out=np.full(batch, np.nan), where=drawn > 0)
+
+    @property
+    def average_sensitivity(self) -> float:
+        """The mean over inputs of `sensitive_flips`, unbiased for a random sample of the flips too.
+
+        Over inputs drawn uniformly, with all positions flipped, it estimates the average sensitivity of a Boolean
+        function, as Bhattamishra et al. (2023) and Hahn and Rofin (2024) report it. `mean` is the share of flips that
+        change the decision.
+
+        Raises:
+            InputError: as `sensitive_flips` does.
+        """
+        self._check_decisions("average_sensitivity")
+        return self.mean * self.population / len(self.tokens)
+
+    @property
+    def average_sensitivity_per_position(self) -> float:
+        """`average_sensitivity` divided by the number of positions that are flipped (its mean over inputs), unbiased
+        for a random sample of the flips too.
+
+        For two symbols it is the share of flips that change the decision, from 0 to 1 (parity), which Bhattamishra et
+        al. (2023) compare between lengths. With more symbols a position has several flips, and it may exceed 1.
+
+        Raises:
+            InputError: as `sensitive_flips` does; for flips of groups; and for a sample of flips to chosen symbols.
+        """
+        name = "average_sensitivity_per_position"
+        self._check_decisions(name)
+        return self.mean * self.population / self._flipped_positions(name)
+
+    @property
+    def sensitivity_distribution(self) -> Float[np.ndarray, " counts"]:
+        """The share of inputs x with s(f, x) = 0, 1, 2, ... flips that change the decision, up to the most flips that
+        an input has. Over all inputs it is the sensitivity profile of a Boolean function (Kover et al. 2026).
+
+        Raises:
+            InputError: as `sensitive_flips` does, and for a random sample of the flips.
+        """
+        self._check_decisions("sensitivity_distribution", whole=True)
+        flips = np.bincount(self.inputs, minlength=len(self.tokens))
+        return distribution(self.sensitive_flips, flips)
+
+    @property
+    def influences(self) -> Float[np.ndarray, " n"]:
+        """For each position the mean, over inputs, of the number of its flips that change the decision; NaN for one
+        that is not flipped. For two symbols it is the share of inputs at which the position matters: its influence.
+
+        Those of the flipped positions of inputs of one length add up to `average_sensitivity`.
+
+        Raises:
+            InputError: as `sensitivity_distribution` does, and for flips of groups.
+        """
+        self._check_decisions("influences", whole=True)
+        if self.flips.joint is not None:
+            raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
+        lengths = np.array([self.length(k) for k in range(len(self.tokens))])
+        return influences(self.positions, self.norms, lengths)
+
+    def _check_decisions(self, name: str, *, whole: bool = False) -> None:
+        """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
+        if not isinstance(self.measure, Decision):
+            raise InputError(
+                f'{name}: this result has measure = "{self.measure.kind}"; give measure="decision"'
+            )
+        if not self.complete:
+            raise InputError(
+                f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
+                "flip_sensitivity(..., resume=result)"
+            )
+        if whole and not self.exhaustive:
+            raise InputError(
+                f"{name}: it needs all flips, and {len(self)} of {self.population} were drawn; measure all of them"
+            )
+
+    def _flipped_positions(self, name: str) -> int:
+        """Returns the number of (input, position) that have flips, drawn or not.
+
+        Raises:
+            InputError: which begins with `name`, if a sample does not say; and for flips of groups.
+        """
+        if self.flips.joint is not None:
+            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
+        if self.exhaustive:
+            return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
+        if (parts := self._weighted_parts()) is not None:
+            return sum(part._flipped_positions(name) for part in parts)
+        flips = self.asked.flips
+        if not isinstance(flips, Substitute) or not (flips.symbols is None or isinstance(flips.symbols, int)):
+            raise InputError(
+                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
+                "flips"
+            )
+        # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
+        return self.population // (len(self.alphabet) - 1)
+
+    def quantile(self, q: float) -> float:
+        """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
+        is taken from `norms`, which are estimates for the most part; samples of several measurements are weighted by
+        the number of flips that they stand for."""
+        _check_unit("q", q)
+        if (parts := self._weighted_parts()) is not None and len(self):
+            weights = np.concatenate([np.full(len(one), one.population / max(1, len(one))) for one in parts])
+            found = np.quantile(self.norms.astype(np.float64), q, weights=weights, method="inverted_cdf")
+            return float(found)
+        return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
+
+    @cached_property
+    def argmax(self) -> Flip:
+        """The first flip with the largest measured sensitivity.
+
+        Raises:
+            InputError: for a result without measured flips.
+        """
+        if not self.exact.any():
+            raise InputError(
+                "argmax: no flip was measured; complete the result: flip_sensitivity(..., resume=result)"
+            )
+        k = int(np.argmax(np.where(self.exact, self.norms, -1)))
+        return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
+
+    def mean_interval(self, confidence: float = 0.95, largest: float | None = None) -> Interval:
+        """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
+
+        It holds for every distribution of the sensitivities, however skewed, in samples of any size
+        (`jaxsens.sensitivity.results.mean_ends`). That of decisions is exact: it excludes the numbers of flips with
+        which the hypergeometric distribution gives what was drawn too rarely. An upper end needs a value that no flip
+        exceeds: 2 for `Cosine`, and `largest` for others. Without one the upper end is infinite, since flips that were
+        not drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the
+        measured flips enter. The interval is from 0 to infinity for a partial result, whose flips are not a random
+        sample, and if none was measured at random: then nothing can be said. Of a result of several measurements, their
+        ends are weighted by their numbers of flips, each at a higher confidence (Bonferroni).
+
+        Args:
+            confidence: the probability, over draws, that the interval holds the mean.
+            largest: a number that no flip exceeds, known beforehand, such as a certified bound.
+
+        Raises:
+            InputError: naming each unusable argument, and for a measured flip above `largest`.
+        """
+        _check_unit("confidence", confidence)
+        largest = self._largest_possible(largest)
+        if self.exhaustive and self.exact.all():
+            return Interval(self.mean, self.mean)
+        if (parts := self._weighted_parts()) is not None:
+            drawn = [one for one in parts if one.population]
+            uncertain = sum(not (one.exhaustive and one.exact.all()) for one in drawn)
+            each = [one.mean_interval(1 - (1 - confidence) / uncertain, largest) for one in drawn]
+            weights = [one.population / self.population for one in drawn]
+            low, high = (
+                sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in zip(*each, strict=True)
+            )
+            return Interval(low, high)
+        if not self.complete or not self.exact.any():
+            return Interval(0.0, largest)
+        ends = decision_ends if isinstance(self.measure, Decision) else mean_ends
+        measured = MeasuredSample.of(self.norms, self.estimated, self.population)
+        low, high = ends(measured, confidence, largest)
+        return Interval(min(low, self.mean), max(high, self.mean))
+
+    def _largest_possible(self, given: float | None) -> float:
+        """Returns a number that no flip exceeds; infinite if none is known."""
+        known = self.measure.largest
+        if given is None:
+            return known
+        if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+            raise InputError(f"largest = {given!r}: a number of at least 0 that no flip exceeds, or None")
+        if self.max > float(given):
+            raise InputError(
+                f"largest = {given!r}: a measured flip has {self.max:.6g}; give a number that none exceeds"
+            )
+        return min(known, float(given))
+
+    def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
+        """Returns a distribution-free confidence interval for the q-quantile over all flips.
+
+        Its ends are order statistics of the sample, with binomial quantiles as ranks. If the sample is too small to
+        bound the quantile, the lower end is 0 or the upper end infinite. Both hold for a partial result, whose flips
+        are not a random sample.
+
+        Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
+        infinite for high quantiles: estimates, however good, bound nothing. Of samples or estimates of several
+        measurements, it reaches from the lowest to the highest end of theirs, each at a higher confidence (Bonferroni).
+        """
+        from scipy import stats
+
+        _check_unit("q", q)
+        _check_unit("confidence", confidence)
+        if (parts := self._weighted_parts()) is not None:
+            # A quantile of all lies between the least and the greatest of the parts' quantiles.
+            each = [
+                one.quantile_interval(q, 1 - (1 - confidence) / len(parts)) for one in parts if one.population
+            ]
+            return Interval(min(one.low for one in each), max(one.high for one in each))
+        m, tail = len(self), (1 - confidence) / 2
+        if self.exhaustive and self.exact.all():
+            return Interval(self.quantile(q), self.quantile(q))
+        if not self.complete or not m:
+            return Interval(0.0, float("inf"))
+        if self.estimated is not None:
+            return Interval(*quantile_bounds(self.estimated, self.norms, self.population, q, tail))
+        ordered = np.sort(self.norms.astype(np.float64))
+        low = int(stats.binom.ppf(tail, m, q)) - 1
+        high = int(stats.binom.ppf(1 - tail, m, q))
+        return Interval(
+            float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < m else float("inf")
+        )
+
+    def profile(self) -> Float[np.ndarray, "*batch n alphabet"]:
+        """Returns the sensitivities by position and symbol (columns follow `alphabet`), NaN where nothing was flipped.
+        The shape is (n, alphabet) for one input, (batch, n, alphabet) for several.
+
+        Raises:
+            InputError: for a table of more than 1e7 cells, and for flips of groups, which no position and symbol tells
+                apart.
+        """
+        batch, n = self.tokens.shape
+        if self.flips.joint is not None:
+            raise InputError("profile: these flips replace several symbols at once; use to_pandas()")
+        if (cells := batch * n * len(self.alphabet)) > MOST_CELLS:
+            raise InputError(
+                f"profile: a table of {cells} cells, of which {len(self)} are measured; beyond {MOST_CELLS}, use "
+                "to_pandas(), which has a row for each flip"
+            )
+        table = np.full((batch, n, len(self.alphabet)), np.nan, self.norms.dtype)
+        table[self.inputs, self.positions, np.searchsorted(self.alphabet, self.symbols)] = self.norms
+        return table[0] if batch == 1 else table
+
+    def of_input(self, k: int) -> FlipSensitivity:
+        """Returns the part of the result for input k, as a separate result.
+
+        For a sample, this part is itself a uniform sample of the input's flips.
+
+        Raises:
+            InputError: if there is no input k.
+        """
+        if not is_count(k) or k >= len(self.tokens):
+            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
+        if self.parts is not None:
+            own = int(self._part_of_each_input()[k])
+            first = sum(part.inputs for part in self.parts[:own])
+            return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
+        found = self._of_inputs(k, k + 1, None)
+        return dataclasses.replace(found, asked=found.asked.of_input(k))
+
+    def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> FlipSensitivity:
+        """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
+        mine = slice(*np.searchsorted(self.inputs, [start, stop]))
+        lengths = {self.length(k) for k in range(start, stop)}
+        estimated = None if self.estimated is None else self.estimated.part(mine)
+        if part is not None and part.engine.name != FIRST_ORDER:
+            estimated = None  # all of it was measured; other parts were estimated
+        return dataclasses.replace(
+            self,
+            values=self.values[mine],
+            resolution=self.resolution[mine],
+            flips=self.flips.of_inputs(start, stop, None if part is None else part.alphabet),
+            tokens=self.tokens[start:stop, : max(lengths)],
+            asked=self.asked if part is None else part.asked,
+            engine=self.engine if part is None else part.engine,
+            run=self.run.of_inputs(start, stop),
+            estimated=estimated,
+            lengths=None,
+            parts=None,
+        )
+
+    def length(self, k: int) -> int:
+        """Returns the length of input k."""
+        return self.n if self.lengths is None else self.lengths[k]
+
+    def _part_of_each_input(self) -> Int[np.ndarray, " batch"]:
+        parts = self.parts or ()
+        return np.repeat(np.arange(len(parts)), [part.inputs for part in parts])
+
+    def _part_of_each_flip(self) -> Int[np.ndarray, " flips"] | None:
+        return None if self.parts is None else self._part_of_each_input()[self.inputs]
+
+    def _weighted_parts(self) -> list[FlipSensitivity] | None:
+        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None.
+
+        None of a partial result, too: its flips are not a random sample, and a part may have none.
+        """
+        if self.parts is None or not self.complete or (self.exhaustive and self.exact.all()):
+            return None
+        ends = np.cumsum([part.inputs for part in self.parts]).tolist()
+        return [
+            self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
+        ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with the columns input, position, symbol, norm, resolution; value if it has
+        a sign; and for an estimated result estimate, and exact: whether the norm was measured. If the
+        model knows strings, the columns token, after position, and replacement, after symbol, say what stood there and
+        what was inserted. Flips of groups have the columns positions and symbols as well: tuples of all that a flip
+        replaces and inserts, of which token and replacement have the strings, with blanks between them."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"input": self.inputs, "position": self.positions, "symbol": self.symbols}
+        columns |= {"norm": self.norms, "resolution": self.resolution}
+        columns |= {"value": self.values} if self.measure.signed else {}
+        if self.names is not None:
+            token, replacement = (
+                self._strings(self.tokens[self.inputs, self.positions]),
+                self._strings(self.symbols),
+            )
+            others = {name: columns.pop(name) for name in list(columns)[3:]}
+            symbol = columns.pop("symbol")
+            columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
+        if self.estimated is not None:
+            columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
+        joint, insertion = self.flips.joint, self.flips.insertion
+        if joint is not None and insertion is not None:
+            both = joint.columns(self.positions, insertion)
+            if self.names is not None:
+                words = zip(self.inputs, both["positions"], strict=True)
+                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
+                columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
+            columns |= both
+        return pd.DataFrame(columns)
+
+    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
+        """Returns how to write several symbols, with blanks between them."""
+        return " ".join(self._strings(symbols))
+
+    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+        """Returns how to write each symbol."""
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
+        found, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+
+    def view(self) -> ResultView:
+        """Returns the result by position, with the strings of its symbols, as pictures show it."""
+        shown, flip = [], np.arange(len(self))
+        positions, symbols = self.positions, self.symbols
+        joint, insertion = self.flips.joint, self.flips.insertion
+        if joint is not None and insertion is not None:  # a flip counts at every position that it replaces
+            flip, positions, symbols = joint.by_position(positions, insertion)
+        for k in range(len(self.tokens)):
+            word = self.tokens[k, : self.length(k)]
+            mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
+            values, exact = self.values[flip][mine], self.exact[flip][mine]
+            resolution = self.resolution[flip][mine]
+            shown.append(input_view(word, positions[mine], symbols[mine], values, exact, resolution))
+        return ResultView(
+            inputs=shown,
+            names=self.names,
+            measure=self.measure,
+            estimated=self.estimated is not None,
+            readout=self.readout,
+            flips=len(self),
+            population=self.population,
+            exact=int(self.exact.sum()),
+            unresolved=self.unresolved,
+            engine=self.engine.name,
+            flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
+            flipped_by=self._flipped_by(),
+            model=self.run.model,
+            scale=None if self.run.scales is None else self.run.scales[0],
+        )
+
+    def _flipped_by(self) -> str:
+        """Returns by what positions were flipped, in words; empty if it is not the same in all parts."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
+        name = lambda symbol: names.get(symbol, str(symbol))  # noqa: E731 - a closure over the names
+        found = {flipped_by(one.flips, self.alphabet, name) for one in asked}
+        return found.pop() if len(found) == 1 else ""
+
+    def plot(self, axes: Any = None) -> list[Axes]:
+        """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
+
+        Of a function's signed changes it draws the one of largest size, and the range. Hollow markers are estimates,
+        hollow triangles that point down (a dotted range of signed changes) what a position's flips change at most,
+        where the arithmetic does not resolve them.
+        New axes are made by `matplotlib.pyplot`, so that notebooks and `pyplot.show()` show them.
+
+        Args:
+            axes: matplotlib Axes to draw in, one for each input; new ones by default.
+
+        Returns:
+            The axes, one for each input, from top to bottom; `axes[0].figure` is the figure.
+
+        Raises:
+            InputError: for unusable axes, or more than 12 inputs without axes.
+        """
+        from jaxsens.sensitivity.pictures.plot import draw_profile
+
+        return draw_profile(self.view(), axes)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes a page with the text, its tokens coloured by sensitivity, and the most sensitive of them, atomically.
+
+        It needs no other file, no network and no script. The bar beneath a token says the same as its colour, for print
+        in black and white; the values appear on hover. It shows 20,000 positions at most, and says so.
+
+        Args:
+            path: of the file, which ends in .html or .htm.
+            by: what colours show of the flips of a position: the "largest" sensitivity, or the "mean". By default the
+                largest, and for decisions the mean: the share of flips that change the decision.
+            title: of the page.
+
+        Raises:
+            InputError: for another `by`, title, or ending of the path.
+        """
+        from jaxsens.sensitivity.pictures.picture import page
+
+        _check_picture("to_html", path, by, title)
+        write_text(Path(path), page(self.view(), by, title))
+
+    def to_png(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
+
+        It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
+        .png.
+        """
+        from jaxsens.sensitivity.pictures.text_picture import picture_bytes
+
+        _check_picture("to_png", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "png"))
+
+    def to_svg(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: Literal["largest", "mean"] | None = None,
+        title: str = "Sensitivity by token",
+    ) -> None:
+        """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
+        from jaxsens.sensitivity.pictures.text_picture import picture_bytes
+
+        _check_picture("to_svg", path, by, title)
+        write_bytes(path, picture_bytes(self.view(), by, title, "svg"))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: as `to_html`, with 1500 positions at most."""
+        from jaxsens.sensitivity.pictures.picture import fragment
+
+        return fragment(self.view())
+
+    def description(self) -> dict[str, Any]:
+        """Returns everything except the flips, as JSON."""
+        return {
+            "tokens": self.tokens.tolist(),
+            "alphabet": list(self.alphabet),
+            "populations": self.flips.populations.tolist(),
+            "asked": self.asked.as_json(),
+            "engine": self.engine.as_json(),
+            "run": self.run._asdict(),
+            **({} if self.lengths is None else {"lengths": list(self.lengths)}),
+            **({} if self.parts is None else {"parts": [part.as_json() for part in self.parts]}),
+            **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
+            **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
+            **({} if self.flips.joint is None else {"joint": self.flips.joint.as_json()}),
+        }
+
+    def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
+        """Writes one Parquet file, atomically: one row per flip, and `description()` in the file's metadata.
+
+        A checksum covers everything; `load_result` verifies it. Further keyword arguments (JSON values) are stored in
+        the metadata next to the description.
+
+        Raises:
+            InputError: for a path that does not end in .parquet, metadata that JSON cannot hold, or metadata under the
+                name "result" or "checksum".
+        """
+        with collecting("save") as problems:
+            check_ending("save", path, problems)
+        save_with_metadata(self, path, metadata)
+
+    def __repr__(self) -> str:
+        part = f"{len(self)} of {self.population} flips, {'sampled' if self.complete else 'interrupted'}"
+        what = f"{len(self)} flips" if self.exhaustive else part
+        if self.accuracy is not None:
+            return self._estimated_repr(what, self.accuracy)
+        place = f" at position {self.argmax.position}" if len(self) else ""
+        blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
+        mean, largest = told(self.mean, self.at_most("mean")), told(self.max, self.at_most("max"))
+        return (
+            f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={mean}, max={largest}{place}, "
+            f"{blurred}engine={self.engine.name})"
+        )
+
+    def _size(self) -> str:
+        n = f"{self.n}" if self.lengths is None else f"{min(self.lengths)} to {self.n}"
+        return f"n={n}, inputs={len(self.tokens)}"
+
+    def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
+        """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
+        measured = int(self.exact.sum())
+        place = f" at position {self.argmax.position}" if measured else ""
+        kind = f"{self.measure.kind}, engine={self.engine.name}"
+        return (
+            f"FlipSensitivity({self._size()}, {what}, {kind})\n"
+            f"  mean={told(self.mean, self.at_most('mean'))}, {self.mean_interval().told()}; "
+            f"largest measured={told(self.max, self.at_most('max'))}{place}\n"
+            f"  {accuracy}\n"
+            f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
+        )
+
+
+_COLUMNS = ("input", "position", "symbol", "value", "resolution")
+"""The columns of every result's file."""
+
+_OF_GROUPS = "insertion"
+"""A further column for flips of groups."""
+
+_OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
+"""Further columns of an estimated result, and the fields of `Estimated` that they hold."""
+
+
+def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
+    """Reads a result written by `FlipSensitivity.save`, and verifies its checksum.
+
+    Raises:
+        InputError: if the file is missing, damaged, or not a result.
+    """
+    return load_with_metadata(path)[0]
+
+
+def save_with_metadata(
+    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
+) -> None:
+    """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.base.files.atomic_path`."""
+    arrays = result.inputs, result.positions, result.symbols, result.values, result.resolution
+    columns: dict[str, Any] = dict(zip(_COLUMNS, arrays, strict=True))
+    if result.flips.insertion is not None:
+        columns[_OF_GROUPS] = result.flips.insertion
+    if result.estimated is not None:
+        columns |= {name: getattr(result.estimated, field) for name, field in _OF_ESTIMATES.items()}
+    write_columns(path, columns, result.description(), metadata, clear)
+
+
+def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
+    """Returns a saved result and its further metadata. Raises as `load_result` does."""
+    columns, fields, metadata = read_columns(path, _COLUMNS, (_OF_GROUPS, *_OF_ESTIMATES))
+    estimated = None
+    try:
+        if "estimated" in fields:
+            arrays = {field: columns[name] for name, field in _OF_ESTIMATES.items()}
+            estimated = Estimated(**arrays, sketch=fields["estimated"]["sketch"])
+        flips = FlipTable(
+            *(columns[name] for name in _COLUMNS[:3]),
+            populations=np.asarray(fields["populations"], np.int64),
+            alphabet=tuple(fields["alphabet"]),
+            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
+            insertion=columns.get(_OF_GROUPS),
+        )
+        result = FlipSensitivity(
+            values=columns["value"],
+            resolution=columns["resolution"],
+            flips=flips,
+            tokens=np.asarray(fields["tokens"], np.int32),
+            asked=Request.from_json(fields["asked"]),
+            engine=EngineChoice.from_json(fields["engine"]),
+            run=_run_of(fields["run"]),
+            estimated=estimated,
+            names=dict(fields["names"]) if "names" in fields else None,
+            lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
+            parts=tuple(map(ResultPart.from_json, fields["parts"])) if "parts" in fields else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
+        ) from error
+    return result, metadata
+
+
+def _check_picture(method: str, path: str | os.PathLike[str], by: object, title: object) -> None:
+    with collecting(method) as problems:
+        check_ending(method, path, problems)
+        choice("by", by, ("largest", "mean", None), problems)
+        if not isinstance(title, str):
+            problems.add("title", title, "a text")
+
+
+def _check_unit(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise InputError(f"{name} = {value!r}: a number from 0 to 1")
+
+
+def _run_of(fields: Mapping[str, Any]) -> Provenance:
+    scales = fields["scales"]
+    return Provenance(**{**fields, "scales": None if scales is None else tuple(scales)})

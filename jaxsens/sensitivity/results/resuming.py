@@ -1,0 +1,209 @@
+"""Completes a partial result: its flips are reused if the call has the same model and arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.programs import kept
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+
+class MeasurementInterrupted(KeyboardInterrupt):
+    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
+    sample. Another call with `resume=partial` completes it. Of inputs of several lengths it holds those that were
+    begun; `partial.of_input(k)` can be completed, and the others measured, each by itself. `signal` is the number of
+    the signal."""
+
+    def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
+        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
+        self.partial, self.signal = partial, number
+
+
+_keepers: list[Callable[[FlipSensitivity], object]] = []
+
+
+@contextmanager
+def keeping(keep: Callable[[FlipSensitivity], object]) -> Iterator[None]:
+    """While the block runs, a command that gives its step up in `flip_sensitivity` first calls `keep`, in another
+    thread, with the partial result."""
+    _keepers.append(keep)
+    try:
+        yield
+    finally:
+        _keepers.remove(keep)
+
+
+@contextmanager
+def handed_over(partial: Callable[[], FlipSensitivity]) -> Iterator[None]:
+    """While the block runs, those who are `keeping` partial results get `partial()`, called in another thread."""
+    keepers = tuple(_keepers)
+
+    def hand_over() -> None:
+        for keep in keepers:
+            keep(partial())
+
+    with stopping.handing_over(hand_over):
+        yield
+
+
+def check_resumable(partial: object) -> FlipSensitivity | None:
+    """Returns the partial result, or None if there is none; rejects anything else."""
+    if partial is None:
+        return None
+    if not isinstance(partial, FlipSensitivity):
+        held = getattr(partial, "partial", None)
+        remedy = (
+            "its .partial"
+            if isinstance(held, FlipSensitivity)
+            else "jaxsens.load_result(path) of a saved one"
+        )
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: give the result of an interrupted call, "
+            f"MeasurementInterrupted.partial ({remedy})"
+        )
+    if partial.parts is not None:
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: a result of {len(partial.parts)} measurements; complete each of "
+            "them by itself, resume=result.of_input(k), and put them together: jaxsens.concat(results)"
+        )
+    return partial
+
+
+def taken_over(partial: FlipSensitivity, call: FlipSensitivity) -> Int[np.ndarray, " known"]:
+    """Returns the flips that the partial result holds, as indices into those of the call.
+
+    Args:
+        partial: the result of an interrupted call.
+        call: the result of this one, with all flips that it requests, before anything is measured.
+
+    Raises:
+        InputError: naming all differences.
+    """
+    problems = Problems("flip_sensitivity: resume")
+    for name, before, now in _compared(partial, call):
+        if not _same(before, now):
+            problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
+    problems.raise_if_any()
+    # Both are sorted in the same way, so one search finds them all.
+    keys, wanted = (_keys(part.flips, call) for part in (partial, call))
+    index = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
+    if not np.array_equal(wanted[index], keys) or (np.diff(index) < 1).any():
+        raise InputError(
+            "flip_sensitivity: resume: it holds flips that this call does not request; measure without resume="
+        )
+    return index
+
+
+def _compared(partial: FlipSensitivity, call: FlipSensitivity) -> list[tuple[str, Any, Any]]:
+    """Returns the values that must be equal: name, value in the partial result, and value in this call."""
+    pairs = [("tokens", partial.tokens, call.tokens), ("dtype", partial.dtype, call.dtype)]
+    before, now = partial.asked.compared(), call.asked.compared()
+    pairs += [(name, before[name], now[name]) for name in before]
+    pairs.append(("flips, what they insert", partial.alphabet, call.alphabet))
+    other = [
+        (f"versions[{name!r}]", partial.run.versions.get(name), version)
+        for name, version in call.run.versions.items()
+        if partial.run.versions.get(name) != version
+    ]
+    # With other versions a program, and so its hash, may differ as well, which would mean nothing.
+    programs = [
+        ("model, parameters and function as SHA-256,", partial.asked.model, call.asked.model),
+        ("measure, its program as SHA-256,", partial.asked.program, call.asked.program),
+    ]
+    return [*pairs, *(other or programs)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
+    """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
+    last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
+    if joint is not None and flips.insertion is not None:
+        last, kinds = flips.insertion, len(joint.insertions)
+    return np.asarray(
+        np.ravel_multi_index((flips.inputs, flips.positions, last), (*call.tokens.shape, kinds))
+    )
+
+
+def merged(
+    known: Int[np.ndarray, " known"],
+    before: Float[np.ndarray, "known *columns"],
+    rest: Int[np.ndarray, " rest"],
+    values: Float[np.ndarray, "rest *columns"],
+) -> Float[np.ndarray, "flips *columns"]:
+    """Returns the values of all flips, from the known ones and the rest."""
+    if not len(rest):
+        return before
+    dtype = np.promote_types(before.dtype, values.dtype) if len(known) else values.dtype
+    every = np.full((len(known) + len(rest), *before.shape[1:]), np.nan, dtype)
+    every[known], every[rest] = before, values
+    return every
+
+
+def _short(value: Any) -> Any:
+    """Returns a value as shown in a message."""
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape}, beginning with {value.ravel()[:8].tolist()}"
+    return value
+
+
+def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
+    """Returns the SHA-256 of a model's parameters (`weights_of`, if known) and of its function on inputs of length n.
+
+    The function of a jaxsens transformer is given by its config, a PyTorch module by its description. For any other
+    model it is the lowered JAX program (StableHLO), with the arrays that it closes over; it depends on JAX's
+    version and the kind of device.
+    """
+    weights = weights_of(subject) if weights is None else weights
+    return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
+
+
+def weights_of(subject: Measurable) -> str:
+    """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description."""
+    found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
+    for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
+        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def _function(subject: Measurable, n: int) -> str:
+    if subject.config is not None:
+        return repr(subject.config)
+    if subject.torch is not None:
+        return f"PyTorch {subject.readout!r}"
+    leaves, structure = jax.tree.flatten(subject.parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+
+
+@kept
+def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> str:
+    """Returns the SHA-256 of the program. `wide` (64-bit types are on) is part of the cache key."""
+
+    def program(parameters: Any, tokens: Any) -> Any:
+        return apply(parameters, tokens)
+
+    tokens = jax.ShapeDtypeStruct((n,), np.int32)
+    lowered = jax.jit(program).lower(jax.tree.unflatten(structure, shapes), tokens)
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,116 @@
+"""Attention weights of every layer on one input, a block of rows at a time, where attention is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.base.errors import InputError
+from jaxsens.models.parts.weighting import weights
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layered import (
+    Layered,
+    attended_rows,
+    embedded_rows,
+    head_scores,
+    merged_rows,
+    projected_rows,
+)
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.models.transformer.trace import row_scores, transformer_layer
+from jaxsens.sensitivity.engines.one_key.blocks import over_blocks
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+SCORES = 2**20
+"""The largest number of scores of all heads that are in memory at once, unless a single row has more."""
+
+RowWeights = Callable[[Int[Array, " m"]], tuple[Float[Array, "heads m n"], Bool[Array, "*heads m n"]]]
+"""Returns the weights of some rows of one layer on all keys, and which keys these rows see."""
+
+
+def block_rows(heads: int, n: int) -> int:
+    """Returns how many of n rows make a block."""
+    return max(1, SCORES // (heads * n))
+
+
+def visible_attention(subject: Measurable, function: str) -> TransformerConfig | Layered:
+    """Returns what says how the model's rows attend: a transformer's config, or a `Layered`.
+
+    Raises:
+        InputError: for a model whose attention is not visible; `function` is what was called.
+    """
+    found = subject.given_layers if subject.config is None else subject.config
+    if found is None:
+        raise InputError(
+            f"{function}: model: its attention is not visible. Give a jaxsens transformer, a published model "
+            "(jaxsens.load_pretrained), or a pair (layered, parameters) of a jaxsens.Layered of your own"
+        )
+    return found
+
+
+def layer_weights(
+    attending: TransformerConfig | Layered, parameters: Any, tokens: Int[Array, " n"]
+) -> Iterator[tuple[int, RowWeights]]:
+    """Yields the number of heads of each layer, and its weights.
+
+    O(n width + `SCORES`) memory in addition to what the caller keeps. Attention is computed for the layers' outputs, in
+    O(n^2 width) operations each, and again where weights are asked for.
+    """
+    if isinstance(attending, TransformerConfig):
+        yield from _of_transformer(attending, parameters, tokens)
+    else:
+        yield from _of_layered(attending, parameters, tokens)
+
+
+def _of_transformer(
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+) -> Iterator[tuple[int, RowWeights]]:
+    x = layers.embed(config, parameters, tokens)
+    for k in range(config.layers):
+        layer, own = config.layer(k), parameters.layers[k]
+        # Nothing reads the last layer's output, so one of its rows is enough.
+        traced, x = transformer_layer(layer, own, x, only=0 if k == config.layers - 1 else None)
+
+        def rows(block: Array, layer: Any = layer, own: Any = own, traced: Any = traced) -> Any:
+            s, seen = row_scores(layer, own, traced.queries, traced.keys, block)
+            return weights(layer.weighting, s, seen), seen
+
+        yield layer.heads, rows
+
+
+def _of_layered(
+    model: Layered, parameters: Any, tokens: Int[Array, " n"]
+) -> Iterator[tuple[int, RowWeights]]:
+    n = tokens.shape[0]
+    model, everywhere = model.at_length(n), jnp.arange(n)
+    x = embedded_rows(model, parameters, tokens, everywhere)
+    for k in range(model.layers):
+        attention = model.attention(k)
+        queries, keys, values = projected_rows(model, parameters, k, x, everywhere)
+
+        def rows(block: Array, k: int = k, queries: Array = queries, keys: Array = keys) -> Any:
+            attention = model.attention(k)
+            seen = attention.sees(block[:, None], everywhere[None, :])
+
+            def one_head(given: tuple[Array, ...]) -> Array:
+                head, q, key = given
+                s = head_scores(model, parameters, k, head, q[block], key, block, everywhere, n)
+                return weights(attention.weighting, s, seen)
+
+            return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys)), seen
+
+        yield attention.heads, rows
+        if k < model.layers - 1:
+
+            def attended(
+                block: Array, k: int = k, queries: Array = queries, keys: Array = keys, values: Array = values
+            ) -> Array:
+                return attended_rows(model, parameters, k, queries[:, block], keys, values, block)
+
+            b = over_blocks(attended, n, block_rows(1, n))
+            x = merged_rows(model, parameters, k, x, b)

@@ -1,0 +1,377 @@
+"""The influence of every position on every row: how far each output row moves when a symbol is flipped.
+
+`flip_sensitivity` measures one number a flip, of the row that is read. Here every flip has a number for each of the n
+rows, which takes n times the memory but the same forward passes: a function and a result of their own, without readout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.asked.engines import AskedEngine, Auto, Vmap
+from jaxsens.asked.formulas import difference
+from jaxsens.asked.measures import Measure, Norm, read_norm
+from jaxsens.asked.value import read
+from jaxsens.base import inputs
+from jaxsens.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.base.inputs import FEWER_FLIPS
+from jaxsens.base.memory import FLIP_BYTES, check_fits
+from jaxsens.base.notebook import facts
+from jaxsens.base.precision import numerics
+from jaxsens.base.programs import compiled
+from jaxsens.base.records import SavedResult
+from jaxsens.base.strict import naming_arguments
+from jaxsens.base.versions import versions
+from jaxsens.models.parts.masks import Span, mask_of
+from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layered import Layered, rows_of
+from jaxsens.sensitivity.checks.index_check import check_reads
+from jaxsens.sensitivity.checks.output import checked_output
+from jaxsens.sensitivity.digits.alone import check_alone
+from jaxsens.sensitivity.engines.edits import SUBSTITUTE, read_substitution
+from jaxsens.sensitivity.engines.vmap import VmapEngine, batch_symbols
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.flips.selection import default_flips, select
+from jaxsens.sensitivity.placement.placement import Placement, checked_placement
+from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
+from jaxsens.sensitivity.subjects.texts import encoded
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class TransformerRows:
+    """The output of every row of a jaxsens transformer: y^(L), or the logits that its head gives of each row."""
+
+    config: TransformerConfig
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        y = layers.activations(self.config, parameters, tokens)
+        return jax.vmap(lambda row: layers.through_head(self.config, parameters, row))(y)
+
+
+@dataclass(frozen=True)
+class LayeredRows:
+    """The output of every row of a model whose attention is visible."""
+
+    model: Layered
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceMatrix(SavedResult):
+    """||y_j(x) - y_j(x')|| for every row j and the flips x' of one input x.
+
+    Attributes:
+        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0, if
+            the model's masks are known; of any other function of the tokens, what it returns for the row.
+        positions: the 0-based positions flipped, sorted.
+        symbols: the symbols inserted.
+        tokens: the input.
+        measure: the norm: "l2", "l1" or "linf".
+        outputs: the output coordinates of a row that were measured; None for all.
+        dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+        names: how to write the symbols of the input, if the model knows strings; otherwise None.
+    """
+
+    kind = "influence matrix"
+    norms: Float[np.ndarray, "flips n"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    tokens: Int[np.ndarray, " n"]
+    measure: str
+    outputs: tuple[int, ...] | None
+    dtype: str
+    versions: dict[str, str]
+    names: Mapping[int, str] | None = None
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    def matrix(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, "n n"]:
+        """Returns the influence of position i, by row of the matrix, on output row j, by column: the mean, in float64,
+        or the largest, over the symbols inserted at i. Positions that were not flipped have NaN.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        with collecting("InfluenceMatrix.matrix") as problems:
+            inputs.choice("statistic", statistic, ("mean", "max"), problems)
+        found = np.full((self.n, self.n), np.nan)
+        places, starts = np.unique(self.positions, return_index=True)
+        if statistic == "max":
+            found[places] = np.maximum.reduceat(self.norms, starts, axis=0)
+        else:
+            counts = np.diff([*starts, len(self.positions)])
+            found[places] = np.add.reduceat(self.norms.astype(np.float64), starts, axis=0) / counts[:, None]
+        return found
+
+    def by_distance(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, " n"]:
+        """Returns the mean of `matrix(statistic)` over all pairs at each distance j - i, from 0 to n - 1: how far a
+        position's influence reaches forward. NaN where no such pair was measured.
+
+        Raises:
+            InputError: as `matrix` does.
+        """
+        known = self.matrix(statistic)
+        diagonals = [np.diagonal(known, d) for d in range(self.n)]
+        each = [one[~np.isnan(one)] for one in diagonals]
+        return np.array([one.mean() if one.size else np.nan for one in each])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for every flip and output row: position, symbol, row, norm."""
+        import pandas as pd
+
+        flips = len(self.positions)
+        return pd.DataFrame(
+            {
+                "position": np.repeat(self.positions, self.n),
+                "symbol": np.repeat(self.symbols, self.n),
+                "row": np.tile(np.arange(self.n), flips),
+                "measure": self.norms.ravel(),
+            }
+        )
+
+    def plot(self, axes: Any = None, statistic: Literal["mean", "max"] = "mean") -> Axes:
+        """Draws `matrix(statistic)` as a heat map with logarithmic colours; white where it is exactly 0, hatched where
+        no position was flipped.
+
+        Args:
+            axes: where to draw; a new figure by default.
+            statistic: over the symbols inserted at a position.
+
+        Raises:
+            InputError: for another statistic, or something else than axes.
+        """
+        from jaxsens.sensitivity.pictures.influence_plot import draw_influence
+
+        written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
+        return draw_influence(self.matrix(statistic), self.measure, written, axes)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        own = self.norms[np.arange(len(self.positions)), self.positions]
+        rows: dict[str, object] = {
+            "flips": len(self.positions),
+            "largest change of a row": float(self.norms.max()),
+            "mean change of the flipped row": float(own.mean()),
+            "measure": self.measure,
+        }
+        return facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
+
+    def __repr__(self) -> str:
+        return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
+
+
+def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
+    """Reads what `InfluenceMatrix.save` wrote.
+
+    Raises:
+        InputError: if the file is missing, damaged, or no such result.
+    """
+    return InfluenceMatrix.load(path)
+
+
+@naming_arguments
+def influence_matrix(
+    model: Any,
+    tokens: Any,
+    flips: Any = None,
+    measure: Any = "l2",
+    *,
+    engine: Any = "auto",
+    placement: Placement | None = None,
+) -> InfluenceMatrix:
+    """Measures how far every output row moves under every flip of an input, with one forward pass per flip.
+
+    O(flips n) memory: an input for whose flips that is too much is refused before anything runs. Arithmetic is in the
+    model's dtype; matrix products have `highest` precision.
+
+    Args:
+        model: a model with an output row for each position: a jaxsens transformer, whose rows go through its head if it
+            has one; a published model; a pair (`jaxsens.Layered`, parameters); or any model that returns rows (n, d).
+        tokens: integers (n,), one input; for a model that encodes text, also a text.
+        flips: what is flipped, as in `flip_sensitivity`: `Substitute`, `Neighbours`, `Mask` or `Pairs`, without groups.
+            By default all positions but those that hold special symbols or the end-of-sequence symbol.
+        measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
+        engine: `Vmap`, or "auto" for the same. The others carry the change of the one row that is read.
+        placement: its `batch_size` is used; the flips are not spread over devices.
+
+    Returns:
+        An `InfluenceMatrix`.
+
+    Raises:
+        EngineRefusal: for another engine.
+        InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
+            that are not finite.
+    """
+    subject = measurable(model)
+    with collecting("influence_matrix") as problems:
+        words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
+        asked = read_substitution(flips, default_flips(subject), problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        devices = checked_placement(placement, problems)
+        problems.raise_if_any()
+        # No row is read, so none is left out of the flips.
+        selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
+        if not problems:
+            count, n = selection.entries(words), words.shape[1]
+            needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
+            what = f"the influence of {count} flips on {n} rows"
+            check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
+    if not isinstance(how, Auto | Vmap):
+        raise EngineRefusal(
+            f'influence_matrix: engine = "{how.kind}": it carries the change of the one row that is read; the '
+            'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
+        )
+    with numerics(subject.dtype):
+        chosen = norm.chosen(subject.outputs)
+        rows = _rows_of(subject, words, norm)
+        table = selection.flips(words)
+        check_reads(subject, words, table)
+        norms = _measured(rows, subject.parameters, words[0], table, norm, chosen, devices.batch_size)
+        if subject.given_layers is None:
+            runner = VmapEngine(norm, chosen, subject.apply)
+            check_alone(subject, words, table, SUBSTITUTE, norms, runner)
+        # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
+        norms[~(_reached(subject, table.positions, words.shape[1]) | np.isnan(norms))] = 0
+    if not np.isfinite(norms).all():
+        where = int(table.positions[np.argmin(np.isfinite(norms).all(axis=1))])
+        raise InputError(
+            f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
+            "smaller weights"
+        )
+    return InfluenceMatrix(
+        norms=norms,
+        positions=table.positions,
+        symbols=table.symbols,
+        tokens=words[0],
+        measure=norm.kind,
+        outputs=chosen,
+        dtype=subject.dtype,
+        versions=versions(),
+        names=_names(subject, words),
+    )
+
+
+def _names(subject: Measurable, words: Int[np.ndarray, "1 n"]) -> dict[int, str] | None:
+    """Returns how to write every symbol of the input; None for a model that knows numbers only."""
+    if subject.token_names is None:
+        return None
+    ids = np.unique(words).tolist()
+    return dict(zip(ids, subject.token_names(ids), strict=True))
+
+
+def _rows_of(
+    subject: Measurable, words: Int[np.ndarray, "1 n"], measure: Measure
+) -> Callable[[Any, Any], Any]:
+    """Returns the function from (parameters, tokens) to the output rows.
+
+    Raises:
+        InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
+    """
+    if subject.config is not None:
+        checked_output(subject, words, measure)
+        return TransformerRows(subject.config)
+    if subject.given_layers is not None:
+        checked_output(subject, words, measure)
+        return LayeredRows(subject.given_layers)
+    tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
+    # As a model whose last row is read, it is checked like any other.
+    checked_output(dataclasses.replace(subject, readout="last"), words, measure)
+    shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
+    if len(shape) != 2:
+        raise InputError(
+            f"influence_matrix: model: it returns shape {shape}, and no row for each of the {words.shape[1]} "
+            "positions; flip_sensitivity measures the change of one output"
+        )
+    return subject.apply
+
+
+def _reached(
+    subject: Measurable, positions: Int[np.ndarray, " flips"], n: int
+) -> Bool[np.ndarray, "flips n"]:
+    """Returns which rows each flip may change, by the masks of all layers; all rows if masks are not known."""
+    if subject.config is not None:
+        config = subject.config
+        masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
+    elif subject.given_layers is not None:
+        model = subject.given_layers.at_length(n)
+        masks = [model.attention(k) for k in range(model.layers)]
+    else:
+        return np.ones((len(positions), n), bool)
+    places, of_flip = np.unique(positions, return_inverse=True)
+    found = np.zeros((len(places), n), bool)
+    for place, row in zip(places.tolist(), found, strict=True):
+        reach: Span = (place, place + 1)
+        for mask in masks:
+            reach = mask.rows_that_see(reach, n)
+        row[reach[0] : reach[1]] = True
+    return found[of_flip]
+
+
+def _measured(
+    rows: Callable[[Any, Any], Any],
+    parameters: Any,
+    word: Int[np.ndarray, " n"],
+    flips: FlipTable,
+    measure: Norm,
+    chosen: tuple[int, ...] | None,
+    batch_size: int | None,
+) -> Float[np.ndarray, "flips n"]:
+    """Returns the norm of every row's change under every flip, in batches."""
+    n, count = len(word), len(flips)
+    batch = min(batch_size or max(1, batch_symbols(jax.default_backend()) // n), count)
+    parameters, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(word)
+    before = _before(rows, parameters, tokens)
+    found = np.zeros((count, n), jnp.promote_types(before.dtype, jnp.float32))
+    for start in range(0, count, batch):
+        # The last batch is padded with its last flip, so that all batches use one compiled program.
+        full = np.minimum(np.arange(start, start + batch), count - 1)
+        where = jnp.asarray(flips.positions[full]), jnp.asarray(flips.symbols[full])
+        part = np.asarray(_batch(rows, measure, chosen, parameters, tokens, before, *where))
+        found[start : start + batch] = part[: count - start]
+    return found
+
+
+@compiled(static=1)
+def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array, " n"]) -> Array:
+    return rows(parameters, tokens)
+
+
+@compiled(static=3)
+def _batch(
+    rows: Callable[[Any, Any], Any],
+    measure: Norm,
+    chosen: tuple[int, ...] | None,
+    parameters: Any,
+    tokens: Int[Array, " n"],
+    before: Float[Array, "n outputs"],
+    positions: Int[Array, " flips"],
+    symbols: Int[Array, " flips"],
+) -> Float[Array, "flips n"]:
+    def one(position: Array, symbol: Array) -> Array:
+        y = rows(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
+        change = difference(y, before)
+        return measure.of(change if chosen is None else change[:, jnp.asarray(chosen)])
+
+    return jax.vmap(one)(positions, symbols)

@@ -1,0 +1,1 @@
+"""Any model as a pure function of parameters and tokens, and why something is no model."""

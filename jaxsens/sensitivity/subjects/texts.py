@@ -1,0 +1,32 @@
+"""Texts as inputs of models that encode them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxsens.asked.measures import LogProbability, Measure
+from jaxsens.base.errors import InputError
+from jaxsens.models.transformer.layered_model import LayeredModel
+
+
+def encoded(model: Any, tokens: Any) -> Any:
+    """Returns the ids of a text, or of each text of a list, if the model encodes texts; anything else unchanged."""
+    encode = getattr(model, "encode", None) if isinstance(model, LayeredModel) else None
+    if encode is None:
+        return tokens
+    if isinstance(tokens, str):
+        return encode(tokens)
+    if isinstance(tokens, list | tuple) and tokens and all(isinstance(one, str) for one in tokens):
+        return [encode(one) for one in tokens]
+    return tokens
+
+
+def with_token(model: Any, measure: Measure) -> Measure:
+    """Returns the measure with the id of its token, if that is a text."""
+    if not isinstance(measure, LogProbability) or not isinstance(measure.token, str):
+        return measure
+    if not hasattr(model, "token_id"):
+        raise InputError(
+            f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
+        )
+    return LogProbability(model.token_id(measure.token))
