@@ -16,12 +16,12 @@ from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.memory import check_fits
 from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import naming_arguments
+from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.family import Family
-from jaxsens.pretrained.families.named import FAMILIES
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer
 
@@ -58,9 +58,10 @@ def load_pretrained(
     if here.models_within():
         problems.raise_if_any()
     family = _family(options, problems) if not problems else None
-    architecture = _architecture(family, options, problems) if family is not None else None
+    architecture = None if family is None else _architecture(family, options, problems)
     files, index = here.weight_files(problems)
-    path = here.file(TOKENIZER, problems, named_by="folder", absent=_make_tokenizer(here))
+    make = f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer')}"
+    path = here.file(TOKENIZER, problems, named_by="folder", absent=make)
     symbols = 0 if architecture is None else architecture.symbols
     tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
     pooling = here.pooling(problems) if output == "hidden" else None
@@ -97,10 +98,6 @@ def _check_installed() -> None:
         raise InputError(
             f'load_pretrained: {error.name} is not installed; run: pip install "jaxsens[pretrained]"'
         ) from error
-
-
-def _make_tokenizer(here: Folder) -> str:
-    return f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer')}"
 
 
 def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:

@@ -80,13 +80,9 @@ class PretrainedModel(LayeredModel):
         """The id of the mask that the model was trained with; None if its tokenizer has none."""
         return self.tokenizer.mask
 
-    @property
-    def reserved(self) -> tuple[int, ...]:
-        """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
-        return self._reserved
-
     @cached_property
-    def _reserved(self) -> tuple[int, ...]:
+    def reserved(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
         return self.tokenizer.reserved(self.architecture.symbols)
 
     def embeddings(self) -> Float[np.ndarray, "symbols width"]:

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from jaxsens.base.errors import Problems
-from jaxsens.pretrained.families.named import FAMILIES
+from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.tensors import Tensor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.pretrained.families.named import FAMILIES
+from jaxsens.pretrained.families import FAMILIES
 from tests.pretrained.folders import write_folder, write_pooling
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "pretrained.md").read_text("utf-8")

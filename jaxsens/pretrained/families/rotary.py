@@ -8,6 +8,7 @@ and Qwen3 (Yang et al. 2025), with normalised queries and keys.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family
@@ -18,25 +19,14 @@ from jaxsens.pretrained.families.rotation import rotary_angles
 def _architecture(
     options: Options,
     windows: tuple[int | None, ...],
-    *,
-    attention_bias: bool,
-    output_bias: bool,
-    map_bias: bool = False,
-    head_norms: bool = False,
     head_width: int | None = None,
     all_heads_have_keys: bool = False,
+    **own: Any,
 ) -> Architecture:
-    """The architecture of a decoder.
+    """The architecture of a decoder, with the family's `own` biases and norms.
 
-    Args:
-        options: those of config.json.
-        windows: the width of each layer's sliding window, None for none.
-        attention_bias: whether queries, keys and values have biases.
-        output_bias: whether the map after attention has one.
-        map_bias: whether the gated map has biases.
-        head_norms: whether each head's queries and keys are normalised.
-        head_width: the width of a head where config.json does not give it; None for hidden_size / heads.
-        all_heads_have_keys: whether num_key_value_heads may be absent, for as many as query heads.
+    Without head_dim a head is `head_width` wide; None is hidden_size / heads. With `all_heads_have_keys`,
+    num_key_value_heads may be absent, for as many as query heads.
     """
     width, heads = options.count("hidden_size"), options.count("num_attention_heads")
     own_width = options.count("head_dim", head_width or max(width // heads, 1))
@@ -66,11 +56,8 @@ def _architecture(
         windows=windows,
         scales=(None,) * layers,
         rotary=rotary,
-        head_norms=head_norms,
-        attention_bias=attention_bias,
-        output_bias=output_bias,
-        map_bias=map_bias,
         tied=options.flag("tie_word_embeddings", False),
+        **{"map_bias": False, **own},
     )
 
 
@@ -98,14 +85,8 @@ def _llama(options: Options) -> Architecture:
     """`pretraining_tp` splits matrix products, which changes their rounding only."""
     options.ignore("pretraining_tp")
     bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    return _architecture(
-        options,
-        (None,) * options.layers(),
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=map_bias,
-        all_heads_have_keys=True,
-    )
+    windows, own = (None,) * options.layers(), {"output_bias": bias, "map_bias": map_bias}
+    return _architecture(options, windows, all_heads_have_keys=True, attention_bias=bias, **own)
 
 
 def _mistral(options: Options) -> Architecture:
