@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jaxsens.base.processes import own_mark
+from jaxsens.base.files import own_mark
 
 
 @contextmanager

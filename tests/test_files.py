@@ -16,16 +16,17 @@ from jaxsens.base.files import (
     DirectoryGone,
     atomic_path,
     clear_leftovers,
+    has_ended,
     keep_text,
     never_a_link,
     only_inside,
+    own_mark,
     remedy,
     takes_no_more,
     there_are,
     try_writing_to,
     write_text,
 )
-from jaxsens.base.processes import has_ended, own_mark
 from tests.disks import dead_mark, files_of_at_most
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import jaxsens
-from jaxsens.base.notebook import facts
-from jaxsens.base.records import decoded, encoded
-from jaxsens.base.sealed import write_sealed
+from jaxsens.base.sealed import decoded, encoded, write_sealed
+from jaxsens.base.told import facts
 from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.theory import certified_bound, lemma5, load_certified_bound, load_lemma5
+from jaxsens.theory import CertifiedBound, Lemma5, certified_bound, lemma5
 from tests.small_models import small
 
 FLOATS = arrays.arrays(
@@ -61,7 +60,7 @@ def bounds_of(**changes: object) -> list[object]:
 @pytest.mark.parametrize("mask", ["none", "future", SlidingWindow(3)], ids=str)
 def test_bounds_come_back(mask, tmp_path):
     certified, lemma = bounds_of(mask=mask)
-    for found, load in ((certified, load_certified_bound), (lemma, load_lemma5)):
+    for found, load in ((certified, CertifiedBound.load), (lemma, Lemma5.load)):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
         with pytest.raises(
@@ -88,11 +87,11 @@ def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
 def test_damaged_and_missing_files_are_named(tmp_path):
     path = tmp_path / "bound.json"
     with pytest.raises(jaxsens.InputError, match="no such file"):
-        load_lemma5(path)
+        Lemma5.load(path)
     write_sealed(path, "a kind", {"value": 1.0})
     path.write_text(path.read_text().replace("1.0", "2.0"))
     with pytest.raises(jaxsens.InputError, match=r"does not match its checksum; give a file of Lemma5\.save"):
-        load_lemma5(path)
+        Lemma5.load(path)
 
 
 def test_notebooks_show_every_result_with_its_texts_escaped():

@@ -1,23 +1,28 @@
-"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy."""
+"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy.
+
+A process puts its mark in the names of its temporary files, so others can tell if it still runs.
+"""
 
 from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
 import re
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.processes import has_ended, own_mark
 from jaxsens.base.stopping import writing
 
 _REMEDIES = {
@@ -28,6 +33,7 @@ _REMEDIES = {
 }
 _NUMBER = re.compile(r"os_error_code='(\d+)'|\[[Ee]rrno (\d+)\]")
 _TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8}-\d+)|\d+)-[0-9a-f]{8}\.tmp")
+_MARK = re.compile(r"([0-9a-f]{8})-(\d+)")
 _ABANDONED_SECONDS = 24 * 3600
 
 
@@ -287,3 +293,35 @@ def try_writing_to(folder: str | os.PathLike[str]) -> None:
         # The temporary file's own name, if it has one, would not help the user.
         number = error.errno or errno.EIO
         raise OSError(number, os.strerror(number), str(place)) from error
+
+
+def own_mark() -> str:
+    """Returns the mark of this process: a short digest of its machine and PID namespace, and its PID."""
+    return f"{_machine()}-{os.getpid()}"
+
+
+def has_ended(mark: str) -> bool:
+    """Returns whether the process with this mark is known to have ended. False if that cannot be determined: for a
+    process on another machine, or on this one before its last boot."""
+    match = _MARK.fullmatch(mark)
+    if match is None or match[1] != _machine():
+        return False
+    try:
+        os.kill(int(match[2]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:  # It is running, as another user.
+        return False
+    return False
+
+
+@cache
+def _machine() -> str:
+    # Several containers may share a host name, and each numbers its processes from 1.
+    parts = [socket.gethostname()]
+    try:
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")]
+        parts += [os.readlink("/proc/self/ns/pid")]
+    except OSError:  # Only Linux has /proc.
+        pass
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -107,37 +107,22 @@ class StopRequest:
 _request = StopRequest()  # Signals are sent to the process, so there is one.
 
 
-class _Writes:
-    """Counts the files that are being written, and waits for them."""
-
-    def __init__(self) -> None:
-        self._count, self._changed = 0, threading.Condition()
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Counts a file while the block runs."""
-        with self._changed:
-            self._count += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count -= 1
-                self._changed.notify_all()
-
-    def wait(self, seconds: float) -> None:
-        """Waits until none is being written, or the time is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._count, seconds)
-
-
-_writes = _Writes()
+_written: list[object] = []  # one for each file that is being written
+_written_changed = threading.Condition()
 _handing_over: list[Callable[[], object]] = []
 
 
-def writing() -> AbstractContextManager[None]:
-    """Returns a block that writes a file: a command that gives its step up waits for its end."""
-    return _writes.one()
+@contextmanager
+def writing() -> Iterator[None]:
+    """A block that writes a file: a command that gives its step up waits for its end."""
+    with _written_changed:
+        _written.append(None)
+    try:
+        yield
+    finally:
+        with _written_changed:
+            _written.pop()
+            _written_changed.notify_all()
 
 
 @contextmanager
@@ -230,7 +215,9 @@ def of_a_command(own_process: bool) -> Iterator[StopRequest]:
         if which == 1:
             _let_go(_request.terminals)
             if own_process:
-                _after(DEADLINE_SECONDS, lambda: _give_up(number))
+                timer = threading.Timer(DEADLINE_SECONDS, _give_up, [number])
+                timer.daemon = True  # The process may end before.
+                timer.start()
             _print(_SAID_WITH_DEADLINE if own_process else _SAID)
 
     with noting(*ENDING) as request, _heard_at_once(heard):
@@ -255,18 +242,13 @@ def _let_go(terminals: list[int]) -> None:
                 os.close(nowhere)
 
 
-def _after(seconds: float, act: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True  # The process may end before.
-    timer.start()
-
-
 def _give_up(number: int) -> None:
     """Ends the process in the middle of a step, with what is finished."""
     for act in reversed(_handing_over):
         with suppress(Exception):
             act()
-    _writes.wait(WRITING_SECONDS)
+    with _written_changed:
+        _written_changed.wait_for(lambda: not _written, WRITING_SECONDS)
     _print(_GAVE_UP)
     _leave(number)
 

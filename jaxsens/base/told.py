@@ -1,8 +1,9 @@
-"""What people read in a terminal and in Markdown: lines as they are, and tables."""
+"""What people read in a terminal, in Markdown and in a notebook: lines as they are, tables, and facts on a result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,3 +20,17 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
     lines = [header, ["---"] * len(header), *rows]
     texts = ([str(cell).replace("|", r"\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in texts)
+
+
+def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
+    """Returns what a notebook shows of a result, as HTML: a heading, names and values, and a note on how to read it.
+
+    Every text is escaped. Numbers have four digits; colours are those of the notebook.
+    """
+    cells = "".join(
+        f'<tr><th style="text-align:left;font-weight:normal">{escape(name)}</th>'
+        f'<td style="text-align:left">{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}</td></tr>'
+        for name, value in rows.items()
+    )
+    told = f"<p>{escape(note)}</p>" if note else ""
+    return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{told}</div>"

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from jaxsens.base.errors import Problems
-from jaxsens.base.files import takes_no_more, try_writing_to, write_bytes
-from jaxsens.base.processes import has_ended, own_mark
+from jaxsens.base.files import has_ended, own_mark, takes_no_more, try_writing_to, write_bytes
 from jaxsens.cli.shared import Text, default
 
 CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]

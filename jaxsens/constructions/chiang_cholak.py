@@ -39,6 +39,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -79,9 +80,9 @@ class ReferenceVariant:
     Attributes:
         language: "parity", an odd number of ones, or "first", a one at the start.
         layer_norm: Whether every map is followed by layer normalisation.
-        layer_norm_epsilon: Added to the variance.
-        log_length: Whether scores are multiplied by log N.
-        sharpness: c, the score of a query that looks and a key that answers.
+        layer_norm_epsilon: Added to the variance; at 0 the gap does not vanish.
+        log_length: Whether scores are multiplied by log N ("temperature-log"). PARITY's in layer 1 are 0.
+        sharpness: c, the score of a query that looks and a key that answers, in layer 2.
 
     Raises:
         InputError: Listing everything that cannot be used.
@@ -248,54 +249,34 @@ def _checked(tokens: Int[np.ndarray, "*batch n"], batch: bool = True) -> Int[np.
     return given
 
 
-def parity(
-    *,
-    layer_norm: bool = False,
-    layer_norm_epsilon: float = 0.0,
-    log_length: bool = False,
-    sharpness: float = 1.0,
-    read: Read = "output",
-    dtype: Dtype = "float64",
+def reference(
+    language: LanguageName, *, read: Read = "output", dtype: Dtype = "float64", **options: Any
 ) -> ReferenceTransformer:
-    """PARITY, the words with an odd number of ones: 2 layers of 2 heads, width 10 (20 with layer norm).
+    """The transformer of a language, with the options of `ReferenceVariant`: `parity(**options)` or `first(**options)`.
 
-    Layer 1 averages, so that k ones become k/N, and marks position k + 1. Layer 2 sees whether that is even or odd.
-    With layer norm, each map is followed by one, and the last leaves only the logit's sign, times sqrt(10).
+    PARITY, the words with an odd number of ones: 2 layers of 2 heads, width 10 (20 with layer norm). Layer 1 averages,
+    so that k ones become k/N, and marks position k + 1. Layer 2 sees whether that is even or odd. With layer norm, each
+    map is followed by one, and the last leaves only the logit's sign, times sqrt(10).
+
+    FIRST, the words that start with a one: 2 layers of one head, width 6 (12 with layer norm). Layer 1 flags a one at
+    the start. Layer 2's classification symbol looks there with score c, and elsewhere with 0; its logit is half the
+    weight it gives to the start, positive if there is a flag. The classification symbol stands last, where the paper
+    has it first: softmax does not see order, and the logits are the paper's. With layer norm, the last map leaves the
+    logit's sign times sqrt(6).
 
     Args:
-        layer_norm: Whether there is layer normalisation.
-        layer_norm_epsilon: Added to the variance; at 0 the gap does not vanish.
-        log_length: Whether scores are multiplied by log N ("temperature-log"). Layer 1's are 0.
-        sharpness: c, layer 2's score.
+        language: "parity" or "first".
         read: "output" to measure the logit, "everything" to measure all of y_CLS.
         dtype: The dtype of weights and arithmetic; see `ReferenceTransformer.exact_length`.
+        options: The other fields of `ReferenceVariant`.
 
     Raises:
         InputError: Naming each argument that cannot be used.
     """
-    variant = ReferenceVariant("parity", layer_norm, layer_norm_epsilon, log_length, sharpness)
-    return ReferenceTransformer(variant, read=read, dtype=dtype)
+    return ReferenceTransformer(ReferenceVariant(language, **options), read=read, dtype=dtype)
 
 
-def first(
-    *,
-    layer_norm: bool = False,
-    layer_norm_epsilon: float = 0.0,
-    log_length: bool = False,
-    sharpness: float = 1.0,
-    read: Read = "output",
-    dtype: Dtype = "float64",
-) -> ReferenceTransformer:
-    """FIRST, the words that start with a one: 2 layers of one head, width 6 (12 with layer norm).
-
-    Layer 1 flags a one at the start. Layer 2's classification symbol looks there with score c, and elsewhere with 0;
-    its logit is half the weight it gives to the start, positive if there is a flag. The classification symbol stands
-    last, where the paper has it first: softmax does not see order, and the logits are the paper's.
-
-    Arguments and errors are those of `parity`. With layer norm, the last map leaves the logit's sign times sqrt(6).
-    """
-    variant = ReferenceVariant("first", layer_norm, layer_norm_epsilon, log_length, sharpness)
-    return ReferenceTransformer(variant, read=read, dtype=dtype)
+parity, first = partial(reference, "parity"), partial(reference, "first")
 
 
 # The logits as formulas of the input's length N and what decides the language. They do not look at weights: the models

@@ -21,9 +21,8 @@ from jaxsens.constructions.conditions import (
     table_row,
     theorem,
 )
-from jaxsens.constructions.counting import comparison, predicate, predicate_embedding
 from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
-from jaxsens.constructions.temporal import neighbour, since
+from jaxsens.constructions.operators import comparison, neighbour, predicate, predicate_embedding, since
 from jaxsens.logic.formulas import shortened
 
 LONGEST_TEXT = 300

@@ -36,8 +36,9 @@ from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.constructions.conditions import Condition, ConditionName, Read, check_choices
 from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
+from jaxsens.constructions.operators import SINCE_ERROR
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, ROUND
-from jaxsens.constructions.temporal import SINCE_ERROR
+from jaxsens.logic.library import brackets
 
 SHARPNESS = 20.0
 """g, the sharpness of the look-ups of depths: see above."""
@@ -51,14 +52,6 @@ EXISTS_ERROR = 1 / 16
 """How far an average of numbers from 0 to 1, one of them 1, may be from 1 with the scores KAPPA n times the numbers.
 
 It is furthest where the other n - 1 are equal, by W((n - 1)/e) / (KAPPA n) with Lambert's W: 0.0557, for n = 3."""
-
-_PAIRS = ("()", "[]", "{}", "<>")
-
-
-def brackets(kinds: int) -> tuple[str, ...]:
-    """The alphabet of DYCK-k: k left brackets, then the k right ones in the same order. The fifth are "(5" and ")5"."""
-    pairs = [tuple(_PAIRS[a]) if a < len(_PAIRS) else (f"({a + 1}", f"){a + 1}") for a in range(kinds)]
-    return (*(left for left, _ in pairs), *(right for _, right in pairs))
 
 
 def dyck(

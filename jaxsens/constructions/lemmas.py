@@ -3,8 +3,8 @@
 Each lemma bounds the distance, in the 1-norm, between a softmax and a one-hot vector by a number that depends only on
 how fast the scores fall off. Scores are what the softmax sees, already divided by any temperature, except in Lemma 8
 (`TieBreak`), which chooses the temperature. Every bound has an inverse: the constant that a given error needs. Where a
-better bound than the paper's is proved, both are here, and the paper's is called *simple*. All numbers are float64,
-all logarithms natural.
+better bound than the paper's is proved, both are here, and the paper's is called *simple*: `simple=True` asks for it.
+All numbers are float64, all logarithms natural.
 """
 
 from __future__ import annotations
@@ -36,66 +36,52 @@ def value_error(weight_error: float, spread: float = 1.0) -> float:
     return float(weight_error) * float(spread) / 2
 
 
-def linear_gap_error(gap: float) -> float:
+def linear_gap_error(gap: float, simple: bool = False) -> float:
     """Lemma 6: ||onehot(j*) - softmax(s)||_1 <= 4 x / (1 + x), x = e^-gap, if s_j <= s_j* - gap |j - j*| for all j.
 
     The norm is 2 y / (1 + y), where y is the sum over j /= j* of e^(s_j - s_j*): at most two geometric series,
     2 x / (1 - x). The bound is attained in the limit of long inputs with j* in the middle. `value_error` halves it.
+    The simple bound is 4 x.
 
     Raises:
         InputError: Unless gap > 0.
     """
     x = math.exp(-checked_number("linear_gap_error", gap=gap, above=0))
-    return 4 * x / (1 + x)
+    return 4 * x if simple else 4 * x / (1 + x)
 
 
-def linear_gap_error_simple(gap: float) -> float:
-    """The paper's form of Lemma 6: 4 e^-gap."""
-    return 4 * math.exp(-checked_number("linear_gap_error_simple", gap=gap, above=0))
+def linear_gap_for(error: float, simple: bool = False) -> float:
+    """The least gap with `linear_gap_error(gap)` <= error, for 0 < error < 2. It is log 15 for an error of 1/4.
+
+    By the simple bound, for 0 < error < 4; `KAPPA` for an error of 1/4.
+    """
+    allowed = checked_number("linear_gap_for", error=error, above=0, below=4 if simple else 2)
+    return math.log(4 / allowed - (not simple))
 
 
-def linear_gap_for(error: float) -> float:
-    """The least gap with `linear_gap_error(gap)` <= error, for 0 < error < 2. It is log 15 for an error of 1/4."""
-    return math.log(4 / checked_number("linear_gap_for", error=error, above=0, below=2) - 1)
-
-
-def linear_gap_for_simple(error: float) -> float:
-    """The least gap with `linear_gap_error_simple(gap)` <= error, for 0 < error < 4; `KAPPA` for an error of 1/4."""
-    return math.log(4 / checked_number("linear_gap_for_simple", error=error, above=0, below=4))
-
-
-def gap_error(gap: float, n: int) -> float:
+def gap_error(gap: float, n: int, simple: bool = False) -> float:
     """||onehot(j*) - softmax(s)||_1 if all n - 1 other scores are at least `gap` >= 0 below s_j*.
 
     At most 2 y / (1 + y), y = (n - 1) e^-gap, attained if all of them are exactly `gap` below. This is Lemma 6 without
-    distances. Elsewhere the form 2 n e^-gap is in use (`gap_error_simple`; Edelman et al. 2022, Transformer Cookbook
-    Lemma 5.3).
+    distances. Elsewhere the simple bound 2 n e^-gap is in use (Edelman et al. 2022, Transformer Cookbook Lemma 5.3).
 
     Raises:
         InputError: Unless gap >= 0 and n is a whole number of at least 1.
     """
     n, gap = checked_count("gap_error", n=n, least=1), checked_number("gap_error", gap=gap, least=0)
+    if simple:
+        return 2 * n * math.exp(-gap)
     y = (n - 1) * math.exp(-gap)
     return 2 * y / (1 + y)
 
 
-def gap_error_simple(gap: float, n: int) -> float:
-    """2 n e^-gap, which is at least `gap_error`."""
-    n = checked_count("gap_error_simple", n=n, least=1)
-    return 2 * n * math.exp(-checked_number("gap_error_simple", gap=gap, least=0))
-
-
-def gap_for(error: float, n: int) -> float:
-    """The least gap >= 0 with `gap_error(gap, n)` <= error, for 0 < error < 2."""
-    others = checked_count("gap_for", n=n, least=1) - 1
+def gap_for(error: float, n: int, simple: bool = False) -> float:
+    """The least gap >= 0 with `gap_error(gap, n)` <= error, for 0 < error < 2; log(8 n) for a simple error of 1/4."""
+    n = checked_count("gap_for", n=n, least=1)
     allowed = checked_number("gap_for", error=error, above=0, below=2)
-    return max(0.0, math.log(others * (2 - allowed) / allowed)) if others else 0.0
-
-
-def gap_for_simple(error: float, n: int) -> float:
-    """The least gap with `gap_error_simple(gap, n)` <= error, for 0 < error < 2; log(8 n) for an error of 1/4."""
-    n = checked_count("gap_for_simple", n=n, least=1)
-    return math.log(2 * n / checked_number("gap_for_simple", error=error, above=0, below=2))
+    if simple:
+        return math.log(2 * n / allowed)
+    return max(0.0, math.log((n - 1) * (2 - allowed) / allowed)) if n > 1 else 0.0
 
 
 def lookup_scores(
@@ -137,7 +123,7 @@ def lookup_weight_error(sharpness: float) -> float:
     """Lemma 7: the largest ||onehot(q) - a||_1 of a table look-up.
 
     It is 2 y / (1 + y), where y = 2 sum over k >= 1 of e^(-sharpness k^2). It is attained in the limit of long tables
-    with q in the middle, and is below the paper's 4 e^-sharpness (`linear_gap_error_simple`, as
+    with q in the middle, and is below the paper's 4 e^-sharpness (the simple `linear_gap_error`, as
     (j - q)^2 >= |j - q|). For a table of values in [0, 1], `value_error` halves it.
     """
     y = 2 * _one_sided_sums(_sharp("lookup_weight_error", sharpness))[0]
@@ -201,8 +187,8 @@ class TieBreak:
 
     Attributes:
         side: Which of the best scores is chosen.
-        slope: Terms have size slope gap j/n, 0 < slope <= 1. The paper has 1/2, and 1 is best. None means terms of
-            size gap / j, which do not depend on n.
+        slope: Terms have size slope gap j/n, 0 < slope <= 1. The paper has 1/2, and 1 is best: it needs only half the
+            inverse temperature for the same error. None means terms of size gap / j, which do not depend on n.
 
     Raises:
         InputError: If the side or the slope cannot be used.
@@ -238,23 +224,21 @@ class TieBreak:
         gap, n = checked_number("TieBreak", gap=gap, above=0), checked_count("TieBreak", n=n, least=1)
         return gap / n**2 if self.slope is None else self.slope * gap / n
 
-    def error(self, gap: float, n: int, tau: float) -> float:
-        """2 e^-g, g = `fall_off` / tau: the largest 1-norm. A value in [0, 1] is retrieved within e^-g."""
-        return 2 * math.exp(-self.fall_off(gap, n) / checked_number("TieBreak.error", tau=tau, above=0))
+    def error(self, gap: float, n: int, tau: float, simple: bool = False) -> float:
+        """2 e^-g, g = `fall_off` / tau: the largest 1-norm. A value in [0, 1] is retrieved within e^-g.
 
-    def error_simple(self, gap: float, n: int, tau: float) -> float:
-        """The paper's form, by Lemma 6: 4 e^-g."""
-        return 2 * self.error(gap, n, tau)
+        The simple bound, by Lemma 6, is 4 e^-g.
+        """
+        fall_off = self.fall_off(gap, n) / checked_number("TieBreak.error", tau=tau, above=0)
+        return (4 if simple else 2) * math.exp(-fall_off)
 
-    def temperature(self, gap: float, n: int, error: float = BOOLEAN_ERROR) -> float:
-        """The warmest tau at which values in [0, 1] are retrieved within `error`, 0 < error < 1."""
+    def temperature(self, gap: float, n: int, error: float = BOOLEAN_ERROR, simple: bool = False) -> float:
+        """The warmest tau at which values in [0, 1] are retrieved within `error`, 0 < error < 1.
+
+        By the simple bound `fall_off` / log(2 / error), which is `fall_off` / `KAPPA` for 1/8.
+        """
         error = checked_number("TieBreak.temperature", error=error, above=0, below=1)
-        return self.fall_off(gap, n) / -math.log(error)
-
-    def temperature_simple(self, gap: float, n: int, error: float = BOOLEAN_ERROR) -> float:
-        """The same by the paper's bound: `fall_off` / log(2 / error), which is `fall_off` / `KAPPA` for 1/8."""
-        error = checked_number("TieBreak.temperature_simple", error=error, above=0, below=1)
-        return self.fall_off(gap, n) / math.log(2 / error)
+        return self.fall_off(gap, n) / (math.log(2 / error) if simple else -math.log(error))
 
 
 RIGHTMOST_RECIPROCAL = TieBreak("rightmost", None)
@@ -265,9 +249,3 @@ RIGHTMOST = TieBreak("rightmost", 1 / 2)
 
 LEFTMOST = TieBreak("leftmost", 1 / 2)
 """Lemma 8(c): -gap j / (2 n)."""
-
-STEEP_RIGHTMOST = TieBreak("rightmost", 1.0)
-"""gap j / n, which needs only half the inverse temperature of Lemma 8(b) for the same error."""
-
-STEEP_LEFTMOST = TieBreak("leftmost", 1.0)
-"""-gap j / n."""

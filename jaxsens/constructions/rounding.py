@@ -54,28 +54,18 @@ EQUALS_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2), Unit(-1, 2, -1 / 
 """[k = 0] for z within 1/4 of the whole number k."""
 
 
-def affine_pieces(width: int, layers: int) -> int:
+def affine_pieces(width: int, layers: int, simple: bool = False) -> int:
     """The most affine pieces of a ReLU network from R to R with `layers` hidden layers of `width` units.
 
     (width + 1)^layers: where the input of a layer is affine in x, so is the argument of each unit, which then changes
-    sign at most once. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, `affine_pieces_simple`.
+    sign at most once. Lemma 27 (Telgarsky, 2016) has the simpler (2 width)^layers, for which `simple` asks.
 
     Raises:
         InputError: Unless both are whole numbers of at least 1. The width may be of any size.
     """
-    width, layers = _checked("affine_pieces", width, layers)
-    return (width + 1) ** layers
-
-
-def affine_pieces_simple(width: int, layers: int) -> int:
-    """(2 width)^layers, which is at least `affine_pieces`."""
-    width, layers = _checked("affine_pieces_simple", width, layers)
-    return (2 * width) ** layers
-
-
-def _checked(subject: str, width: int, layers: int) -> tuple[int, int]:
-    with collecting(subject) as problems:
-        return count("width", width, problems, 1, math.inf), count("layers", layers, problems, 1)
+    with collecting("affine_pieces") as problems:
+        width, layers = count("width", width, problems, 1, math.inf), count("layers", layers, problems, 1)
+    return (2 * width if simple else width + 1) ** layers
 
 
 def rounding_width(layers: int, bits: int) -> int:

@@ -78,30 +78,20 @@ class SoftenedPromise:
     """What `soften` promises, and from what it follows.
 
     At every position, every activation y^(L) of the softened model and its output are within `epsilon` of the hard
-    model's: on all inputs of length n if `exhaustive`, and otherwise on the inputs that were given.
+    model's: on all inputs of length `measured.n` if `measured.exhaustive`, and otherwise on the inputs that were given.
 
     Attributes:
-        n: The length for which the promise holds.
         epsilon: The largest difference of an entry.
         tau: The temperature of every layer.
         theorem_tau: Theorem 26's temperature with `constants`, which is never warmer than `tau`.
-        gap: gamma(n), the least difference between the largest score and the next; infinite if no head chooses.
-        x_max: The largest |entry| of x^(0), at least 1.
-        gaps: The gap of each head of each layer; infinite for uniform heads.
-        inputs: The number of inputs on which these were measured.
-        exhaustive: Whether these are all inputs of the length.
+        measured: The hard model's gaps and magnitudes, and on which inputs.
         constants: The constants of Lemmas 28 to 34, from the norms of the matrices.
     """
 
-    n: int
     epsilon: float
     tau: float
     theorem_tau: float
-    gap: float
-    x_max: float
-    gaps: tuple[tuple[float, ...], ...]
-    inputs: int
-    exhaustive: bool
+    measured: UniformTieless
     constants: Constants
 
     @property
@@ -113,8 +103,9 @@ class SoftenedPromise:
 class SoftenedTransformer(Transformer):
     """A transformer with the hard model's parameters and softmax at temperature `promise.tau` in every layer.
 
-    It is an ordinary `Transformer` and reads inputs of any length, but `promise` is about inputs of length `promise.n`.
-    `outputs` are the coordinates that the hard model designates for measurement; None if it designates none.
+    It is an ordinary `Transformer` and reads inputs of any length, but `promise` is about inputs of length
+    `promise.measured.n`. `outputs` are the coordinates that the hard model designates for measurement; None if it
+    designates none.
     """
 
     def __init__(self, hard: Transformer, promise: SoftenedPromise) -> None:
@@ -153,18 +144,8 @@ def soften(
     theorem_tau = theorem_temperature(
         constants, model.config.layers, measured.n, measured.gap, measured.x_max, within
     )
-    promise = SoftenedPromise(
-        n=measured.n,
-        epsilon=epsilon,
-        tau=warmest_temperature(parameters, measured, epsilon, theorem_tau),
-        theorem_tau=theorem_tau,
-        gap=measured.gap,
-        x_max=measured.x_max,
-        gaps=measured.gaps,
-        inputs=measured.inputs,
-        exhaustive=measured.exhaustive,
-        constants=constants,
-    )
+    tau = warmest_temperature(parameters, measured, epsilon, theorem_tau)
+    promise = SoftenedPromise(epsilon, tau, theorem_tau, measured, constants)
     limits = np.finfo(model.config.dtype)
     resolved = FLOATING_POINT * float(limits.eps) * max(1.0, float(measured.magnitudes.max()))
     if epsilon < resolved:
@@ -189,7 +170,7 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
         tried = np.atleast_2d(np.asarray(words))
         check_tokens(hard.config, tried)
     elif isinstance(soft, SoftenedTransformer):
-        tried = all_inputs(hard.config, soft.promise.n)
+        tried = all_inputs(hard.config, soft.promise.measured.n)
     else:
         raise InputError("words = None: give words, or a model that `soften` made")
     largest = 0.0

@@ -9,9 +9,8 @@ from jaxsens.languages.base import Language, Words
 from jaxsens.languages.dyck import ClosingChoice, Dyck
 from jaxsens.languages.flip_flop import FlipFlop
 from jaxsens.languages.formula import FormulaLanguage
-from jaxsens.languages.majority import Majority
 from jaxsens.languages.named import NAMES, language
-from jaxsens.languages.simple import EqualBlocks, OneStar, Parity
+from jaxsens.languages.simple import EqualBlocks, Majority, OneStar, Parity
 
 __all__ = [
     "NAMES",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.random import Generator
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
@@ -57,7 +58,7 @@ def from_log_ratios(log_ratios: Float[np.ndarray, " m"]) -> Float[np.ndarray, " 
 
 
 def draw(
-    probabilities: Float[np.ndarray, " m"], count: int, generator: np.random.Generator
+    probabilities: Float[np.ndarray, " m"], count: int, generator: Generator
 ) -> Int[np.ndarray, " count"]:
     """Independent draws from a distribution on 0..m-1, by inversion. An outcome of probability 0 is never drawn."""
     cumulative = np.cumsum(probabilities)
@@ -127,7 +128,7 @@ class Language(ABC):
         """P(a word has l symbols), l = 0..longest. They add up to less than 1 if words may be longer. O(longest)."""
         return self._length_probabilities(checked_count(self.name, longest=longest))
 
-    def sample_words(self, count: int, generator: np.random.Generator, longest: int | None = None) -> Words:
+    def sample_words(self, count: int, generator: Generator, longest: int | None = None) -> Words:
         """Independent words of the law or, with `longest`, of the law given that a word has at most `longest` symbols.
 
         Raises:
@@ -144,9 +145,7 @@ class Language(ABC):
             tokens[rows, :length] = self._in_parts(self._members, len(rows), int(length), generator)
         return Words(tokens, lengths)
 
-    def sample_prefixes(
-        self, count: int, n: int, generator: np.random.Generator
-    ) -> Int[np.ndarray, "count n"]:
+    def sample_prefixes(self, count: int, n: int, generator: Generator) -> Int[np.ndarray, "count n"]:
         """Independent prefixes of exactly n symbols, int32: the first n symbols of words that have at least n.
 
         They are drawn exactly, without rejection, in O(n) operations each (DYCK: O(n log n)).
@@ -155,7 +154,7 @@ class Language(ABC):
         return self._in_parts(self._prefixes, count, n, generator)
 
     def sample_labelled(
-        self, count: int, n: int, generator: np.random.Generator
+        self, count: int, n: int, generator: Generator
     ) -> tuple[Int[np.ndarray, "count n"], Bool[np.ndarray, " count"]]:
         """Words of n symbols for recognition, int32, and whether each is in the language.
 
@@ -185,9 +184,7 @@ class Language(ABC):
         n = checked_count(self.name, n=n)
         return self._has_members(n) if n else bool(self.member(np.zeros(0, np.int64)))
 
-    def sample_members(
-        self, count: int, n: int, generator: np.random.Generator
-    ) -> Int[np.ndarray, "count n"]:
+    def sample_members(self, count: int, n: int, generator: Generator) -> Int[np.ndarray, "count n"]:
         """Independent words of exactly n symbols, int32, drawn from the law given the length.
 
         Raises:
@@ -253,11 +250,11 @@ class Language(ABC):
         """The law of the next symbol in each state, none of them NO_PREFIX: (..., outcomes)."""
 
     @abstractmethod
-    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _prefixes(self, count: int, n: int, generator: Generator) -> np.ndarray:
         """See `sample_prefixes`."""
 
     @abstractmethod
-    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         """Words from the law given the length n, which some words have."""
 
     @abstractmethod
@@ -272,11 +269,11 @@ class Language(ABC):
         """Whether some n >= 1 symbols are no word."""
         return True
 
-    def _without_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _without_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         """What recognition is given at a length n >= 1 without members."""
         return self._prefixes(count, n, generator)
 
-    def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _non_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         """Members of length n >= 1 with one symbol replaced by another, both drawn uniformly."""
         tokens = self._members(count, n, generator)
         where = generator.integers(0, n, count)
@@ -336,10 +333,10 @@ class Language(ABC):
 
     def _in_parts(
         self,
-        sampler: Callable[[int, int, np.random.Generator], np.ndarray],
+        sampler: Callable[[int, int, Generator], np.ndarray],
         count: int,
         n: int,
-        generator: np.random.Generator,
+        generator: Generator,
     ) -> np.ndarray:
         tokens = np.empty((count, n), np.int32)
         rows = max(1, CELLS // (n + 1))

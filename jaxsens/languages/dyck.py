@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.random import Generator
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.inputs import checked_count
 from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
-
-_PAIRS = ("()", "[]", "{}", "<>")
+from jaxsens.logic.library import brackets
 
 
 class ClosingChoice(NamedTuple):
@@ -63,8 +63,7 @@ class Dyck(Language):
     @property
     def alphabet(self) -> tuple[str, ...]:
         """For two kinds ( [ ) ]. The fifth kind is named (5 and )5, and so on."""
-        names = [_PAIRS[i] if i < len(_PAIRS) else (f"({i + 1}", f"){i + 1}") for i in range(self.kinds)]
-        return (*(left for left, _ in names), *(right for _, right in names))
+        return brackets(self.kinds)
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
         """The possible heights after n symbols, and their probabilities. O(n)."""
@@ -163,14 +162,14 @@ class Dyck(Language):
         laws[np.arange(1, k + 1), np.arange(k, 2 * k)] = 1 - p
         return laws[states]
 
-    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _prefixes(self, count: int, n: int, generator: Generator) -> np.ndarray:
         heights, law = self.height_law(n)
         return self._brackets(heights[draw(law, count, generator)], n, generator)
 
-    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         return self._brackets(np.zeros(count, np.int64), n, generator)
 
-    def _brackets(self, heights: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _brackets(self, heights: np.ndarray, n: int, generator: Generator) -> np.ndarray:
         """A prefix of n symbols for each final height: a uniform walk, with uniform kinds for the opening brackets."""
         opening = uniform_walks(heights, n, generator) > 0
         kind = generator.integers(0, self.kinds, opening.shape, dtype=np.int32)
@@ -182,7 +181,7 @@ class Dyck(Language):
     def _has_members(self, n: int) -> bool:
         return n % 2 == 0
 
-    def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _non_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         if self.kinds == 1:
             return super()._non_members(count, n, generator)
         tokens = self._members(count, n, generator)
@@ -225,7 +224,7 @@ def last_step_down(n: int, heights: Int[np.ndarray, " m"]) -> Float[np.ndarray, 
 
 
 def uniform_walks(
-    heights: Int[np.ndarray, " count"], n: int, generator: np.random.Generator
+    heights: Int[np.ndarray, " count"], n: int, generator: Generator
 ) -> Int[np.ndarray, "count n"]:
     """One walk for each final height, uniform among the N(n, h) that end there; steps +1 and -1 as int8.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from jaxsens.base.inputs import checked_count
 from jaxsens.languages.base import Language, binary_entropy, entropy
@@ -89,19 +90,19 @@ class FlipFlop(Language):
         laws[_AFTER_READ, self.end] = self.end_probability
         return laws[states]
 
-    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _prefixes(self, count: int, n: int, generator: Generator) -> np.ndarray:
         pairs = (n + 1) // 2
         instructions = self._inner(count, pairs, generator)
         if pairs > 1:
             instructions[:, -1] = generator.choice(3, count, p=self._instructions)
         return _joined(instructions, generator)[:, :n]
 
-    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         instructions = self._inner(count, n // 2, generator)
         instructions[:, -1] = _READ
         return _joined(instructions, generator)
 
-    def _inner(self, count: int, pairs: int, generator: np.random.Generator) -> np.ndarray:
+    def _inner(self, count: int, pairs: int, generator: Generator) -> np.ndarray:
         """w, followed by instructions after which the word does not end."""
         weights = self._instructions * np.array([1, 1 - self.end_probability, 1])
         instructions = generator.choice(3, (count, pairs), p=weights / weights.sum()).astype(np.int8)
@@ -111,7 +112,7 @@ class FlipFlop(Language):
     def _has_members(self, n: int) -> bool:
         return n % 2 == 0 and n >= 4
 
-    def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _non_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         tokens = self._members(count, n, generator)
         rank = np.where(tokens[:, 0::2] == _READ, generator.random((count, n // 2)), -1.0)
         rows, where = np.arange(count), 2 * np.argmax(rank, axis=1) + 1
@@ -134,7 +135,7 @@ def _memory(writes: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return np.where(last >= 0, found, 0).clip(0, 1)
 
 
-def _joined(instructions: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _joined(instructions: np.ndarray, generator: Generator) -> np.ndarray:
     """The pairs of these instructions: bits are drawn for w and i, and remembered for r."""
     drawn = generator.integers(0, 2, instructions.shape, dtype=np.int8)
     remembered = _memory(instructions == _WRITE, drawn)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.random import Generator
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
@@ -203,17 +204,17 @@ class FormulaLanguage(Language):
         outcomes = np.column_stack([goes_on, e * found.accepting])
         return (outcomes / np.where(good > 0, good, 1)[:, None])[states]
 
-    def _prefixes(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _prefixes(self, count: int, n: int, generator: Generator) -> np.ndarray:
         self._state_law(n)  # raises an error if no word is that long
         return _walk(self._lawful, _prefix_choices(self, n), count, generator)
 
-    def _members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         return self._uniform("members", count, n, generator)
 
-    def _non_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _non_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         return self._uniform("non-members", count, n, generator)
 
-    def _without_members(self, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _without_members(self, count: int, n: int, generator: Generator) -> np.ndarray:
         return generator.integers(0, len(self.symbols), (count, n))
 
     def _has_members(self, n: int) -> bool:
@@ -247,14 +248,14 @@ class FormulaLanguage(Language):
         return f"{shortened(self.formula)} has no automaton of few states for {n} symbols"
 
     def _uniform(
-        self, kind: Literal["members", "non-members"], count: int, n: int, generator: np.random.Generator
+        self, kind: Literal["members", "non-members"], count: int, n: int, generator: Generator
     ) -> np.ndarray:
         found = self._unrolled(n)
         if found is None:
             return self._by_rejection(kind, count, n, generator)
         return _walk(found, _uniform_choices(found, kind, n), count, generator)
 
-    def _by_rejection(self, kind: str, count: int, n: int, generator: np.random.Generator) -> np.ndarray:
+    def _by_rejection(self, kind: str, count: int, n: int, generator: Generator) -> np.ndarray:
         """Uniform words until enough are members, or non-members."""
         tokens, have, tried = np.empty((count, n), np.int32), 0, 0
         most = TRIES + TRIES_A_WORD * count
@@ -274,9 +275,7 @@ class FormulaLanguage(Language):
         return tokens
 
 
-def _walk(
-    found: Automaton, choices: Choices, count: int, generator: np.random.Generator
-) -> Int[np.ndarray, "count n"]:
+def _walk(found: Automaton, choices: Choices, count: int, generator: Generator) -> Int[np.ndarray, "count n"]:
     """Words by walks from the start. `choices` are cumulated; a symbol of probability 0 is never drawn."""
     tokens = np.empty((count, len(choices)), np.int32)
     states = np.zeros(count, np.int64)

@@ -11,8 +11,7 @@ from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
 from jaxsens.languages.formula import FormulaLanguage
-from jaxsens.languages.majority import Majority
-from jaxsens.languages.simple import EqualBlocks, OneStar, Parity
+from jaxsens.languages.simple import EqualBlocks, Majority, OneStar, Parity
 from jaxsens.logic.formulas import Formula
 
 # Each name's class, and the options that the name itself fixes.

@@ -20,9 +20,18 @@ from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 from jaxsens.logic.parser import parse
 
+_PAIRS = ("()", "[]", "{}", "<>")
+
+
+def brackets(kinds: int) -> tuple[str, ...]:
+    """The alphabet of DYCK-k: k left brackets, then the k right ones in the same order. The fifth are "(5" and ")5"."""
+    pairs = [tuple(_PAIRS[a]) if a < len(_PAIRS) else (f"({a + 1}", f"){a + 1}") for a in range(kinds)]
+    return (*(left for left, _ in pairs), *(right for _, right in pairs))
+
+
 BITS = ("0", "1")
 LETTERS = ("a", "b", "c")
-BRACKETS = ("(", ")")
+BRACKETS = brackets(1)
 
 Word: TypeAlias = Sequence[str]
 Definition: TypeAlias = Callable[[Word, int], bool]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import final
+from typing import Any, final
 
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.inputs import is_count
@@ -71,6 +71,10 @@ class PredicateFamily:
     def __call__(self, *arguments: int) -> Predicate:
         """The predicate with these arguments."""
         return Predicate(self, arguments)
+
+    def __reduce__(self) -> Any:
+        """A built-in family is pickled by its name: its function has none."""
+        return (_built_in, (self.name,)) if self in BUILT_IN else super().__reduce__()
 
 
 @final
@@ -139,54 +143,31 @@ class PositionPredicate(Formula):
         return str(self.predicate)
 
 
-def _odd(value: int, length: int) -> bool:
-    return value % 2 == 1
-
-
-def _even(value: int, length: int) -> bool:
-    return value % 2 == 0
-
-
-def _modulo(value: int, length: int, modulus: int, remainder: int) -> bool:
-    return value % modulus == remainder
-
-
 def _modulo_problem(modulus: int, remainder: int) -> str | None:
     return None if 0 <= remainder < modulus else "the remainder must be one of 0, ..., modulus - 1"
-
-
-def _exactly(value: int, length: int, wanted: int) -> bool:
-    return value == wanted
-
-
-def _first(value: int, length: int) -> bool:
-    return value == 1
-
-
-def _last(value: int, length: int) -> bool:
-    return value == length
-
-
-def _middle(value: int, length: int) -> bool:
-    return value == (length + 1) // 2
-
-
-def _square(value: int, length: int) -> bool:
-    return isqrt(value) ** 2 == value
 
 
 def _prime(value: int, length: int) -> bool:
     return value >= 2 and all(value % factor for factor in range(2, isqrt(value) + 1))
 
 
-ODD = PredicateFamily("odd", (), _odd)
-EVEN = PredicateFamily("even", (), _even)
-MODULO = PredicateFamily("mod", ("modulus", "remainder"), _modulo, problem=_modulo_problem)
-EXACTLY = PredicateFamily("exactly", ("value",), _exactly)
-FIRST = PredicateFamily("first", (), _first)
-LAST = PredicateFamily("last", (), _last, needs_length=True)
-MIDDLE = PredicateFamily("middle", (), _middle, needs_length=True)
-SQUARE = PredicateFamily("square", (), _square)
+ODD = PredicateFamily("odd", (), lambda value, length: value % 2 == 1)
+EVEN = PredicateFamily("even", (), lambda value, length: value % 2 == 0)
+MODULO = PredicateFamily(
+    "mod",
+    ("modulus", "remainder"),
+    lambda value, length, modulus, remainder: value % modulus == remainder,
+    problem=_modulo_problem,
+)
+EXACTLY = PredicateFamily("exactly", ("value",), lambda value, length, wanted: value == wanted)
+FIRST = PredicateFamily("first", (), lambda value, length: value == 1)
+LAST = PredicateFamily("last", (), lambda value, length: value == length, needs_length=True)
+MIDDLE = PredicateFamily("middle", (), lambda value, length: value == (length + 1) // 2, needs_length=True)
+SQUARE = PredicateFamily("square", (), lambda value, length: isqrt(value) ** 2 == value)
 PRIME = PredicateFamily("prime", (), _prime)
 
 BUILT_IN = (ODD, EVEN, MODULO, EXACTLY, FIRST, LAST, MIDDLE, SQUARE, PRIME)
+
+
+def _built_in(name: str) -> PredicateFamily:
+    return next(family for family in BUILT_IN if family.name == name)

@@ -18,9 +18,15 @@ from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
-from jaxsens.pretrained.families.family import Family
+from jaxsens.pretrained.families.family import (
+    Family,
+    StoredTensor,
+    Tensor,
+    matched,
+    parameters_of,
+    stored_tensors,
+)
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.tensors import StoredTensor, Tensor, matched, parameters_of, stored_tensors
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.base.notebook import facts
-from jaxsens.base.records import SavedResult
+from jaxsens.base.sealed import SavedResult
+from jaxsens.base.told import facts
 from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engines.engine import EngineChoice
 

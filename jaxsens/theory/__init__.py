@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxsens.theory.certified.bound import CertifiedBound, certified_bound, load_certified_bound
+from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from jaxsens.theory.hard_attention.checker import Verdict, check
 from jaxsens.theory.hard_attention.misclassified import MisclassifiedPair, misclassified_pair
 from jaxsens.theory.hard_attention.restrict import restrict
-from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused, load_restriction
-from jaxsens.theory.lemma5 import Lemma5, lemma5, load_lemma5
+from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
+from jaxsens.theory.lemma5 import Lemma5, lemma5
 from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
 
 __all__ = [
@@ -21,9 +21,6 @@ __all__ = [
     "certified_bound",
     "check",
     "lemma5",
-    "load_certified_bound",
-    "load_lemma5",
-    "load_restriction",
     "logit_growth",
     "misclassified_pair",
     "restrict",

@@ -41,7 +41,6 @@ difference of two scores in a row only by way of a bound on each score, to which
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,11 +52,10 @@ from jaxtyping import Float, Int
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting, no_rule
 from jaxsens.base.inputs import Norm
-from jaxsens.base.notebook import facts
-from jaxsens.base.records import SavedResult
-from jaxsens.base.strict import naming_arguments, typed
-from jaxsens.models.config_tables import plain
-from jaxsens.models.parts.masks import MASK_TYPES, AnyMask, SlidingWindow
+from jaxsens.base.sealed import SavedResult
+from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import facts
+from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.weighting import (
     SOFTMAXES,
     AdaptiveSoftmax,
@@ -147,7 +145,7 @@ class LayerConstants:
     log_query: Float[np.ndarray, "heads n"]
     log_key: Float[np.ndarray, "heads n"]
     log_map: float
-    mask: AnyMask
+    mask: str | SlidingWindow
 
     @property
     def heads(self) -> int:
@@ -184,14 +182,15 @@ def _constants_of_layer(
     log_radius = times(log_values, log_z)
     log_map, log_next = _map_constants(layer, parameters, float(plus(log_f, *log_radius)))
     bound, log_query, log_key = _score_constants(layer, parameters, log_z)
-    log_inverse = log(inverse_temperatures("lemma5", layer, n, dtype))
+    log_inverse = log(inverse_temperatures(layer, n, dtype))
     with np.errstate(over="ignore"):
         a = np.exp(times(plus(bound[:, None], log(_added(layer, parameters, n, dtype))), log_inverse)) * (
             1 + OUTWARD
         )
     log_query, log_key = (times(of[:, None], log_inverse) for of in (log_query, log_key))
+    mask: Any = layer.mask  # of those that have a rule
     constants = LayerConstants(
-        log_f, log_z, log_lambda, log_values, log_radius, a, log_query, log_key, log_map, layer.mask
+        log_f, log_z, log_lambda, log_values, log_radius, a, log_query, log_key, log_map, mask
     )
     return constants, log_next
 
@@ -204,10 +203,10 @@ def _added(
     Of ALiBi: the slope times the largest visible distance. Of a relative bias: the table's largest entry minus its
     smallest, for every row.
     """
-    terms = score_terms("lemma5", layer)
+    terms = score_terms(layer)
     total = np.zeros((layer.heads, n))
     if terms.penalises is not None:
-        start, stop = visible_keys("lemma5", layer.mask, n)
+        start, stop = visible_keys(layer.mask, n)
         row = np.arange(n)
         farthest = np.maximum(row - start, stop - 1 - row).astype(np.float64)
         total += rounded(terms.penalises.slopes(layer.heads), dtype)[:, None] * farthest / 2
@@ -250,7 +249,7 @@ def _score_constants(
             return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
         case "dot-product":
             pairs = list(zip(query, key, strict=True))
-            if score_terms("lemma5", layer).turns is None:
+            if score_terms(layer).turns is None:
                 products = [operator_norm(q @ k.T) for q, k in pairs]
             else:
                 products = [operator_norm(q) * operator_norm(k) for q, k in pairs]
@@ -272,11 +271,6 @@ class LayerBound:
     log_own: float
     log_rows: Float[np.ndarray, " n"]
 
-    @property
-    def log_others(self) -> float:
-        """log of the largest delta_j."""
-        return float(self.log_rows.max())
-
 
 def next_layer(
     layer: LayerConstants, now: LayerBound, log_f_next: float, score_term: bool = True
@@ -291,7 +285,7 @@ def next_layer(
             here to show that.
     """
     n = len(now.log_rows)
-    start, stop = visible_keys("lemma5", layer.mask, n)
+    start, stop = visible_keys(layer.mask, n)
     row, seen = np.arange(n), (stop - start).astype(np.float64)
     to_itself = (start <= row) & (row < stop)
     others = seen - to_itself > 0
@@ -468,21 +462,6 @@ class Lemma5(SavedResult):
         """Whether the bound says next to nothing at this n: it exceeds half of `trivial`."""
         return self.log_bound > self.log_trivial - LOG2
 
-    def _written(self) -> dict[str, Any]:
-        record = super()._written()
-        for layer, table in zip(self.constants, record["constants"], strict=True):
-            table["mask"] = plain(layer.mask)
-        return record
-
-    @classmethod
-    def _read(cls, table: dict[str, Any]) -> dict[str, Any]:
-        kinds = {kind.__name__: kind for kind in MASK_TYPES}
-        with collecting("Lemma5.load") as problems:
-            for layer in table["constants"]:
-                if not isinstance(layer["mask"], str):
-                    layer["mask"] = typed("mask", layer["mask"], kinds, problems)
-        return table
-
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         rows: dict[str, object] = {
@@ -501,15 +480,6 @@ class Lemma5(SavedResult):
             f"Lemma5(n={self.n}, {self.norm}: bound=exp({self.log_bound:.4g}), {says}; trivial="
             f"exp({self.log_trivial:.4g}), closed form={closed}, A={self.A:.4g}, L={len(self.constants)}, H={self.H})"
         )
-
-
-def load_lemma5(path: str | os.PathLike[str]) -> Lemma5:
-    """Reads what `Lemma5.save` wrote.
-
-    Raises:
-        InputError: if the file is missing, damaged, no such bound, or has a mask that this package lacks.
-    """
-    return Lemma5.load(path)
 
 
 @naming_arguments

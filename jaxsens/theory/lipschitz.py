@@ -83,7 +83,7 @@ def log_layer_norm(epsilon: float, norm: NormParameters | None, log_input: float
 
 def largest_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> float:
     """max |y_j^(0)| over all positions j and all symbols of the vocabulary. O(n vocabulary width)."""
-    rows = sum(position_parts("lemma5", config, parameters, n), np.zeros((n, config.width)))
+    rows = sum(position_parts(config, parameters, n), np.zeros((n, config.width)))
     symbols = np.asarray(parameters.embedding, np.float64)
     size, own = np.sum(rows**2, axis=1), np.sum(symbols**2, axis=1)
     largest, block = 0.0, max(1, 2**22 // n)

@@ -23,8 +23,8 @@ from jaxtyping import Array, Float
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import is_count, plain_numbers
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
+from jaxsens.base.told import facts
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.weighting import SOFTMAXES
 from jaxsens.models.transformer import layers

@@ -41,6 +41,9 @@ _VISIBLE: Mapping[str, Callable[[Int[np.ndarray, " n"]], tuple[Any, Any]]] = {
 """Of every mask with a name: from the 0-based row positions to the first visible key and the one after the last."""
 
 MASKS = (*_VISIBLE, SlidingWindow)
+_THEORY = "theory"
+"""Who refuses a part that `known_config` would have refused in its consumer's name."""
+
 ROTATIONS = (Rotary, PartialRotary)
 PENALTIES = (Alibi, PartialAlibi)
 
@@ -84,7 +87,7 @@ def known_config(model: object, problems: Problems, wanted: str) -> TransformerC
         ):
             if kind not in known:
                 raise no_rule(consumer, family, kind, known)
-        score_terms(consumer, layer)
+        score_terms(layer, consumer)
     return config
 
 
@@ -121,28 +124,28 @@ def output_size(config: TransformerConfig) -> int:
     return config.width if config.logits is None else config.logits
 
 
-def visible_keys(consumer: str, mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+def visible_keys(mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Of every row: the first key that it sees, and the one after the last. Every mask shows a run of keys."""
     row = np.arange(n)
     match mask:
         case SlidingWindow():
             start, stop = np.maximum(row - mask.width + 1, 0), row + 1
         case str():
-            start, stop = rule_for(consumer, "mask", mask, _VISIBLE)(row)
+            start, stop = rule_for(_THEORY, "mask", mask, _VISIBLE)(row)
         case _:
-            raise no_rule(consumer, "mask", mask, MASKS)
+            raise no_rule(_THEORY, "mask", mask, MASKS)
     return np.broadcast_to(start, n), np.broadcast_to(stop, n)
 
 
 def visible(
-    consumer: str, mask: AnyMask, n: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
+    mask: AnyMask, n: int, queries: Int[np.ndarray, " rows"], keys: Int[np.ndarray, " keys"]
 ) -> Bool[np.ndarray, "rows keys"]:
     """Which keys each query sees, both by position."""
-    start, stop = visible_keys(consumer, mask, n)
+    start, stop = visible_keys(mask, n)
     return (start[queries][:, None] <= keys) & (keys < stop[queries][:, None])
 
 
-def score_terms(consumer: str, layer: LayerConfig) -> ScoreTerms:
+def score_terms(layer: LayerConfig, consumer: str = _THEORY) -> ScoreTerms:
     """The position embeddings that enter a layer's scores; a config has at most one of each family."""
     turns, penalises, bias = None, None, None
     for term in layer.position_scores:
@@ -159,7 +162,6 @@ def score_terms(consumer: str, layer: LayerConfig) -> ScoreTerms:
 
 
 def added_scores(
-    consumer: str,
     layer: LayerConfig,
     parameters: LayerParameters,
     h: int,
@@ -168,7 +170,7 @@ def added_scores(
     dtype: str,
 ) -> Float[np.ndarray, "rows keys"]:
     """What positions add to head h's scores, by 0-based position: the model's own numbers, in float64."""
-    terms, ahead = score_terms(consumer, layer), keys - queries[:, None]
+    terms, ahead = score_terms(layer), keys - queries[:, None]
     total = np.zeros(ahead.shape)
     if terms.penalises is not None:
         total = total - rounded(terms.penalises.slopes(layer.heads), dtype)[h] * np.abs(ahead)
@@ -178,11 +180,9 @@ def added_scores(
     return total
 
 
-def largest_added(
-    consumer: str, layer: LayerConfig, parameters: LayerParameters, n: int
-) -> Float[np.ndarray, " heads"]:
+def largest_added(layer: LayerConfig, parameters: LayerParameters, n: int) -> Float[np.ndarray, " heads"]:
     """A bound on the size of what positions add to a score of each head, at length n."""
-    terms, total = score_terms(consumer, layer), np.zeros(layer.heads)
+    terms, total = score_terms(layer), np.zeros(layer.heads)
     if terms.penalises is not None:
         total = total + terms.penalises.slopes(layer.heads) * n
     if terms.bias is not None:
@@ -196,7 +196,7 @@ def rounded(values: Float[np.ndarray, "*shape"], dtype: str) -> Float[np.ndarray
 
 
 def position_parts(
-    consumer: str, config: TransformerConfig, parameters: TransformerParameters, n: int
+    config: TransformerConfig, parameters: TransformerParameters, n: int
 ) -> list[Float[np.ndarray, "n width"]]:
     """What each position embedding adds to the symbols' at length n: the model's own numbers, in float64."""
     parts, row = [], 0
@@ -210,15 +210,15 @@ def position_parts(
             parts.append(rounded(term.values(n), config.dtype)[:, None] * vector)
             row += 1
         elif not isinstance(term, ScoreTerm):  # which enters the scores instead, see `score_terms`
-            raise no_rule(consumer, "position term", term, POSITION_TERMS)
+            raise no_rule(_THEORY, "position term", term, POSITION_TERMS)
     return parts
 
 
-def inverse_temperatures(consumer: str, layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, " n"]:
+def inverse_temperatures(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, " n"]:
     """1/tau of every query row of a softmax layer: the model's own rounded numbers, in float64."""
     weighting = layer.weighting
     if not isinstance(weighting, Softmax | SinkSoftmax):
-        raise no_rule(consumer, "weighting", weighting, SOFTMAXES)
+        raise no_rule(_THEORY, "weighting", weighting, SOFTMAXES)
     lengths = np.full(n, n) if weighting.by == "length" else np.arange(1, n + 1)
     return rounded(np.asarray(weighting.inverse_temperature(lengths)), dtype)
 

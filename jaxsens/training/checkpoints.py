@@ -14,8 +14,8 @@ from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
+from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.languages import Language
 from jaxsens.models.config_tables import build
@@ -26,8 +26,6 @@ from jaxsens.training.storage import DamagedCheckpoint
 
 FOLDER = "checkpoints"
 """The folder of a training's directory that holds its checkpoints."""
-
-_FREE = ("evaluation", "checkpoint")  # the tables of a config that do not change the weights
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
             )
         path = paths[-1]
     try:
-        manifest, arrays = storage.read(path, _identity)
+        manifest, arrays = storage.read(path)
         config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
         state = _state(arrays, config, path, parts=(".parameters",))
     except DamagedCheckpoint as error:
@@ -109,8 +107,7 @@ def save(
     """
     arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
     made_with = {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}}
-    table = config.table()
-    path = storage.write(directory / FOLDER, step, arrays, table, _identity(table), made_with, tables)
+    path = storage.write(directory / FOLDER, step, arrays, config.table(), made_with, tables)
     for old in storage.found(directory / FOLDER)[: -config.checkpoint.keep]:
         storage.remove(old)
     return path
@@ -128,7 +125,7 @@ def resume(
     storage.sweep_up(folder)
     for path in reversed(storage.found(folder)):
         try:
-            manifest, arrays = storage.read(path, _identity)
+            manifest, arrays = storage.read(path)
             _check_same(manifest["config"], manifest["step"], config, path)
             state = _state(arrays, config, path)
         except DamagedCheckpoint as error:
@@ -159,14 +156,10 @@ def check_directory(directory: Path, config: TrainConfig) -> None:
         return
 
 
-def _identity(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key not in _FREE}
-
-
 def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> None:
     """Refuses a checkpoint of another training. A constant schedule may go on for longer than planned."""
     there = TrainConfig.from_table(table, f"checkpoint {path}")
-    then, now = (flatten_dict(_identity(each.table()), sep=".") for each in (there, config))
+    then, now = (flatten_dict(storage.identity(each.table()), sep=".") for each in (there, config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
         del then["optimiser.steps"], now["optimiser.steps"]
     problems = Problems(f"checkpoint {path}, of another training (name another directory)")

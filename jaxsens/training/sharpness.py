@@ -8,6 +8,7 @@ cannot stay small for models of sensitive functions as inputs grow, unless layer
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,10 @@ from jaxtyping import Array, Float
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
 from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import facts
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,16 @@ def sharpness(
 
     Cost: `draws` + 1 evaluations of the loss, one after the other, in one compiled function.
     """
-    kept = _checked(loss, data, parameters, noise, draws, seed, relative, without)
+    with collecting("sharpness") as problems:
+        if not callable(loss):
+            problems.add("loss", loss, "a function of the parameters with a scalar result")
+        if not isinstance(data, tuple):
+            problems.add("data", data, "a tuple of what the loss is called with after the parameters")
+        inputs.number("noise", noise, problems, above=0, below=float("inf"))
+        inputs.count("draws", draws, problems, least=2)
+        inputs.seed(seed, problems)
+        inputs.choice("relative", relative, (True, False), problems)
+        kept = _checked_parameters(parameters, without, problems)
     leaves = jax.tree.leaves(parameters)
     wide = any(leaf.dtype == np.float64 for leaf in leaves)
     with numerics("float64" if wide else "float32"):
@@ -132,7 +142,8 @@ def _losses(
     """The loss, and the loss with each draw of the noise, one after the other."""
 
     def one(key: Array) -> Array:
-        return _scalar(loss(_added(parameters, _noise(parameters, key, noise, relative, kept)), *data))
+        moved = jax.tree.map(operator.add, parameters, _noise(parameters, key, noise, relative, kept))
+        return _scalar(loss(moved, *data))
 
     return _scalar(loss(parameters, *data)), jax.lax.map(one, keys)
 
@@ -161,10 +172,6 @@ def _noise(parameters: Any, key: Array, noise: float, relative: bool, kept: Sequ
     return jax.tree.unflatten(structure, drawn)
 
 
-def _added(parameters: Any, noise: Any) -> Any:
-    return jax.tree.map(lambda a, b: a + b, parameters, noise)
-
-
 def _scalar(value: Any) -> Float[Array, ""]:
     array = jnp.asarray(value)
     if array.shape:
@@ -188,35 +195,11 @@ def _moved(parameters: Any, without: Collection[str]) -> list[bool]:
     ]
 
 
-def _checked(
-    loss: object,
-    data: object,
-    parameters: Any,
-    noise: Any,
-    draws: Any,
-    seed: Any,
-    relative: Any,
-    without: Any,
-) -> list[bool]:
-    moved: list[bool] = []
-    with collecting("sharpness") as problems:
-        if not callable(loss):
-            problems.add("loss", loss, "a function of the parameters with a scalar result")
-        if not isinstance(data, tuple):
-            problems.add("data", data, "a tuple of what the loss is called with after the parameters")
-        inputs.number("noise", noise, problems, above=0, below=float("inf"))
-        inputs.count("draws", draws, problems, least=2)
-        inputs.seed(seed, problems)
-        if not isinstance(relative, bool):
-            problems.add("relative", relative, "True or False")
-        if isinstance(without, str) or not isinstance(without, Collection):
-            problems.add("without", without, 'names of parameters, such as ("learned",)')
-        else:
-            moved = _checked_parameters(parameters, without, problems)
-    return moved
-
-
-def _checked_parameters(parameters: Any, without: Collection[str], problems: Problems) -> list[bool]:
+def _checked_parameters(parameters: Any, without: Any, problems: Problems) -> list[bool]:
+    """For each array, whether noise is added to it. Notes what cannot be used."""
+    if isinstance(without, str) or not isinstance(without, Collection):
+        problems.add("without", without, 'names of parameters, such as ("learned",)')
+        return []
     paths = jax.tree_util.tree_leaves_with_path(parameters)
     found: set[str] = set().union(*(_names(path) for path, _ in paths))
     if not all(isinstance(leaf, jax.Array | np.ndarray) for _, leaf in paths):

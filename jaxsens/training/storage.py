@@ -2,7 +2,7 @@
 
 FOLDER/step-00001000/state/         the arrays, by Orbax
 FOLDER/step-00001000/manifest.json  sealed: the step, the config, versions, the tables so far, the size and SHA-256 of
-                                    every file, and the SHA-256 of the step, the identity (see `write`) and all arrays
+                                    every file, and the SHA-256 of the step, the identity of the config and all arrays
                                     ("content")
 
 Orbax alone silently restores wrong weights after a bit has flipped on disk. It takes absolute paths only.
@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +50,6 @@ def write(
     step: int,
     arrays: Mapping[str, np.ndarray],
     config: Mapping[str, Any],
-    identity: Mapping[str, Any],
     versions: Mapping[str, str],
     tables: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -75,7 +74,7 @@ def write(
                 "config": dict(config),
                 "versions": dict(versions),
                 "tables": dict(tables or {}),
-                "content": _content(step, identity, arrays),
+                "content": _content(step, config, arrays),
                 "files": {name: _facts(hidden / name) for name in _files(hidden)},
             }
             write_sealed(hidden / MANIFEST, KIND, manifest)
@@ -120,14 +119,8 @@ def _no_tracebacks_in_logs() -> Iterator[None]:
         logger.removeFilter(wanted)
 
 
-def read(
-    path: Path, identity_of: Callable[[dict[str, Any]], Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The manifest of a checkpoint and its arrays by name, after checking every file of it.
-
-    Args:
-        path: its folder.
-        identity_of: a function from the config's table to the part that was given to `write` as identity.
 
     Raises:
         DamagedCheckpoint: naming every file that is missing, too many, or not as it was written.
@@ -156,7 +149,7 @@ def read(
             f"wrote ({error})"
         ) from error
     arrays = {name: np.asarray(value) for name, value in restored.items()}
-    if _content(manifest["step"], identity_of(manifest["config"]), arrays) != manifest["content"]:
+    if _content(manifest["step"], manifest["config"], arrays) != manifest["content"]:
         raise DamagedCheckpoint(
             f"{problems.subject}: {_STATE}: the arrays restored from it, or the config, are not those that were saved"
         )
@@ -266,9 +259,14 @@ def _facts(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
-def _content(step: int, identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a config that change the weights."""
+    return {key: value for key, value in config.items() if key not in ("evaluation", "checkpoint")}
+
+
+def _content(step: int, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     names = sorted(arrays)
-    described = {"step": step, "identity": identity, "arrays": names}
+    described = {"step": step, "identity": identity(config), "arrays": names}
     return digest(described, (np.asarray(arrays[name]) for name in names))
 
 

@@ -13,8 +13,9 @@ from jaxsens.base.errors import InputError
 from jaxsens.constructions import dyck as module
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.conditions import ConditionName
-from jaxsens.constructions.dyck import brackets, dyck
+from jaxsens.constructions.dyck import dyck
 from jaxsens.constructions.lemmas import KAPPA
+from jaxsens.logic.library import brackets
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import AverageHard, Softmax
 from tests.constructions.many_words import activations, trace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_lemma_6_bounds_every_vector_that_falls_off_linearly(gap, chosen, extra)
     below = gap * np.abs(np.arange(n) - chosen) + np.where(np.arange(n) == chosen, 0, extra)
     found = distance_from_one_hot(softmax(7.5 - below), chosen)
     assert found <= lemmas.linear_gap_error(gap) * ROUNDING
-    assert lemmas.linear_gap_error(gap) <= lemmas.linear_gap_error_simple(gap)
+    assert lemmas.linear_gap_error(gap) <= lemmas.linear_gap_error(gap, simple=True)
 
 
 @pytest.mark.parametrize("gap", [0.05, 0.5, 1.0, KAPPA, 8.0])
@@ -50,7 +51,7 @@ def test_lemma_6_is_tight_in_the_middle_of_a_long_input(gap):
 
 
 def test_the_simple_form_of_lemma_6_is_tight_as_the_gap_grows():
-    assert lemmas.linear_gap_error(20.0) >= 0.99999 * lemmas.linear_gap_error_simple(20.0)
+    assert lemmas.linear_gap_error(20.0) >= 0.99999 * lemmas.linear_gap_error(20.0, simple=True)
 
 
 @given(gap=gaps, extra=st.lists(st.floats(0, 50), max_size=30))
@@ -58,14 +59,14 @@ def test_a_gap_alone_bounds_the_distance(gap, extra):
     n = 1 + len(extra)
     found = distance_from_one_hot(softmax([0.0, *(-gap - value for value in extra)]), 0)
     assert found <= lemmas.gap_error(gap, n) * ROUNDING
-    assert lemmas.gap_error(gap, n) <= lemmas.gap_error_simple(gap, n)
+    assert lemmas.gap_error(gap, n) <= lemmas.gap_error(gap, n, simple=True)
 
 
 @pytest.mark.parametrize("n", [2, 3, 50])
 def test_the_bound_by_the_gap_alone_is_attained_and_its_simple_form_nearly(n):
     found = distance_from_one_hot(softmax([0.0] + [-5.0] * (n - 1)), 0)
     assert found == pytest.approx(lemmas.gap_error(5.0, n), rel=1e-12)
-    assert lemmas.gap_error(30.0, 1000) >= 0.998 * lemmas.gap_error_simple(30.0, 1000)
+    assert lemmas.gap_error(30.0, 1000) >= 0.998 * lemmas.gap_error(30.0, 1000, simple=True)
 
 
 @given(
@@ -91,9 +92,12 @@ def test_the_bound_on_a_moved_average_is_attained():
 def test_the_inverses_give_the_least_gap_for_an_error(error):
     for bound, inverse in (
         (lemmas.linear_gap_error, lemmas.linear_gap_for),
-        (lemmas.linear_gap_error_simple, lemmas.linear_gap_for_simple),
+        (partial(lemmas.linear_gap_error, simple=True), partial(lemmas.linear_gap_for, simple=True)),
         (lambda gap: lemmas.gap_error(gap, 9), lambda wanted: lemmas.gap_for(wanted, 9)),
-        (lambda gap: lemmas.gap_error_simple(gap, 9), lambda wanted: lemmas.gap_for_simple(wanted, 9)),
+        (
+            lambda gap: lemmas.gap_error(gap, 9, simple=True),
+            lambda wanted: lemmas.gap_for(wanted, 9, simple=True),
+        ),
     ):
         gap = inverse(error)
         if gap > 0:
@@ -104,10 +108,10 @@ def test_the_inverses_give_the_least_gap_for_an_error(error):
 
 
 def test_kappa_retrieves_a_boolean_within_an_eighth():
-    assert lemmas.linear_gap_for_simple(1 / 4) == KAPPA
-    assert lemmas.value_error(lemmas.linear_gap_error_simple(KAPPA)) == pytest.approx(1 / 8, rel=1e-12)
+    assert lemmas.linear_gap_for(1 / 4, simple=True) == KAPPA
+    assert lemmas.value_error(lemmas.linear_gap_error(KAPPA, simple=True)) == pytest.approx(1 / 8, rel=1e-12)
     assert lemmas.linear_gap_for(1 / 4) == pytest.approx(math.log(15), rel=1e-12)
-    assert lemmas.gap_for_simple(1 / 4, 50) == pytest.approx(math.log(400), rel=1e-12)
+    assert lemmas.gap_for(1 / 4, 50, simple=True) == pytest.approx(math.log(400), rel=1e-12)
 
 
 def lookup(asked: np.ndarray, n: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +136,7 @@ def test_lemma_7_bounds_every_row_of_every_table(sharpness):
     one_sided, simple = lemmas.lookup_error_one_sided(sharpness), lemmas.lookup_error_simple(sharpness)
     assert supremum < one_sided < simple
     assert simple <= (3 if sharpness >= 1 else 4) * math.exp(-sharpness)
-    assert weight < lemmas.linear_gap_error_simple(sharpness)
+    assert weight < lemmas.linear_gap_error(sharpness, simple=True)
 
 
 def test_the_one_sided_form_of_lemma_7_is_tight_as_the_sharpness_grows_and_the_simple_one_twice_too_large():
@@ -177,7 +181,7 @@ def test_the_numbers_of_numpy_are_numbers_and_are_calculated_with_in_double_prec
     many: Any = np.int8(100)
     assert lemmas.linear_gap_error(three) == lemmas.linear_gap_error(3.0)
     assert lemmas.gap_error(three, many) == lemmas.gap_error(3.0, 100)
-    assert lemmas.gap_for_simple(0.25, many) == lemmas.gap_for_simple(0.25, 100)
+    assert lemmas.gap_for(0.25, many, simple=True) == lemmas.gap_for(0.25, 100, simple=True)
     assert lemmas.value_error(three, 0.1) == lemmas.value_error(3.0, 0.1)
     assert lemmas.lookup_error_simple(three) == lemmas.lookup_error_simple(3.0)
 
@@ -194,7 +198,7 @@ def test_the_gap_for_an_error_gives_no_more_than_it(error, n):
         (lambda: lemmas.linear_gap_error(0.0), "gap = 0.0"),
         (lambda: lemmas.linear_gap_error(math.nan), "gap = nan"),
         (lambda: lemmas.linear_gap_for(2.0), "error = 2.0"),
-        (lambda: lemmas.linear_gap_for_simple(0.0), "error = 0.0"),
+        (lambda: lemmas.linear_gap_for(0.0, simple=True), "error = 0.0"),
         (lambda: lemmas.gap_error(1.0, 0), "n = 0"),
         (lambda: lemmas.gap_for(0.1, True), "n = True"),
         (lambda: lemmas.lookup_error(0.49), "sharpness = 0.49"),

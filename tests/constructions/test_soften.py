@@ -90,9 +90,10 @@ def test_the_difference_measured_on_the_models_themselves():
 def test_the_promise_says_where_it_comes_from():
     soft, hard = softened("three layers", 0, 6, 1 / 4)
     promise = soft.promise
-    assert (promise.n, promise.epsilon, promise.inputs, promise.exhaustive) == (6, 1 / 4, 64, True)
-    assert promise.gap == min(min(layer) for layer in promise.gaps)
-    assert promise.gaps[1] == (math.inf,)
+    assert (promise.measured.n, promise.epsilon) == (6, 1 / 4)
+    assert (promise.measured.inputs, promise.measured.exhaustive) == (64, True)
+    assert promise.measured.gap == min(min(layer) for layer in promise.measured.gaps)
+    assert promise.measured.gaps[1] == (math.inf,)
     assert promise.theorem_tau < promise.tau
     assert soft.config.weighting == Softmax(Schedule(coefficient=1 / promise.tau))
     assert soft.config.replace(weighting="average-hard") == hard.config
@@ -129,7 +130,7 @@ def test_the_flip_sensitivity_of_the_softened_model_is_that_of_the_hard_one_with
 def test_words_given_are_what_the_promise_is_about():
     hard, words = chooser(), np.array([[0, 1, 0, 0], [1, 0, 0, 0]])
     soft = soften(hard, 4, 0.1, words=words)
-    assert (soft.promise.exhaustive, soft.promise.inputs) == (False, 2)
+    assert (soft.promise.measured.exhaustive, soft.promise.measured.inputs) == (False, 2)
     assert 0.099 < largest_difference(soft, hard, words) <= 0.1  # nothing to spare: the warmest there is
     with pytest.raises(InputError, match=r"gap 0 at position 0 of \[0, 0, 0, 0\]"):
         soften(hard, 4, 0.1)
@@ -148,7 +149,7 @@ def test_uniform_heads_alone_are_softmax_already():
     hard = with_parameters(chooser(), 0, query=np.zeros((1, 5, 1)))
     soft = soften(hard, 5, 1e-9)
     assert soft.promise.tau == 1
-    assert soft.promise.gap == math.inf
+    assert soft.promise.measured.gap == math.inf
     assert largest_difference(soft, hard) < 1e-14
 
 
@@ -179,7 +180,7 @@ def test_logits_are_within_epsilon():
     constants, promise = norm_constants(hard.parameters), soft.promise
     assert head_gain(hard.parameters) > 1
     theorem = theorem_temperature(
-        constants, 1, 4, promise.gap, promise.x_max, 1e-7 / head_gain(hard.parameters)
+        constants, 1, 4, promise.measured.gap, promise.measured.x_max, 1e-7 / head_gain(hard.parameters)
     )
     assert promise.theorem_tau == pytest.approx(theorem, rel=1e-12)
 
@@ -230,8 +231,8 @@ def test_refusals_give_every_reason_at_once(model, n, reasons):
 
 def test_the_numbers_of_numpy_are_numbers():
     promise = soften(random_model("one head", 0), np.int64(3), np.float32(0.25)).promise  # pyright: ignore[reportArgumentType]
-    assert (promise.n, promise.epsilon) == (3, 0.25)
-    assert (type(promise.n), type(promise.epsilon)) == (int, float)
+    assert (promise.measured.n, promise.epsilon) == (3, 0.25)
+    assert (type(promise.measured.n), type(promise.epsilon)) == (int, float)
 
 
 def test_an_epsilon_below_rounding_is_refused():

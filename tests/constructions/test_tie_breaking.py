@@ -17,8 +17,6 @@ from jaxsens.constructions.lemmas import (
     LEFTMOST,
     RIGHTMOST,
     RIGHTMOST_RECIPROCAL,
-    STEEP_LEFTMOST,
-    STEEP_RIGHTMOST,
     TieBreak,
 )
 
@@ -28,8 +26,8 @@ ALL = [
     LEFTMOST,
     RIGHTMOST_RECIPROCAL,
     LEFTMOST_RECIPROCAL,
-    STEEP_RIGHTMOST,
-    STEEP_LEFTMOST,
+    TieBreak("rightmost", 1.0),
+    TieBreak("leftmost", 1.0),
     TieBreak("rightmost", 0.3),
 ]
 
@@ -84,7 +82,7 @@ def test_random_scores_with_a_gap(rule, gap, sharpness, below, best):
     tau = rule.fall_off(gap, n) / sharpness
     found = distance(rule, scores, gap, tau, range(1, n + 1), n).max()
     assert found <= rule.error(gap, n, tau) * (1 + 1e-6)
-    assert rule.error_simple(gap, n, tau) == 2 * rule.error(gap, n, tau)
+    assert rule.error(gap, n, tau, simple=True) == 2 * rule.error(gap, n, tau)
 
 
 @pytest.mark.quick(5)
@@ -108,12 +106,12 @@ def test_steeper_terms_than_slope_one_choose_wrong():
 
 
 def test_the_temperatures_of_the_paper():
-    assert RIGHTMOST.temperature_simple(1.0, 7, 1 / 8) == pytest.approx(1 / (2 * KAPPA * 7), rel=1e-12)
-    assert LEFTMOST.temperature_simple(3.0, 7, 1 / 8) == pytest.approx(3 / (2 * KAPPA * 7), rel=1e-12)
-    assert RIGHTMOST_RECIPROCAL.temperature_simple(1.0, 7, 1 / 8) == pytest.approx(
+    assert RIGHTMOST.temperature(1.0, 7, 1 / 8, simple=True) == pytest.approx(1 / (2 * KAPPA * 7), rel=1e-12)
+    assert LEFTMOST.temperature(3.0, 7, 1 / 8, simple=True) == pytest.approx(3 / (2 * KAPPA * 7), rel=1e-12)
+    assert RIGHTMOST_RECIPROCAL.temperature(1.0, 7, 1 / 8, simple=True) == pytest.approx(
         1 / (KAPPA * 49), rel=1e-12
     )
-    assert STEEP_RIGHTMOST.temperature(1.0, 7) == pytest.approx(1 / (math.log(4) * 7), rel=1e-12)
+    assert TieBreak("rightmost", 1.0).temperature(1.0, 7) == pytest.approx(1 / (math.log(4) * 7), rel=1e-12)
 
 
 def test_only_the_reciprocal_does_without_the_length():

@@ -14,7 +14,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
 from jaxsens.base import files
 from jaxsens.base.errors import InputError
-from jaxsens.base.processes import own_mark
+from jaxsens.base.files import own_mark
 from jaxsens.base.sealed import write_sealed
 from jaxsens.experiments.jobs import claims
 from jaxsens.experiments.jobs import job as jobs

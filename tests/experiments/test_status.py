@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.processes import own_mark
+from jaxsens.base.files import own_mark
 from jaxsens.cli import main, status
 from jaxsens.experiments.jobs import claims
 from jaxsens.experiments.sweep import points as sweep_points

@@ -29,7 +29,7 @@ def test_every_name_makes_a_language_with_default_options(name):
 
 
 def test_the_alphabet_of_dyck_has_opening_brackets_first_in_the_order_of_the_constructions():
-    from jaxsens.constructions.dyck import brackets
+    from jaxsens.logic.library import brackets
 
     for kinds in (1, 2, 6):
         assert jaxsens.language("dyck", kinds=kinds).alphabet == brackets(kinds)

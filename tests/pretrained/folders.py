@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from jaxsens.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
+from jaxsens.pretrained.families.family import Tensor
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.tensors import Tensor
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "slept", "##ing", "dog")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

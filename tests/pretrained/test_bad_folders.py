@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 import jaxsens
 from jaxsens.base.errors import InputError
 from jaxsens.pretrained import load
-from jaxsens.pretrained.families.tensors import StoredTensor
+from jaxsens.pretrained.families.family import StoredTensor
 from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling
 
 

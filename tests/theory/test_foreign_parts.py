@@ -94,10 +94,10 @@ def test_every_dispatch_is_closed_where_it_stands():
     foreign: dict[str, Any] = {family: made_foreign(model, family).config for family in FOREIGN}
     layer = model.config.layer(0)
     cases = [
-        lambda: position_parts("here", foreign["position term"], model.parameters, 4),
-        lambda: score_terms("here", dataclasses.replace(layer, position_scores=(Nowhere(),))),
-        lambda: visible_keys("here", "Foreign", 4),
-        lambda: inverse_temperatures("here", dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
+        lambda: position_parts(foreign["position term"], model.parameters, 4),
+        lambda: score_terms(dataclasses.replace(layer, position_scores=(Nowhere(),))),
+        lambda: visible_keys("Foreign", 4),
+        lambda: inverse_temperatures(dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
         lambda: activation_lipschitz("Foreign"),
     ]
     for case in cases:

@@ -257,9 +257,9 @@ def test_the_published_step_fails_where_weights_change_more_than_activations():
     log_f = math.log(found.trivial / 2)
     without = next_layer(found.constants[0], start, log_f, score_term=False)
     with_it = next_layer(found.constants[0], start, log_f)
-    assert math.exp(without.log_others) <= 2 * eps * (1 + 1e-8)
-    assert changed > 49 * math.exp(without.log_others)
-    assert changed <= math.exp(with_it.log_others) <= 3
+    assert math.exp(without.log_rows.max()) <= 2 * eps * (1 + 1e-8)
+    assert changed > 49 * math.exp(without.log_rows.max())
+    assert changed <= math.exp(with_it.log_rows.max()) <= 3
 
 
 def row_after(sharpness: float, query: float, keys: np.ndarray) -> float:

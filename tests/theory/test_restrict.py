@@ -14,7 +14,7 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
-from jaxsens.theory.hard_attention.restriction import FREE, RestrictionRefused, load_restriction
+from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
 from tests.theory.hard_models import assert_true, completions, hard, last_one, looked_up, really_depends
 
 MODELS = {
@@ -211,7 +211,7 @@ def test_a_saved_restriction_comes_back(tmp_path):
     model = hard(1)
     restriction = restrict(model, 12, 0.7)
     restriction.save(tmp_path / "r.json")
-    loaded = load_restriction(tmp_path / "r.json")
+    loaded = Restriction.load(tmp_path / "r.json")
     assert (loaded.values == restriction.values).all()
     assert loaded.certificate == restriction.certificate
     assert (loaded.depends_on, loaded.stages) == (restriction.depends_on, restriction.stages)
@@ -221,15 +221,15 @@ def test_a_saved_restriction_comes_back(tmp_path):
 def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
     path = tmp_path / "r.json"
     with pytest.raises(InputError, match=r"r\.json': no such file"):
-        load_restriction(path)
+        Restriction.load(path)
     restrict(hard(1), 12, 0.7).save(path)
     path.write_text(path.read_text().replace('"fixed": 0', '"fixed": 1'))
     with pytest.raises(InputError, match="checksum"):
-        load_restriction(path)
+        Restriction.load(path)
     for content in ('{"format": 7}', "[]"):
         path.write_text(content)
         with pytest.raises(InputError, match="not written by jaxsens"):
-            load_restriction(path)
+            Restriction.load(path)
 
 
 def test_words_are_drawn_from_sound_arguments_only():

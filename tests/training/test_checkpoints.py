@@ -215,8 +215,7 @@ def test_a_directory_may_be_relative(trained, tmp_path, monkeypatch):
 def test_arrays_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
     table = tiny().table()
     arrays = {".parameters.embedding": np.zeros((3, 5), np.float32), ".parameters.head": np.zeros((4, 3))}
-    identity = {key: table[key] for key in table if key not in ("evaluation", "checkpoint")}
-    storage.write(tmp_path, 2, arrays, table, identity, {})
+    storage.write(tmp_path, 2, arrays, table, {})
     with pytest.raises(DamagedCheckpoint) as caught:
         load_checkpoint(tmp_path)
     text = str(caught.value)
@@ -229,11 +228,9 @@ def test_arrays_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
 def test_weights_that_were_damaged_before_their_hash_was_taken_are_refused(copy):
     """What Orbax would not notice: another number in an array, with hashes of the files to match."""
     path = copy / FOLDER / NEWEST
-    manifest, arrays = storage.read(
-        path, lambda table: {k: table[k] for k in table if k not in ("evaluation", "checkpoint")}
-    )
+    manifest, arrays = storage.read(path)
     arrays[".parameters.head"] = arrays[".parameters.head"] + 1
-    other = storage.write(copy / "other", 12, arrays, manifest["config"], {}, manifest["versions"])
+    other = storage.write(copy / "other", 12, arrays, manifest["config"], manifest["versions"])
     shutil.rmtree(path / "state")
     shutil.copytree(other / "state", path / "state")
     edit(path, sealed=True, files=json.loads((other / storage.MANIFEST).read_text())["content"]["files"])

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.files import made_place, never_a_link, place_of, write_text
-from jaxsens.base.processes import has_ended, own_mark
+from jaxsens.base.files import has_ended, made_place, never_a_link, own_mark, place_of, write_text
 
 STALE_SECONDS = 15 * 60.0
 """A claim that was not touched for this long is taken for that of a process that died."""

@@ -1,13 +1,227 @@
-"""What a family of published models says about itself: its options, and the names of its tensors."""
+"""The tensors in safetensors files, and what a family of published models calls them. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.pretrained.families.architecture import Architecture
-from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.tensors import Place, Tensor
+from jaxsens.pretrained.families.options import QUANTISED, Options
+
+WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""The bytes of a number, by the dtypes that are read."""
+
+_LFS = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+        file: the file.
+        name: the tensor's name in it.
+        dtype: the name of its dtype, as the format writes it, such as "BF16".
+        shape: its shape.
+    """
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def read(self, dtype: str) -> np.ndarray:
+        """Returns the tensor, converted to float32 or float64. Only this tensor is read."""
+        from safetensors import safe_open
+
+        if self.dtype == "BF16":  # NumPy has no such type: the upper half of a float32
+            stored: Any = self._bytes().astype(np.uint32) << 16
+            return stored.view(np.float32).astype(dtype).reshape(self.shape)
+        with safe_open(self.file, "np") as opened:
+            return np.asarray(opened.get_tensor(self.name)).astype(dtype, copy=False)
+
+    def _bytes(self) -> np.ndarray:
+        with self.file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            first, last = json.loads(stream.read(size))[self.name]["data_offsets"]
+            stream.seek(8 + size + first)
+            return np.frombuffer(stream.read(last - first), "<u2")
+
+
+def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems) -> dict[str, StoredTensor]:
+    """Returns the tensors of some files by name. Only the files' headers are read.
+
+    Args:
+        files: the files.
+        index: the name of the file of each tensor, if an index says so; otherwise empty.
+        problems: collects the errors: unreadable files, and tensors in two files, or not in that of the index.
+    """
+    found: dict[str, StoredTensor] = {}
+    readable: set[str] = set()
+    twice: list[str] = []
+    for file in files:
+        tensors = _header(file, problems)
+        if tensors is None:
+            continue
+        readable.add(file.name)
+        own = [one for one in tensors if not index or index.get(one.name) == file.name]
+        twice += [one.name for one in own if one.name in found]
+        found |= {one.name: one for one in own}
+    if twice:
+        names = [file.name for file in files]
+        problems.add("folder", names, f"{twice[0]} is in two of these files; remove those that are too many")
+    missing = [name for name, file in index.items() if name not in found and Path(file).name in readable]
+    if missing:
+        problems.add(
+            "model.safetensors.index.json: weight_map",
+            missing[:5],
+            "tensors that are not in the files it names; download the model again",
+        )
+    return found
+
+
+def _header(file: Path, problems: Problems) -> list[StoredTensor] | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "np") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+            return [
+                StoredTensor(file, name, one.get_dtype(), tuple(one.get_shape()))
+                for name, one in slices.items()
+            ]
+    except (SafetensorError, OSError, ValueError) as error:
+        remedy = f"not readable as safetensors ({error}); it may be truncated: download it again"
+        if _begins_with(file, _LFS):
+            remedy = (
+                "it is Git LFS's pointer to the weights, not the weights: run `git lfs pull` in the folder"
+            )
+        problems.add("folder", str(file), remedy)
+        return None
+
+
+def _begins_with(file: Path, text: bytes) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(text)) == text
+    except OSError:
+        return False
+
+
+Place = tuple[str | int, ...]
+"""The path of a parameter in the tree of parameters, such as ("layers", 0, "query", "matrix")."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter, and the stored tensor that holds it.
+
+    Attributes:
+        place: the parameter's path.
+        names: the tensor's names, the usual one first; one of them is enough.
+        shape: the stored shape.
+        transposed: whether it is stored as (out, in), and becomes (in, out).
+        columns: the first column, and the one after the last, of the stored matrix or vector; None for all.
+        rows: the first row of the stored matrix that is taken, and the one after the last; None for all.
+    """
+
+    place: Place
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    transposed: bool = False
+    columns: tuple[int, int] | None = None
+    rows: tuple[int, int] | None = None
+
+    def taken(self, stored: np.ndarray) -> np.ndarray:
+        """Returns the parameter from the stored tensor."""
+        if self.columns is not None:
+            stored = stored[..., self.columns[0] : self.columns[1]]
+        if self.rows is not None:
+            stored = stored[self.rows[0] : self.rows[1]]
+        return np.ascontiguousarray(stored.T if self.transposed else stored)
+
+
+def matched(
+    wanted: Sequence[Tensor],
+    stored: Mapping[str, StoredTensor],
+    prefix: str,
+    harmless: Iterable[str],
+    problems: Problems,
+) -> dict[Tensor, StoredTensor]:
+    """Returns the stored tensor of each parameter.
+
+    Args:
+        wanted: the parameters.
+        stored: the tensors of the folder, by name.
+        prefix: what may stand before the names of tensors.
+        harmless: regular expressions of names that need not be used.
+        problems: collects the errors: tensors that are missing, of another shape or dtype, or unknown.
+    """
+    names = {tensor: [part for one in tensor.names for part in (prefix + one, one)] for tensor in wanted}
+    found = {
+        tensor: stored[name]
+        for tensor, own in names.items()
+        if (name := next((one for one in own if one in stored), None)) is not None
+    }
+    known = re.compile("|".join(harmless) or "(?!)")
+    used = {one for own in names.values() for one in own}
+    shapes = {
+        f"{one.name} {one.shape} instead of {tensor.shape}"
+        for tensor, one in found.items()
+        if one.shape != tensor.shape
+    }
+    missing = {one.names[0] for one in wanted if one not in found}
+    dtypes = {f"{one.name} {one.dtype}" for one in found.values() if one.dtype not in WIDTHS}
+    unknown = {name for name in stored if name not in used and not known.match(name)}
+    for kind, listed, remedy in (
+        ("missing", missing, "download the model again, or correct config.json"),
+        ("of another shape", shapes, "config.json says so; it belongs to another model"),
+        ("of another dtype", dtypes, QUANTISED),
+        ("unknown", unknown, "a forward pass by config.json does not read them; another architecture may"),
+    ):
+        if listed:
+            first = " and ".join(sorted(listed)[:2])
+            count = f"{len(listed)} tensors are" if len(listed) > 1 else "a tensor is"
+            problems.messages.append(
+                f"{count} {kind}: {first}{', among others' * (len(listed) > 2)}: {remedy}"
+            )
+    return found
+
+
+def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str) -> dict[str, Any]:
+    """Returns the tree of parameters: arrays of JAX in the dtype, read one tensor at a time.
+
+    Call it within `jaxsens.base.precision.numerics(dtype)`.
+
+    Raises:
+        InputError: naming a tensor that cannot be read, or that holds numbers that are not finite in the dtype.
+    """
+    tree: dict[str, Any] = {"layers": [{} for _ in range(layers)]}
+    for tensor, stored in found.items():
+        where = f"load_pretrained: {stored.file.name}: {stored.name}"
+        try:
+            with np.errstate(over="ignore"):
+                array = tensor.taken(stored.read(dtype))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{where}: not readable ({error}); download the model again") from error
+        if not np.isfinite(array).all():
+            raise InputError(
+                f"{where}: it holds numbers that are not finite in {dtype}; download the model again"
+            )
+        at: Any = tree
+        for part in tensor.place[:-1]:
+            at = at[part] if isinstance(part, int) else at.setdefault(part, {})
+        at[tensor.place[-1]] = jnp.asarray(array)
+    return tree
+
 
 _STACKED = ("query", "key", "value")
 

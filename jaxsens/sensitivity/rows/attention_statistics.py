@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.memory import check_fits
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
 from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, readout_row

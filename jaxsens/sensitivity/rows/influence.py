@@ -25,11 +25,11 @@ from jaxsens.base import inputs
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.inputs import FEWER_FLIPS
 from jaxsens.base.memory import FLIP_BYTES, check_fits
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
-from jaxsens.base.records import SavedResult
+from jaxsens.base.sealed import SavedResult
 from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.parts.masks import Span, mask_of
 from jaxsens.models.transformer import layers

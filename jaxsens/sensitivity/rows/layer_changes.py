@@ -23,11 +23,11 @@ from jaxsens.asked.measures import Norm, read_norm
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import array_of
-from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
-from jaxsens.base.records import SavedResult
+from jaxsens.base.sealed import SavedResult
 from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.networks.given import instead_of
 from jaxsens.models.transformer import layers

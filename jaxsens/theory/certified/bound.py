@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,8 +12,8 @@ from jaxtyping import Float
 
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import collecting
-from jaxsens.base.notebook import facts
-from jaxsens.base.records import SavedResult
+from jaxsens.base.sealed import SavedResult
+from jaxsens.base.told import facts
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
@@ -85,15 +84,6 @@ class CertifiedBound(SavedResult):
         if len(self.classes) > 1:
             rows["classes of words"] = len(self.classes)
         return facts("Certified bound", rows, "Of every word of this length, proved from the weights.")
-
-
-def load_certified_bound(path: str | os.PathLike[str]) -> CertifiedBound:
-    """Reads what `CertifiedBound.save` wrote.
-
-    Raises:
-        InputError: if the file is missing, damaged, or no such bound.
-    """
-    return CertifiedBound.load(path)
 
 
 def certified_bound(

@@ -143,15 +143,11 @@ def norm_bound(size: Any, norm: str) -> Any:
         case "linf":
             return np.max(size, axis=-1)
         case "l2":
-            return _l2_bound(size)
+            scale = np.max(size, axis=-1, keepdims=True)
+            scale = np.where(scale > 0, scale, 1.0)
+            return up(up(np.sqrt(np.sum((size / scale) ** 2, axis=-1))) * scale[..., 0])
         case _:
             raise no_rule("certified_bound", "norm", norm, NORMS)
-
-
-def _l2_bound(size: Any) -> Any:
-    scale = np.max(size, axis=-1, keepdims=True)
-    scale = np.where(scale > 0, scale, 1.0)
-    return up(up(np.sqrt(np.sum((size / scale) ** 2, axis=-1))) * scale[..., 0])
 
 
 def gain(out: Float[np.ndarray, "width outputs"], norm: str) -> float:
@@ -188,20 +184,12 @@ class Activation:
     turn: float = -np.inf
 
 
-def _gelu(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    return h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))) / 2
-
-
 def _gelu_slope(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     root = np.sqrt(2 / np.pi)
     t = np.tanh(root * (h + 0.044715 * h**3))
     # Far from 0, 1 - t^2 is 0, and the other factor may overflow.
     inner = np.where(abs(h) < 1e3, root * (1 + 3 * 0.044715 * h**2) * h, 0.0)
     return (1 + t) / 2 + inner * (1 - t**2) / 2
-
-
-def _silu(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    return h * (1 + np.tanh(h / 2)) / 2
 
 
 def _silu_slope(h: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
@@ -214,8 +202,17 @@ ACTIVATIONS: dict[str, Activation] = {
         lambda h: np.maximum(h, 0), lambda h: np.where(h >= 0, 1.0, 0.0), (0.0, 1.0), 0.0, 0.0
     ),
     "tanh": Activation(np.tanh, lambda h: 1 - np.tanh(h) ** 2, (0.0, 1.0), 0.8, -1.0),
-    "gelu": Activation(_gelu, _gelu_slope, (-0.14, 1.14), 1.2, -0.171, turn=-0.7),
-    "silu": Activation(_silu, _silu_slope, (-0.11, 1.11), 0.6, -0.279, turn=-0.7),
+    "gelu": Activation(
+        lambda h: h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))) / 2,
+        _gelu_slope,
+        (-0.14, 1.14),
+        1.2,
+        -0.171,
+        turn=-0.7,
+    ),
+    "silu": Activation(
+        lambda h: h * (1 + np.tanh(h / 2)) / 2, _silu_slope, (-0.11, 1.11), 0.6, -0.279, turn=-0.7
+    ),
 }
 
 

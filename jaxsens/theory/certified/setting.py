@@ -112,7 +112,7 @@ class Setting:
 
     def turned(self, layer: LayerConfig, x: HeadBalls, positions: Positions) -> HeadBalls:
         """Queries or keys of rows at these positions after the rotary embedding, if there is one."""
-        rotary = score_terms(BOUND, layer).turns
+        rotary = score_terms(layer).turns
         if rotary is None:
             return x
         angles = rotary.angles(self.n, layer.head_width)[positions, None]
@@ -125,20 +125,20 @@ class Setting:
 
     def inverse_temperature(self, k: int, positions: Positions) -> Float[np.ndarray, " rows"]:
         """1/tau of the rows at these positions, in layer k."""
-        return inverse_temperatures(BOUND, self.config.layer(k), self.n, self.config.dtype)[positions]
+        return inverse_temperatures(self.config.layer(k), self.n, self.config.dtype)[positions]
 
     def visible(self, k: int, queries: Positions, keys: KeyPositions) -> Bool[np.ndarray, "rows keys"]:
         """Which keys each query sees in layer k, both by position."""
-        return rules.visible(BOUND, self.config.layer(k).mask, self.n, queries, keys)
+        return rules.visible(self.config.layer(k).mask, self.n, queries, keys)
 
     def tempered(
         self, k: int, h: int, positions: Positions, key_positions: KeyPositions, content: ScoreBalls
     ) -> ScoreBalls:
         """Scores of symbols, as the softmax sees them: with what positions add, divided by the temperature."""
         layer = self.config.layer(k)
-        if score_terms(BOUND, layer).adds:
+        if score_terms(layer).adds:
             dtype = self.config.dtype
-            added = added_scores(BOUND, layer, self.layers[k], h, positions, key_positions, dtype)
+            added = added_scores(layer, self.layers[k], h, positions, key_positions, dtype)
             content = plus(content, exact(added[:, None, :]))
         return scaled(content, self.inverse_temperature(k, positions)[:, None, None])
 
@@ -182,7 +182,7 @@ def settle(
     for position, symbol in fixed.items():
         there[position] = np.array([symbol])
     kinds, allowed = _slots(symbols, there)
-    parts = position_parts(BOUND, config, parameters, n)
+    parts = position_parts(config, parameters, n)
     positions = sum(parts, np.zeros((n, config.width)))
     size = sum((abs(part) for part in parts), np.zeros((n, config.width)))
     embedding = parameters.embedding[kinds]

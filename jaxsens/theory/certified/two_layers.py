@@ -38,7 +38,7 @@ from jaxsens.theory.certified.first_layer import (
 )
 from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, stacked, up
 from jaxsens.theory.certified.layerwise import others_sum
-from jaxsens.theory.certified.setting import BOUND, Setting, dot_products
+from jaxsens.theory.certified.setting import Setting, dot_products
 from jaxsens.theory.rules import score_terms
 
 LARGEST = 1e100
@@ -121,7 +121,7 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     """The keys of head h of the second layer."""
     setting = first.setting
     matrix, layer = setting.matrices(1, "key")[0][h], setting.config.layer(1)
-    rotary = score_terms(BOUND, layer).turns
+    rotary = score_terms(layer).turns
     # Without turns one matrix serves all keys.
     where = np.zeros(1, int) if rotary is None else np.arange(setting.n)
     every = np.broadcast_to(matrix, (len(where), *matrix.shape))

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.theory.hard_attention.contest import Contest, Level
 from jaxsens.theory.hard_attention.restriction import FREE, Case, RestrictionRefused
-from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Inexact
+from jaxsens.theory.hard_attention.values import HardModel, Inexact
 from jaxsens.theory.rules import visible
 
 MOST_SCORES = 2**31
@@ -38,7 +38,7 @@ def needed_rows(model: HardModel) -> list[Int[np.ndarray, " _"]]:
     config, n = model.config, model.n
     found = [np.array([readout_position(config, n)])]
     for k in reversed(range(1, config.layers)):
-        seen = visible(RESTRICT, config.layer(k).mask, n, found[-1], np.arange(n)).any(axis=0)
+        seen = visible(config.layer(k).mask, n, found[-1], np.arange(n)).any(axis=0)
         found.append(np.union1d(found[-1], np.flatnonzero(seen)))
     return found[::-1]
 

@@ -253,13 +253,17 @@ class _Layer:
     below: _Table
     problems: list[str]
 
+    @cached_property
+    def found(self) -> LayerAttention:
+        """The layer on the rows below."""
+        return LayerAttention(self.model, self.k, self.restriction.n, self.below.rows)
+
     def verify(self, claimed: tuple[Case, ...]) -> tuple[_Table | None, int]:
         """The table after the layer, if the claims make sense, and how many scores were compared."""
         if not self._check_form(claimed):
             return None, 0
         below, heads = self.below, self.model.config.layer(self.k).heads
-        found = LayerAttention(self.model, self.k, self.restriction.n, below.rows)
-        against = below.contradicting()
+        found, against = self.found, below.contradicting()
         queries = [
             (number, int(entry))
             for number, case in enumerate(claimed)
@@ -277,9 +281,7 @@ class _Layer:
                 excluded = ~found.seen(case.row)
                 for condition in case.conditions:
                     excluded[against.get(condition, np.zeros(0, np.int64))] = True
-                won = [
-                    self._verify_head(case, h, entry, scores[h, row], excluded, found) for h in range(heads)
-                ]
+                won = [self._verify_head(case, h, entry, scores[h, row], excluded) for h in range(heads)]
                 picks += [(number, entry, choice) for choice in product(*(each or [-1] for each in won))]
         rows = found.finished(
             np.array([entry for _, entry, _ in picks], np.int64),
@@ -327,13 +329,7 @@ class _Layer:
         return len(self.problems) == before
 
     def _verify_head(
-        self,
-        case: Case,
-        head: int,
-        query: int,
-        scores: np.ndarray,
-        excluded: np.ndarray,
-        found: LayerAttention,
+        self, case: Case, head: int, query: int, scores: np.ndarray, excluded: np.ndarray
     ) -> list[int]:
         """The entries of the claimed winners, after checking whether any other key can beat or match them."""
         below, keys = self.below, case.keys[head]
@@ -349,26 +345,24 @@ class _Layer:
             self.problems.append(f"{where}: a winner named is not visible")
             return []
         floor = max(float(scores[group].min()) for group in groups)
-        margin = ERRORS_APART * found.margin[head, query]
+        margin = ERRORS_APART * self.found.margin[head, query]
         able = ~excluded & (scores >= floor - margin)
         able[mine] = False
         others = np.flatnonzero(able)
         if len(others):
-            others = others[~self._lose_ties(head, query, others, groups, found)]
+            others = others[~self._lose_ties(head, query, others, groups)]
         if len(others):
             rivals = sorted(set(below.rows.positions[others].tolist()))
             self.problems.append(f"{where}: {rivals[:10]} can win too, the winners named are {list(keys)}")
         return mine.tolist()
 
-    def _lose_ties(
-        self, head: int, query: int, others: np.ndarray, groups: list[np.ndarray], found: LayerAttention
-    ) -> np.ndarray:
+    def _lose_ties(self, head: int, query: int, others: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
         """Which entries have exactly the key, and so the score, of a winner that the tie rule puts first."""
         lost = np.zeros(len(others), bool)
         positions = self.below.rows.positions
         sign = 1 if isinstance(self.model.config.layer(self.k).weighting, LeftmostHard) else -1
         for group in groups:
             ahead = sign * positions[group[0]] < sign * positions[others]
-            same = [found.same_key(head, query, int(entry), others) for entry in group]
+            same = [self.found.same_key(head, query, int(entry), others) for entry in group]
             lost |= ahead & np.all(same, axis=0)
         return lost

@@ -153,7 +153,7 @@ class Contest:
     @cached_property
     def _ties(self) -> bool:
         """Whether equal keys make equal scores: not where something depends on the distance."""
-        return not score_terms(RESTRICT, self.model.config.layer(self.k)).adds
+        return not score_terms(self.model.config.layer(self.k)).adds
 
     @cached_property
     def _patterns(self) -> tuple[Int[np.ndarray, "heads entries"], list[np.ndarray]]:
@@ -189,7 +189,7 @@ class Contest:
     def _made_of(self, head: int, used: Bool[np.ndarray, " c"]) -> Float[np.ndarray, "entries some"]:
         """What the used coordinates of each entry's key are made of; zeros where their sums are exact in any order."""
         layer, parameters = self.model.config.layer(self.k), self.model.parameters.layers[self.k]
-        rotary = score_terms(RESTRICT, layer).turns is not None
+        rotary = score_terms(layer).turns is not None
         x = self.level.vectors.x.astype(np.float64) + 0.0  # -0 is 0
         if layer.layer_norm == "pre":
             return np.column_stack([x, self.level.owner * rotary])
@@ -231,7 +231,7 @@ class Contest:
                 excluded[row, level.rivals[condition]] = True
         floors = np.where(excluded, np.inf, scores)
         low = np.minimum.reduceat(floors, level.starts, axis=-1)
-        seen = visible(RESTRICT, self.model.config.layer(self.k).mask, self.model.n, own, positions)
+        seen = visible(self.model.config.layer(self.k).mask, self.model.n, own, positions)
         low = np.where(seen[:, level.starts], low, -np.inf)
         excluded |= ~seen
         scores = np.where(excluded, -np.inf, scores)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +10,8 @@ from jaxtyping import Bool, Int
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.inputs import array_of
-from jaxsens.base.notebook import facts
-from jaxsens.base.records import SavedResult
+from jaxsens.base.sealed import SavedResult
+from jaxsens.base.told import facts
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""
@@ -59,6 +58,8 @@ class Certificate:
 @dataclass(frozen=True, eq=False)
 class Restriction(SavedResult):
     """A map from positions to a symbol or FREE, under which a hard-attention model's output depends on few inputs.
+
+    Verify one that was loaded with `check`: a file can claim anything.
 
     Attributes:
         values: for each position, the symbol it is fixed to, or FREE (-1).
@@ -163,12 +164,3 @@ class Restriction(SavedResult):
 def _check_drawing(problems: Problems, generator: object, count: object) -> None:
     inputs.generator(generator, problems)
     inputs.count("count", count, problems)
-
-
-def load_restriction(path: str | os.PathLike[str]) -> Restriction:
-    """Reads a restriction written by `Restriction.save`. Verify it with `check`: a file can claim anything.
-
-    Raises:
-        InputError: if the file is missing, damaged, or not a restriction.
-    """
-    return Restriction.load(path)

@@ -81,7 +81,7 @@ class HardModel:
         with numerics(config.dtype):
             placed = np.asarray(position_embedding(config, parameters, n))
         embedding = np.asarray(parameters.embedding)
-        parts = position_parts(RESTRICT, config, parameters, n)
+        parts = position_parts(config, parameters, n)
         size = sum((np.abs(part) for part in parts), np.zeros((n, config.width)))
         x = embedding[symbols] + placed[positions]
         size = np.abs(embedding[symbols]).astype(np.float64) + size[positions]
@@ -130,7 +130,7 @@ class HardModel:
                 error = (each.sum(axis=-1) + 4 * width * tiny) / np.sqrt(width) + tiny
             case _:
                 raise no_rule(RESTRICT, "score", layer.scores, SCORES)
-        error = error + 4 * unit * largest_added(RESTRICT, layer, parameters, self.n)[:, None]
+        error = error + 4 * unit * largest_added(layer, parameters, self.n)[:, None]
         return SAFETY * error
 
     def finished(self, k: int, rows: Inexact, heads: Inexact) -> Inexact:
@@ -161,7 +161,7 @@ def _projections(
     if layer.layer_norm == "pre":
         z = layer_norm(layer, parameters.attention_norm, x)
         errors = _norm_errors(layer, parameters.attention_norm, x, errors)
-    rotary = score_terms(RESTRICT, layer).turns
+    rotary = score_terms(layer).turns
     found = []
     for matrices in (parameters.query, parameters.key, parameters.value):
         made = projected(layer, z, matrices)
