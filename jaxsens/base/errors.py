@@ -78,6 +78,11 @@ def rule_for(consumer: str, family: str, name: str, rules: Mapping[str, Rule]) -
     return rules[name]
 
 
+def shortened(text: str, at_most: int) -> str:
+    """Returns a text that has at most so many characters, or its beginning, ended by "..."."""
+    return text if len(text) <= at_most else text[: at_most - 3] + "..."
+
+
 class Problems:
     """Collects all errors in an input, so that they can be raised together.
 
@@ -95,10 +100,7 @@ class Problems:
 
     def add(self, argument: str, value: object, remedy: str) -> None:
         """Adds the error that `argument` has an unusable `value`; `remedy` says what is accepted."""
-        shown = repr(value)
-        if len(shown) > 200:
-            shown = shown[:197] + "..."
-        self.messages.append(f"{argument} = {shown}: {remedy}")
+        self.messages.append(f"{argument} = {shortened(repr(value), 200)}: {remedy}")
 
     def extend(self, other: Problems, prefix: str = "") -> None:
         """Adds all errors of `other`, with `prefix` before each argument's name."""

@@ -28,6 +28,7 @@ import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -181,16 +182,10 @@ def number(
     most: float | None = None,
 ) -> float:
     """A real number within limits: greater than `above`, at least `least`, less than `below`, at most `most`."""
-    limits = {"above": above, "of at least": least, "below": below, "at most": most}
-    if (
-        is_real(value)
-        and (above is None or value > above)
-        and (least is None or value >= least)
-        and (below is None or value < below)
-        and (most is None or value <= most)
-    ):
+    limits = (("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most))
+    if is_real(value) and all(limit is None or holds(value, limit) for _, holds, limit in limits):
         return float(value)
-    said = [f"{word} {limit}" for word, limit in limits.items() if limit is not None and limit < math.inf]
+    said = [f"{word} {limit}" for word, _, limit in limits if limit is not None and limit < math.inf]
     problems.add(name, value, f"a number {' and '.join(said)}")
     return 0.0
 
@@ -202,12 +197,9 @@ def probability(name: str, value: Any, problems: Problems) -> float:
 
 def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
-    if not any(
-        value is one or (isinstance(one, str) and isinstance(value, str) and value == one) for one in known
-    ):
-        problems.add(
-            name, value, f"one of {', '.join(one if isinstance(one, str) else repr(one) for one in known)}"
-        )
+    if not any(value is one or (isinstance(value, str) and value == one) for one in known):
+        shown = ", ".join(one if isinstance(one, str) else repr(one) for one in known)
+        problems.add(name, value, f"one of {shown}")
     return value
 
 
@@ -430,19 +422,10 @@ def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...]
     if value is None or (isinstance(value, str) and value == "all"):
         return None
     found = whole_numbers(value)
-    if (
-        found is None
-        or found.ndim != 1
-        or not found.size
-        or found.min() < 0
-        or (size and found.max() >= size)
-    ):
-        below = f" below {size}" if size else ""
-        problems.add(
-            "outputs",
-            value,
-            f'a sequence of 0-based output coordinates{below}, "all", or None for the default',
-        )
+    flat = found is not None and found.ndim == 1 and found.size
+    if found is None or not flat or found.min() < 0 or (size and found.max() >= size):
+        wanted = f"a sequence of 0-based output coordinates{f' below {size}' if size else ''}"
+        problems.add("outputs", value, f'{wanted}, "all", or None for the default')
         return None
     coordinates, times = np.unique(found, return_counts=True)
     if times.max() > 1:

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.errors import InputError, Problems, collecting, shortened
 from jaxsens.base.files import read_within
 
 C = TypeVar("C", bound=type)
@@ -341,8 +341,7 @@ def note_errors(error: ValidationError, path: str, problems: Problems, kind: typ
             problems.messages += [join(where, [message]) for message in messages(cause)]
             continue
         if detail["type"] not in _NO_VALUE:
-            shown = repr(detail["input"])
-            where += f" = {shown if len(shown) <= 80 else shown[:77] + '...'}"
+            where += f" = {shortened(repr(detail['input']), 80)}"
         remedies.setdefault(where, []).append(_remedy(detail, kind))
     for where, listed in remedies.items():
         problems.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")

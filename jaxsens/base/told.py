@@ -34,3 +34,10 @@ def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
     )
     told = f"<p>{escape(note)}</p>" if note else ""
     return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{told}</div>"
+
+
+def duration(seconds: float) -> str:
+    """Returns a rough duration in the unit that suits it: 40 s, 12 min, 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

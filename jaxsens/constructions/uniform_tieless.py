@@ -9,7 +9,7 @@ Theorem 26 needs, by running the model on all inputs of length n, or on given on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -39,9 +39,9 @@ ROUNDING_UNITS = 32
 """Assumed rounding error of scores, in units of rounding relative to the sum of their |products|."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class UniformTieless:
-    """What is measured of a uniform-tieless model on inputs of one length.
+    """What is measured of a uniform-tieless model on inputs of one length. The arrays are not compared.
 
     Attributes:
         n: The length.
@@ -60,8 +60,8 @@ class UniformTieless:
     exhaustive: bool
     uniform: tuple[tuple[bool, ...], ...]
     gaps: tuple[tuple[float, ...], ...]
-    magnitudes: Float[np.ndarray, "layers+1 width"]
-    spreads: tuple[Float[np.ndarray, "heads width"], ...]
+    magnitudes: Float[np.ndarray, "layers+1 width"] = field(compare=False)
+    spreads: tuple[Float[np.ndarray, "heads width"], ...] = field(compare=False)
 
     @property
     def gap(self) -> float:

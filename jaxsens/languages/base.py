@@ -203,15 +203,17 @@ class Language(ABC):
         """The law of the next symbol after each whole prefix: only the last row of `next_probabilities`."""
         return self._laws(self._checked_states(prefixes)[..., -1])
 
-    @abstractmethod
     def marginal(self, n: int) -> Float[np.ndarray, " v"]:
         """The law of the symbol after n symbols if the prefix is unknown: the mean of `last_probabilities`. Exact."""
+        states, law = self._state_law(n)
+        return law @ self._laws(states)
 
     # Cross-entropies of predicting the symbol after n symbols, in nats.
 
-    @abstractmethod
     def optimal_cross_entropy(self, n: int) -> float:
         """The least cross-entropy possible after n symbols: the mean entropy of the next symbol given the prefix."""
+        states, law = self._state_law(n)
+        return float(law @ entropy(self._laws(states)))
 
     def unigram_cross_entropy(self, n: int) -> float:
         """The least cross-entropy after n symbols of a prediction that does not depend on the prefix.
@@ -237,6 +239,10 @@ class Language(ABC):
         return states
 
     # What each language defines.
+
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The possible states after n symbols, and their probabilities; not needed with closed forms of both above."""
+        raise NotImplementedError
 
     @abstractmethod
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.inputs import checked_count
 from jaxsens.base.memory import check_fits
 from jaxsens.base.strict import messages
-from jaxsens.languages.base import CELLS, Language, entropy
+from jaxsens.languages.base import CELLS, Language
 from jaxsens.logic.automata import Automaton, automaton, unrolled
 from jaxsens.logic.evaluator import evaluate_tokens
 from jaxsens.logic.formulas import Formula, shortened
@@ -136,14 +136,6 @@ class FormulaLanguage(Language):
             raise InputError(f"{self.name}: n = {n}: {self._too_large(n)}: count its words by `member`")
         return found.accepted(n)
 
-    def marginal(self, n: int) -> Float[np.ndarray, " v"]:
-        """The mean of the next symbol's law over the states after n symbols. O(n) for a given automaton."""
-        return self._state_law(n) @ self._laws(np.arange(len(self._lawful)))
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """The mean entropy of the next symbol's law over the states after n symbols. O(n) for a given automaton."""
-        return float(self._state_law(n) @ entropy(self._laws(np.arange(len(self._lawful)))))
-
     @property
     def _lawful(self) -> Automaton:
         found = self.automaton
@@ -186,12 +178,12 @@ class FormulaLanguage(Language):
             law = law @ self._matrix
         return law
 
-    def _state_law(self, n: int) -> Float[np.ndarray, " states"]:
-        """The law of the state after n symbols of a word that has at least n."""
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The law of the state after n symbols of a word that has at least n. O(n) for a given automaton."""
         weights = self._after(checked_count(self.name, n=n)) * self._ends_well
         if not weights.any():
             raise InputError(f"{self.name}: n = {n}: no word is that long; give a smaller number")
-        return weights / weights.sum()
+        return np.arange(len(weights)), weights / weights.sum()
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         states = self._lawful.states(tokens)[..., 1:]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from jaxsens.base.inputs import checked_count
-from jaxsens.languages.base import Language, binary_entropy, draw, entropy, from_log_ratios
+from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
 
 
 @dataclass(frozen=True)
@@ -227,15 +227,7 @@ class Majority(Language):
         gain = self._log_gain(differences[:-1]) + self._log_gain(differences[:-1] + 1)
         return differences, from_log_ratios(_binomial_log_ratios(n) + gain)
 
-    def marginal(self, n: int) -> np.ndarray:
-        """The mean of the next symbol's law over the possible differences. O(n)."""
-        differences, law = self.difference_law(n)
-        return law @ self._laws(differences)
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """The mean entropy of the next symbol's law over the possible differences. O(n)."""
-        differences, law = self.difference_law(n)
-        return float(law @ entropy(self._laws(differences)))
+    _state_law = difference_law
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The difference d."""

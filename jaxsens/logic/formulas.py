@@ -22,6 +22,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
+from jaxsens.base import errors
 from jaxsens.base.errors import InputError
 from jaxsens.logic import grammar
 
@@ -256,8 +257,7 @@ def shortened(formula: Formula, longest: int = 80) -> str:
     for node in subformulas(formula):
         # No part is written out further than the result can show.
         texts[node] = _joined(node, [texts[child] for child in node.children])[: longest + 1]
-    text = texts[formula]
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return errors.shortened(texts[formula], longest)
 
 
 def _joined(node: Formula, parts: list[str]) -> str:

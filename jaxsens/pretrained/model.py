@@ -81,7 +81,7 @@ class PretrainedModel(LayeredModel):
         return self.tokenizer.mask
 
     @cached_property
-    def reserved(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def reserved(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
         return self.tokenizer.reserved(self.architecture.symbols)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from jaxsens.base.errors import DurationWarning, EngineRefusal, Problems, collec
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
+from jaxsens.base.told import duration
 from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
@@ -177,22 +177,12 @@ def warn_if_long(
         expected = _seconds(replace(cost, prepare=batch * cost.prepare), flips, subject, read)
     if expected > _PATIENCE:
         warnings.warn(
-            f"n = {n}: measuring {flips} flips will take about {_duration(expected)} or more, by what it computes; "
+            f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
             "fewer flips, as flips=jaxsens.Substitute(sample=1000), take less, and Ctrl-C keeps what is measured. "
             "progress=False, or a function, leaves this out",
             DurationWarning,
             stacklevel=stacklevel + 1,
         )
-
-
-def _duration(seconds: float) -> str:
-    """Returns a number of seconds as one says it: 40 s, 12 min, 3 h, or days."""
-    units = (("s", 120), ("min", 120), ("h", 48), ("days", math.inf))
-    for (unit, most), size in zip(units, (1, 60, 3600, 86400), strict=True):
-        if seconds / size < most:
-            count = seconds / size
-            return f"{count:.0f} {unit}" if count >= 10 else f"{count:.2g} {unit}"
-    raise ValueError(f"{seconds} s is no time")
 
 
 def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, Any]:

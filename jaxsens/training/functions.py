@@ -21,8 +21,8 @@ from jaxsens.base.precision import numerics
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.parameters import TransformerParameters, initialise
+from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.optimiser import transformation
-from jaxsens.training.tables import OptimiserConfig
 
 Function = Callable[[Any], Any]
 """From words (..., n) of whole numbers to float32 (...): arrays of NumPy or of JAX."""

@@ -13,9 +13,8 @@ from jaxtyping import Array, Float
 
 from jaxsens.base.errors import no_rule
 from jaxsens.models.config_tables import NetworkConfig
-from jaxsens.training.config import Task, TrainConfig
+from jaxsens.training.config import OptimiserConfig, Task, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
-from jaxsens.training.tables import OptimiserConfig
 
 UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale"})
 """The names of the parameters that weight decay leaves alone: biases and the scales of normalisation."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from jaxsens.base.told import duration
 from jaxsens.experiments.jobs import progress
 from jaxsens.experiments.jobs.progress import (
     BarReporter,
     Reporter,
     TimeLeft,
-    duration,
     left_text,
     reporting,
     watching,

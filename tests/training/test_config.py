@@ -17,8 +17,7 @@ from jaxsens.languages import Parity, language
 from jaxsens.models.networks.baselines_config import ConvolutionConfig
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import Softmax
-from jaxsens.training.config import TrainConfig
-from jaxsens.training.tables import DataConfig, EvaluationConfig, OptimiserConfig, Stage
+from jaxsens.training.config import DataConfig, EvaluationConfig, OptimiserConfig, Stage, TrainConfig
 from tests.training.tiny import table, tiny
 
 FULL = """

@@ -14,6 +14,7 @@ import pytest
 
 from jaxsens.base.precision import numerics
 from jaxsens.models.config_tables import build
+from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.data import batches
 from jaxsens.training.optimiser import (
     StepConfig,
@@ -24,7 +25,6 @@ from jaxsens.training.optimiser import (
     transformation,
 )
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss
-from jaxsens.training.tables import OptimiserConfig
 from tests.training.tiny import tiny
 
 

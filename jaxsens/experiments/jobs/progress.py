@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from jaxsens.base.told import say
+from jaxsens.base.told import duration, say
 from jaxsens.training.evaluation import CrossEntropy
 from jaxsens.training.events import Evaluated, Event, Note, Stepped
 
@@ -170,15 +170,6 @@ def _evaluated(event: Evaluated) -> str:
 def left_text(seconds: float | None) -> str:
     """`; about 3 min left`, or nothing where the time left is not known."""
     return "" if seconds is None else f"; about {duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    """A rough duration in the unit that suits it."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 class _Cost(NamedTuple):

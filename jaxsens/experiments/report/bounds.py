@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from jaxsens.base.errors import shortened
 from jaxsens.experiments.report.data import Spread, spreads, statistic_columns
 from jaxsens.experiments.report.figures import (
     ReportFigure,
@@ -21,7 +22,7 @@ from jaxsens.experiments.report.fits import ExponentFit, enumeration, fit_expone
 from jaxsens.experiments.report.page import DASH, ReportTable, Section
 from jaxsens.experiments.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
 from jaxsens.experiments.report.texts import text
-from jaxsens.experiments.sweep.bounds import PARTS, BoundRecord, shortened
+from jaxsens.experiments.sweep.bounds import PARTS, BoundRecord
 from jaxsens.experiments.sweep.sweep import BOUND_COLUMNS, row_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 
 from jaxsens.asked.engines import Auto
 from jaxsens.base import stopping
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, shortened
 from jaxsens.base.precision import SUBTRACTED
 from jaxsens.base.sealed import digest
 from jaxsens.base.strict import STRICT
@@ -149,13 +149,10 @@ class BoundRecord(Record):
             parts.append(f"certified {self.certified:.3g}")
         if self.matter is not None:
             parts.append(f"{self.matter} of {self.free} free inputs matter")
-        reasons = [f"no {PARTS.get(name, name)} ({shortened(note)})" for name, note in self.notes.items()]
+        reasons = [
+            f"no {PARTS.get(name, name)} ({shortened(note, 160)})" for name, note in self.notes.items()
+        ]
         return ", ".join(parts) or "; ".join(reasons) or "nothing is asked for"
-
-
-def shortened(text: str, at_most: int = 160) -> str:
-    """A text cut to a length that fits next to others."""
-    return text if len(text) <= at_most else text[: at_most - 3] + "..."
 
 
 class Unsound(AssertionError):

@@ -17,6 +17,7 @@ from jaxsens.base import stopping
 from jaxsens.base.errors import InputError
 from jaxsens.base.files import only_inside, there_are
 from jaxsens.base.sealed import DamagedFile
+from jaxsens.base.told import duration
 from jaxsens.experiments.jobs.claims import (
     claim_of,
     failure_of,
@@ -24,7 +25,7 @@ from jaxsens.experiments.jobs.claims import (
     read_failure,
     see_what_others_wrote,
 )
-from jaxsens.experiments.jobs.progress import TimeLeft, duration
+from jaxsens.experiments.jobs.progress import TimeLeft
 from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import read_point
 from jaxsens.experiments.sweep.sweep import PlannedPoint, SweepPlan, read_plan

@@ -42,9 +42,9 @@ from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import Transformer, check_runs
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.training.blowup import layer_norm_blowup
+from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.functions import FUNCTIONS, Trained, mean_squared_error, train_functions
 from jaxsens.training.sharpness import sharpness
-from jaxsens.training.tables import OptimiserConfig
 
 FLIPPED = 64
 """Words of which every flip is measured, for the sensitivity."""
